@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from console import decisions, sql
 from console.decisions import Decision
 from console.designs import Design, recorded
-from console.designs.subscribers import NO_SUBSCRIBERS, Subscriber, subscribers_of
+from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
 from console.formats import duration, numbered

@@ -1,15 +1,18 @@
-"""A process of our own beside this one: a module of this package, with a pipe to it and one back.
+"""Processes beside this one: a module of this package, with a pipe to it and one back; a program of
+somebody else's.
 
-What it has to know, a database's password with it, goes down the pipe to it, never onto its command
-line. That pipe then stays open: its end tells the process to leave, whatever became of us.
+What one of ours has to know, a database's password with it, goes down the pipe to it, never onto
+its command line. That pipe then stays open: its end tells it to leave, whatever became of us.
 """
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -75,3 +78,29 @@ def close(process: "subprocess.Popen[bytes]") -> None:
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pipe.close()
+
+
+@contextmanager
+def program(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Somebody else's, run without a shell; where the body fails it ends with all that it started.
+    Its complaints are shown nowhere."""
+    with subprocess.Popen(
+        words,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            raise

@@ -15,8 +15,8 @@ from pathlib import Path
 from console import object_names, processes
 from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
-from console.bench import fanout, queues
 from console.bench import peers as others
+from console.bench import queues
 from console.bench.candidate import Candidate, Load, Scratch, drop_leftovers, leftovers, new_token
 from console.bench.results import CandidateResult
 from console.bench.round_figures import RoundFigures
@@ -80,13 +80,14 @@ class BenchPlan:
         return [Entrant(one, self._queues) for one in found]
 
     def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
-        ground, product = fanout.Fanout(self._database, self._queues), self._database.product
+        ground, product = queues.Fanout(self._database, self._queues), self._database.product
+        readers, room = wanted.subscribers, self._load.room
         sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
         return [
             Entrant(one, ground)
             for batch in wanted.batches
             for size in sizes
-            for one in fanout.candidates(product, wanted.subscribers, batch, size, self._load.room)
+            for one in queues.fanout_candidates(product, readers, batch, size, room)
         ]
 
     def _candidate(
@@ -141,8 +142,8 @@ class BenchPlan:
         drop_leftovers(database, leftovers(database), remove, self._tell)
         pgbench = _pgbench() if against_pgbench else None
 
-        def after(scratch: Scratch, one: RoundFigures) -> RoundFigures:
-            if pgbench is None or not isinstance(scratch, queues.ScratchRows):
+        def after(candidate: Candidate, scratch: Scratch, one: RoundFigures) -> RoundFigures:
+            if pgbench is None or candidate.carries:
                 return one
             rate = queues.pgbench_updates_per_second(
                 pgbench, database.complete_url(), scratch, self._load.payload, self._load.seconds

@@ -24,15 +24,21 @@ from console.actions.smoke_result import (
     payload_of,
     together,
 )
-from console.bench.call_log import CallLog, Calls, Latency
-from console.bench.load_blocking import LostError, consume, produce
-from console.bench.message import DAMAGED, NO_HEAD, codes_and_times, head
+from console.bench.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, codes_and_times, head
+from console.bench.load_blocking import consume, produce
 from console.bench.round_figures import KEPT_BY_EACH, judge
-from console.bench.worker_round import SharedCounters, Times, WorkerRound, WorkerTask, now_us
+from console.bench.worker_round import (
+    LostError,
+    SharedCounters,
+    Times,
+    WorkerRound,
+    WorkerTask,
+    now_us,
+)
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
-from console.designs.model import Pop
-from console.designs.model import judge as judge_pops
+from console.designs.order import Pop
+from console.designs.order import judge as judge_pops
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 

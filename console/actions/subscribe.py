@@ -16,7 +16,7 @@ from console.actions import pause, shipped
 from console.actions.install import recording_scope
 from console.actions.relay import Done, retry_while_busy
 from console.catalog import Kind, Queue
-from console.designs.subscribers import Subscriber, as_option, subscribers_of
+from console.designs.model import Subscriber, as_option, subscribers_of
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import numbered, parse_duration

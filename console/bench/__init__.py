@@ -3,6 +3,6 @@
 candidate.py   what takes part: the designs' queues, the floor, the peers
 worker.py       a process of producers or consumers; what it did is its log
 rounds.py       one round after the other, each on a scratch queue of its own
-judge.py        was anything lost, doubled, damaged, out of order
+round_figures.py  its figures; was anything lost, doubled, damaged, out of order
 results.py      medians of the rounds, as the command line, the report and the screen show them
 """

@@ -96,21 +96,46 @@ class LeftRow:
     """The sum of the squares of their numbers, in digits."""
 
 
-def left(connection: Connection, held: str, scope: sql.Scope, filler: bytes) -> list[LeftRow]:
-    """Counted in the database; `held` selects the payloads of what no consumer finished."""
-    counted = _of_codes("bench.left", connection, held, scope)
-    return sql.rows(connection, LeftRow, counted, filler=filler.decode())
+@dataclass(frozen=True)
+class Reader:
+    """A queue as those consumers have it who share its messages."""
+
+    database: Database
+    settings: Mapping[str, object]
+    """What their driver needs, as JSON: `WorkerRound.task.settings`."""
+    scope: sql.Scope
+    held: str = "held"
+    """The statement that selects the payloads of what no consumer finished."""
+
+    def left(self, filler: bytes) -> list[LeftRow]:
+        """What is still in it that no consumer finished: one set-based query."""
+        with self._counting("bench.left") as (connection, counted):
+            return sql.rows(connection, LeftRow, counted, filler=filler.decode())
+
+    def left_codes(self, filler: bytes) -> list[int]:
+        """The same, message by message: asked only where the sums do not come out."""
+        with self._counting("bench.left_codes") as (connection, codes):
+            return sql.values(connection, int, codes, filler=filler.decode())
+
+    @contextmanager
+    def _counting(self, of: str) -> Iterator[tuple[Connection, TextClause]]:
+        steps = [("held", f"bench.{self.held}"), ("codes", "bench.codes")]
+        with self.database.transaction("count what is left", read_only=True) as connection:
+            yield connection, sql.piped(steps, of, connection.dialect, self.scope)
 
 
-def left_codes(connection: Connection, held: str, scope: sql.Scope, filler: bytes) -> list[int]:
-    """Each of them."""
-    codes = _of_codes("bench.left_codes", connection, held, scope)
-    return sql.values(connection, int, codes, filler=filler.decode())
+@dataclass(frozen=True)
+class Scratch:
+    """A queue of one round, as long as its context is open."""
 
-
-def _of_codes(of: str, connection: Connection, held: str, scope: sql.Scope) -> TextClause:
-    steps = [("held", f"bench.{held}"), ("codes", "bench.codes")]
-    return sql.piped(steps, of, connection.dialect, scope)
+    schema: str
+    """Where its tables are; all in a schema whose name begins with `dbq_bench_`, or listed."""
+    tables: Sequence[str]
+    """All names that they can have, for the pages and rows that were touched."""
+    readers: Sequence[Reader]
+    """What each consumer reads from: one, or as many as each message is for."""
+    settings: Mapping[str, object]
+    """What the producers' driver needs."""
 
 
 @dataclass(frozen=True)
@@ -131,47 +156,6 @@ class Candidate:
     """Whether messages go through; the floor's rows do not."""
     readers: int = 1
     """How many get each message: so many deliveries it has."""
-
-
-class Scratch(Protocol):
-    """A queue of one round, as long as its context is open."""
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """What the driver needs, as JSON: `WorkerRound.task.settings`."""
-        ...
-
-    @property
-    def schema(self) -> str:
-        """Where its tables are; all in a schema whose name begins with `dbq_bench_`, or listed."""
-        ...
-
-    @property
-    def tables(self) -> Sequence[str]:
-        """Their names, for the pages and rows that were touched."""
-        ...
-
-    @property
-    def readers(self) -> Sequence[Reader]:
-        """What each consumer reads from: itself, or as many as each message is for."""
-        ...
-
-
-class Reader(Protocol):
-    """A queue as those consumers have it who share its messages."""
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """What their driver needs."""
-        ...
-
-    def left(self, filler: bytes) -> list[LeftRow]:
-        """What is still in it that no consumer finished: one set-based query."""
-        ...
-
-    def left_codes(self, filler: bytes) -> list[int]:
-        """The same, message by message: asked only where the sums do not come out."""
-        ...
 
 
 class Ground(Protocol):

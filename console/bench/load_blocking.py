@@ -10,16 +10,18 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
-from console.bench.worker_round import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, WorkerRound, now_us
+from console.bench.worker_round import (
+    LONGEST_PAUSE_SECONDS,
+    PAUSE_SECONDS,
+    LostError,
+    WorkerRound,
+    now_us,
+)
 from console.engines import Product, Timeouts, open_database
 from console.errors import ConnectionFailedError
 
 _TIMEOUTS = Timeouts(connect_seconds=10, statement_seconds=5.0, lock_seconds=5.0)
 """A round has to end."""
-
-
-class LostError(Exception):
-    """The connection is gone, with the answer to the call that was under way."""
 
 
 class Client(Protocol):

@@ -16,7 +16,13 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
-from console.bench.worker_round import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, WorkerRound, now_us
+from console.bench.worker_round import (
+    LONGEST_PAUSE_SECONDS,
+    PAUSE_SECONDS,
+    LostError,
+    WorkerRound,
+    now_us,
+)
 from console.errors import ConnectionFailedError
 
 _INTEGER, _INTEGERS = 23, 1007
@@ -38,10 +44,6 @@ Answer = pq.abc.PGresult | None
 
 Steps = Generator["Call | float", Answer, None]
 """What a client does: calls, and pauses in seconds. It is sent what the calls gave."""
-
-
-class LostError(Exception):
-    """The connection is gone, with the answer to the call that was under way."""
 
 
 def connection_string(url: str, application_name: str) -> str:
@@ -221,62 +223,48 @@ def _consumer(worker_round: WorkerRound, client: _Client) -> Steps:
     client.prepare(b"pop", calls["pop" + many], [_INTEGER] if many else [])
     asking: Call = (b"pop", [struct.pack(">i", batch)], [_AS_BINARY]) if many else (b"pop", [], [])
     if not worker_round.task.settings["finishes"]:
-        return _popping(worker_round, client.number, asking)
+        return _popping(worker_round, client.number, asking, None)
     id_type, ids_type = _ARRAYS[str(worker_round.task.settings["id_type"])]
     types = [ids_type, _INTEGERS] if many else [id_type, _INTEGER]
     client.prepare(b"complete", calls["complete" + many], types)
-    return _popping_and_finishing(worker_round, client.number, asking, id_type)
+    return _popping(worker_round, client.number, asking, id_type)
 
 
-def _popping(worker_round: WorkerRound, client: int, asking: Call) -> Steps:
+def _popping(worker_round: WorkerRound, client: int, asking: Call, id_type: int | None) -> Steps:
+    """`id_type`: of the claims that are to be completed; None: a pop is the end of a message."""
     pause = PAUSE_SECONDS
     while not worker_round.over():
         asked = now_us()
-        try:
-            answer = yield asking
-        except LostError:
-            worker_round.pop_in_doubt(worker_round.task.batch)
-            return
-        payloads = _column(answer, 0)
-        worker_round.popped(client, payloads, asked)
-        if payloads:
-            pause = PAUSE_SECONDS
-        else:
-            yield pause
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-
-
-def _popping_and_finishing(
-    worker_round: WorkerRound, client: int, asking: Call, id_type: int
-) -> Steps:
-    pause = PAUSE_SECONDS
-    many = worker_round.task.batch > 1
-    while not worker_round.over():
-        asked = now_us()
+        done: Answer = None
         try:
             answer = yield asking
             took = now_us() - asked
             payloads = _column(answer, 0)
-            if not payloads:
-                worker_round.popped(client, [], asked)
-                yield pause
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                continue
-            ids, attempts = _column(answer, 1), _column(answer, 2)
-            claims: list[bytes | None] = [ids[0], attempts[0]]
-            if many:
-                claims = [array_of(id_type, ids), array_of(_INTEGER, attempts)]
-            done = yield b"complete", claims, [_AS_BINARY] * 2
+            if payloads and id_type is not None:
+                done = yield _completing(answer, id_type, many=worker_round.task.batch > 1)
         except LostError:
             worker_round.pop_in_doubt(worker_round.task.batch)
             return
-        pause = PAUSE_SECONDS
-        if done is None:  # refused: they stay claimed, and are counted with what is left
+        if not payloads:
+            worker_round.popped(client, [], asked)
+            yield pause
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             continue
-        missed = len(payloads) - int.from_bytes(done.get_value(0, 0) or b"", "big")
-        if missed:
+        pause = PAUSE_SECONDS
+        if id_type is not None:
+            if done is None:  # refused: they stay claimed, and are counted with what is left
+                continue
+            missed = len(payloads) - int.from_bytes(done.get_value(0, 0) or b"", "big")
             worker_round.unfinished(missed)
         worker_round.popped(client, payloads, asked, took)
+
+
+def _completing(popped: Answer, id_type: int, *, many: bool) -> Call:
+    ids, attempts = _column(popped, 1), _column(popped, 2)
+    claims: list[bytes | None] = [ids[0], attempts[0]]
+    if many:
+        claims = [array_of(id_type, ids), array_of(_INTEGER, attempts)]
+    return b"complete", claims, [_AS_BINARY] * 2
 
 
 def _updater(worker_round: WorkerRound, client: _Client) -> Steps:

@@ -11,18 +11,17 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from console import object_names, sql
-from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes, schema_of_its_own
-from console.bench.message import filler
+from console.bench.call_log import filler
+from console.bench.candidate import PREFIX, Candidate, Reader, Scratch, schema_of_its_own
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
-from console.designs.subscribers import NO_SUBSCRIBERS
+from console.designs.model import NO_SUBSCRIBERS
 from console.engines import Database, Product
 from console.errors import ConsoleError, UsageError
 
@@ -108,65 +107,31 @@ class Queues:
         return installed_queue(self._schema, name, of, complete)
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
         """One queue, for one round."""
         queue = self.queue(candidate, payload)
         with self.scratching(self._database, queue):
-            yield ScratchQueue(self._database, queue, candidate.driver)
+            names = object_names.of(self._database.product, queue)
+            reader = reader_of(self._database, queue, candidate.driver)
+            yield Scratch(queue.schema, names, [reader], reader.settings)
 
 
-class ScratchQueue:
-    """A queue of one round."""
-
-    def __init__(self, database: Database, queue: Queue, driver: str) -> None:
-        self._database = database
-        self._queue = queue
-        self._driver = driver
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """The calls, and whether a pop has to be finished."""
-        calls = [name for name in _CALLS if sql.has(self._database.product, f"bench.{name}")]
-        if not self._queue.finishes:
-            calls = [name for name in calls if not name.startswith("complete")]
-        return {
-            "calls": {name: self._call(name) for name in calls},
-            "finishes": self._queue.finishes,
-            "id_type": self._queue.design.id_type,
-        }
-
-    @property
-    def readers(self) -> Sequence[ScratchQueue]:
-        """Itself."""
-        return [self]
-
-    @property
-    def schema(self) -> str:
-        """Where its tables are."""
-        return self._queue.schema
-
-    @property
-    def tables(self) -> Sequence[str]:
-        """All names that its tables can have."""
-        return object_names.of(self._database.product, self._queue)
-
-    def left(self, filler: bytes) -> list[LeftRow]:
-        """Counted and checked in the database."""
-        with self._database.transaction("count what is left", read_only=True) as connection:
-            return left(connection, "held", self._queue.scope(connection), filler)
-
-    def left_codes(self, filler: bytes) -> list[int]:
-        """Each of them."""
-        with self._database.transaction("count what is left", read_only=True) as connection:
-            return left_codes(connection, "held", self._queue.scope(connection), filler)
-
-    def _call(self, name: str) -> str:
-        product = self._database.product
-        rendered = sql.query(f"bench.{name}", product.dialect, self._queue.scope(product))
-        return call_text(rendered, self._driver)
+def reader_of(database: Database, queue: Queue, driver: str) -> Reader:
+    """Its calls, and whether a pop has to be finished."""
+    product, scope = database.product, queue.scope(database.product)
+    calls = [name for name in _CALLS if sql.has(product, f"bench.{name}")]
+    if not queue.finishes:
+        calls = [name for name in calls if not name.startswith("complete")]
+    texts = {name: _call(f"bench.{name}", product, scope, driver) for name in calls}
+    settings = {"calls": texts, "finishes": queue.finishes, "id_type": queue.design.id_type}
+    return Reader(database, settings, scope)
 
 
 _CALLS = ("push", "push_many", "pop", "pop_many", "complete", "complete_many")
+
+
+def _call(name: str, product: Product, scope: sql.Scope, driver: str) -> str:
+    return call_text(sql.query(name, product.dialect, scope), driver)
 
 
 def call_text(rendered: TextClause, driver: str) -> str:
@@ -177,6 +142,75 @@ def call_text(rendered: TextClause, driver: str) -> str:
         numbered = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
         return str(rendered.compile(dialect=numbered))
     return rendered.text
+
+
+def fanout_candidates(
+    product: Product, readers: int, batch: int, options: Mapping[str, str], room: int
+) -> list[Candidate]:
+    """Both. UsageError where a ring could get full."""
+    of = design("ring", product.name)
+    names = ",".join(f"s{number}" for number in range(1, readers + 1))
+    found = []
+    for name, given in (
+        (f"ring subscribers={readers}", {**options, "subscribers": names}),
+        (f"{readers} rings", dict(options)),
+    ):
+        complete = of.complete_options(given, product.name)
+        if int(complete["size"]) < 2 * room:
+            raise UsageError(
+                f"A ring of {complete['size']} slots is too small for --subscribers.",
+                next_step=f"Give --ring-size {2 * room} at least, or less --room.",
+            )
+        one = Candidate(
+            name,
+            of.name,
+            batch,
+            driver(product, "run_queue"),
+            of.order_with(complete),
+            given,
+            readers=readers,
+        )
+        found.append(one)
+    return found
+
+
+class Fanout:
+    """A message for several readers: a ring with subscribers, beside a ring for each of them."""
+
+    def __init__(self, database: Database, queues: Queues) -> None:
+        self._database = database
+        self._queues = queues
+
+    @contextmanager
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+        """The ring, or all of them, for one round."""
+        one = self._queues.queue(candidate, payload)
+        rings = [one] if one.subscribers else [_numbered(one, n) for n in _numbers(candidate)]
+        with ExitStack() as stack:
+            for ring in rings:
+                stack.enter_context(self._queues.scratching(self._database, ring))
+            product, driver = self._database.product, candidate.driver
+            views = [view for ring in rings for view in ring.views]
+            readers = [reader_of(self._database, view, driver) for view in views]
+            tables = [name for ring in rings for name in object_names.of(product, ring)]
+            settings = {**readers[0].settings}
+            if not one.subscribers:
+                # Into all rings by one statement, so in one transaction.
+                each = ",".join(f"s{number}:{number}" for number in _numbers(candidate))
+                scope = one.scope(product, subscribers=each)
+                settings["calls"] = {
+                    name: _call(f"bench.{name}_each", product, scope, driver)
+                    for name in ("push", "push_many")
+                }
+            yield Scratch(one.schema, tables, readers, settings)
+
+
+def _numbers(candidate: Candidate) -> range:
+    return range(1, candidate.readers + 1)
+
+
+def _numbered(ring: Queue, number: int) -> Queue:
+    return installed_queue(ring.schema, f"{ring.name}_{number}", ring.design, ring.options)
 
 
 NAME = "floor"
@@ -202,7 +236,7 @@ class Rows:
         self._clients = producers + consumers
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchRows]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
         """One table, for one round."""
         schema = f"{PREFIX}{self._token}_{candidate.design}"
         values = {"schema": schema, "width": str(payload), "rows": str(ROWS)}
@@ -210,57 +244,26 @@ class Rows:
         with schema_of_its_own(self._database, schema):
             with self._database.transaction("make the floor's rows") as connection:
                 sql.run(connection, "bench.make_rows", scope)
-            rendered = sql.query("bench.update_row", self._database.product.dialect, scope)
-            call = call_text(rendered, candidate.driver)
-            yield ScratchRows(schema, call, self._producers, self._clients)
-
-
-@dataclass(frozen=True)
-class ScratchRows:
-    """The table of one round."""
-
-    schema: str
-    call: str
-    producers: int
-    clients: int
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """The one call, and whose rows are whose."""
-        return {
-            "calls": {"update_row": self.call},
-            "producers": self.producers,
-            "clients": self.clients,
-            "rows": ROWS,
-        }
-
-    @property
-    def readers(self) -> Sequence[ScratchRows]:
-        """Itself."""
-        return [self]
-
-    @property
-    def tables(self) -> Sequence[str]:
-        """The one table."""
-        return [_TABLE]
-
-    def left(self, filler: bytes) -> list[LeftRow]:  # noqa: ARG002
-        """No messages."""
-        return []
-
-    def left_codes(self, filler: bytes) -> list[int]:  # noqa: ARG002
-        """No messages."""
-        return []
+            call = _call("bench.update_row", self._database.product, scope, candidate.driver)
+            settings = {
+                "calls": {"update_row": call},
+                "producers": self._producers,
+                "clients": self._clients,
+                "rows": ROWS,
+            }
+            yield Scratch(schema, [_TABLE], [Reader(self._database, settings, scope)], settings)
 
 
 def pgbench_updates_per_second(
-    program: Path, url: URL, rows: ScratchRows, payload: int, seconds: float
+    program: Path, url: URL, rows: Scratch, payload: int, seconds: float
 ) -> float:
     """What pgbench reaches with the same statement, as many clients, the same rows."""
-    statement = rows.call.replace("$1", ":message").replace("$2", ":slot")
+    settings: Any = rows.settings
+    call, clients = settings["calls"]["update_row"], settings["clients"]
+    statement = call.replace("$1", ":message").replace("$2", ":slot")
     script = (
         "\\set turn :turn + 1\n"
-        f"\\set slot (:client_id + :turn * {rows.clients}) % {ROWS}\n"
+        f"\\set slot (:client_id + :turn * {clients}) % {ROWS}\n"
         f"{_without_comment(statement)};\n"
     )
     words = url.translate_connect_args(username="user", database="dbname")
@@ -270,7 +273,7 @@ def pgbench_updates_per_second(
         file = Path(folder) / "update.sql"
         file.write_text(script, encoding="utf-8")
         command = [str(program), "-n", "-M", "prepared", "-f", str(file), "-T", str(round(seconds))]
-        command += ["-c", str(rows.clients), "-j", "2", "-D", "turn=0"]
+        command += ["-c", str(clients), "-j", "2", "-D", "turn=0"]
         command += ["-D", f"message={'0' * 38}{filler(payload).decode()}", *place]
         password = {"PGPASSWORD": str(words["password"])} if words.get("password") else {}
         try:

@@ -10,9 +10,8 @@ from dataclasses import astuple, dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from console.bench.call_log import CallLog, Calls, Latency
+from console.bench.call_log import DAMAGED, NUMBERS, CallLog, Calls, Latency
 from console.bench.candidate import LeftRow
-from console.bench.message import DAMAGED, NUMBERS
 from console.bench.worker_round import Times
 from console.designs import Order
 
@@ -276,7 +275,7 @@ def _way(pops: Calls, pushed_us: pa.Int64Array, times: Times) -> pa.Array:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.compute  # noqa: PLC0415
 
-    pc: Any = pyarrow.compute  # see message.py
+    pc: Any = pyarrow.compute  # see call_log.py
 
     ends = [0, *itertools.accumulate(pops.messages)]
     by_call = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pushed_us)
@@ -293,7 +292,7 @@ def _latency(microseconds: Sequence[int] | pa.Array) -> Latency | None:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.compute  # noqa: PLC0415
 
-    pc: Any = pyarrow.compute  # see message.py
+    pc: Any = pyarrow.compute  # see call_log.py
 
     if not len(microseconds):
         return None

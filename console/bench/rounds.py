@@ -11,15 +11,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from console import processes
-from console.bench import message
-from console.bench.call_log import CallLog, Latency
+from console.bench.call_log import CallLog, Latency, codes_and_times, filler
 from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
 from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measured
-from console.bench.sampler_process import SamplerProcess
+from console.bench.sampler_process import console_beside
 from console.bench.server import (
     Looker,
     keep_old,
@@ -44,12 +42,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.kill()
 
@@ -144,7 +137,7 @@ class Entrant:
     ground: Ground
 
 
-AfterRound = Callable[[Scratch, RoundFigures], RoundFigures]
+AfterRound = Callable[[Candidate, Scratch, RoundFigures], RoundFigures]
 """What else is measured on the same scratch queue, before it goes."""
 
 
@@ -159,7 +152,7 @@ class Bench:
         *,
         postmaster: int | None = None,
         tell: Callable[[Live], None] = lambda _: None,
-        after: AfterRound = lambda _, found: found,
+        after: AfterRound = lambda _, __, found: found,
     ) -> None:
         """`postmaster`: the server's process, where it is on this machine and known."""
         self._database = database
@@ -193,7 +186,7 @@ class Bench:
             scratch = stack.enter_context(entrant.ground.scratch(candidate, load.payload))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbq-bench-")))
             if console:
-                stack.enter_context(SamplerProcess(self._database, folder))
+                stack.enter_context(console_beside(self._database, folder))
             tasks = self._tasks(candidate, scratch, folder)
             counters = SharedCounters(folder / "board", len(tasks))
             stack.callback(counters.close)
@@ -216,7 +209,7 @@ class Bench:
                 touched=touched,
                 disk_bytes=disk_bytes,
             )
-            return self._after(scratch, one)
+            return self._after(candidate, scratch, one)
 
     def _times(self) -> Times:
         produce = now_us() + round(_BEGIN_SECONDS * 1e6)
@@ -308,17 +301,17 @@ class Bench:
         whole = CallLog.merged(call_logs)
         if not candidate.carries:
             return measured(whole, None, None, times, _CURVE_POINTS)
-        rest = message.filler(self._load.payload)
+        rest = filler(self._load.payload)
         producers = _processes(self._load.producers)
         pushes, pops = call_logs[:producers], call_logs[producers:]
         each = len(pops) // len(scratch.readers)
         verdicts = []
         for at, reader in enumerate(scratch.readers):
             own = CallLog.merged([*pushes, *pops[at * each : (at + 1) * each]])
-            codes, _ = message.codes_and_times(own.heads)
+            codes, _ = codes_and_times(own.heads)
             left, left_codes = reader.left(rest), partial(reader.left_codes, rest)
             verdicts.append(judge(own, codes.to_pylist(), left, left_codes, candidate.order))
-        _, pushed_us = message.codes_and_times(whole.heads)
+        _, pushed_us = codes_and_times(whole.heads)
         return measured(whole, RoundVerdict.together(verdicts), pushed_us, times, _CURVE_POINTS)
 
 

@@ -9,9 +9,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
 from console import processes
 from console.engines import Database, open_database
@@ -19,43 +19,25 @@ from console.errors import ConnectionFailedError
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sampler import Reading, Sampler
 
-if TYPE_CHECKING:
-    import subprocess
-
 _READY_SECONDS = 30.0
 
 
-class SamplerProcess:
-    """Looks at all queues of the database, as the screens do, as long as the context is open."""
-
-    def __init__(self, database: Database, folder: Path) -> None:
-        self._url = database.complete_url().render_as_string(hide_password=False)
-        self._log = folder / "watch.err"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = processes.start("console.bench.sampler_process", stderr=log)
-        processes.tell(self._process, self._url)
-        if processes.word(self._process, time.monotonic() + _READY_SECONDS) != "looked":
-            self._end()
+@contextmanager
+def console_beside(database: Database, folder: Path) -> Iterator[None]:
+    """It looks at all queues of the database, as the screens do, as long as the context is open."""
+    said = folder / "watch.err"
+    with said.open("wb") as log:
+        process = processes.start("console.bench.sampler_process", stderr=log)
+    try:
+        processes.tell(process, database.complete_url().render_as_string(hide_password=False))
+        if processes.word(process, time.monotonic() + _READY_SECONDS) != "looked":
             raise ConnectionFailedError(
                 "The console beside the bench did not start.",
-                why=self._log.read_text(errors="replace").strip()[-500:],
+                why=said.read_text(errors="replace").strip()[-500:],
             )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._process is not None:
-            processes.kill(self._process)
+        yield
+    finally:
+        processes.kill(process)
 
 
 def main() -> None:

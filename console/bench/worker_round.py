@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from console.bench.call_log import CallLog, Calls
-from console.bench.message import SMALLEST, Texts
+from console.bench.call_log import SMALLEST, CallLog, Calls, Texts
 
 _COLUMNS = 5
 _BYTES = 8
@@ -125,6 +124,10 @@ class Times:
 def now_us() -> int:
     """The machine's monotonic clock, the same for all its processes."""
     return time.monotonic_ns() // 1000
+
+
+class LostError(Exception):
+    """The connection is gone, with the answer to the call that was under way."""
 
 
 class Messages(Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from console.cli.streams import Answers, put
-from console.errors import ConsoleError, RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError
 from console.formats import plain
 from console.rights import Rights
 from console.verbs.parameters import Placement
@@ -33,6 +33,7 @@ __all__ = [
     "Call",
     "ConfirmedVerb",
     "Rights",
+    "aligned",
     "as_command",
     "call_of",
     "call_options",
@@ -85,26 +86,6 @@ class Call:
         """The connection that is meant; None where none is named."""
         # Whoever typed the URL typed the verb.
         return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
-
-    def several(
-        self, group: str | None, said: CommandLineValues, fleet: str | None = None
-    ) -> list[Profile]:
-        """The connections of the group or the fleet, or the one that is named, or all that are
-        configured."""
-        if group is not None or fleet is not None:
-            option = "--fleet" if group is None else "--group"
-            if said.url or said.profile or (group is not None and fleet is not None):
-                raise UsageError(
-                    f"{option} goes with no other of --url, --profile, --group, --fleet."
-                )
-            if fleet is not None:
-                return self.configuration.in_fleet(fleet, said)
-            return self.configuration.in_group(group or "", said)
-        named = self.configuration.chosen(said, url_rights=Rights.ADMIN)
-        profiles = self.configuration.profiles(said) if named is None else [named]
-        if not profiles:
-            raise self.configuration.none_named()
-        return profiles
 
     def saved_filters(self, given: Sequence[str]) -> Words:
         """The filters that have names, where one of these words is such a name."""
@@ -175,6 +156,12 @@ class Call:
 
         return catalog.look_up(database, name, self.schema, any_design=any_design)
 
+    def queues(self, database: Database) -> list[Queue]:
+        """All that are in use, in --schema or in any."""
+        from console import catalog  # noqa: PLC0415  # a verb imports what it uses
+
+        return [one for one in catalog.in_use(database) if self.schema in (None, one.schema)]
+
     def production(self, database: Database) -> bool:
         """Whether the connection or the database itself is marked so."""
         if database.production:
@@ -227,7 +214,7 @@ class Call:
         if self.json:
             self.answers.hold(whole)
         else:
-            put("".join(f"{plain(line)}\n" for line in lines))
+            _print(lines)
 
     @property
     def answers(self) -> Answers:
@@ -252,7 +239,22 @@ class Call:
         if self.json:
             self.answers.give(value)
         else:
-            put("".join(f"{plain(line)}\n" for line in lines))
+            _print(lines)
+
+
+def _print(lines: Sequence[str]) -> None:
+    put("".join(f"{plain(line)}\n" for line in lines))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: str = "  ") -> list[str]:
+    """In columns: the first `left` of them begin in line, the others end so."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(
+            f"{cell:{'<' if at < left else '>'}{widths[at]}}" for at, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -413,24 +415,15 @@ def as_command(
 
 def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
     """Whether to go on; False: only the plan was wanted. RefusedError for a wrong confirmation."""
-    if dry_run:
-        return False
+    if dry_run or yes == name:
+        return not dry_run
+    what, how = f"{yes!r} is not the queue's name", "Confirm"
     if yes is None:
-        raise RefusedError(
-            "Nothing was changed: this was only the plan.",
-            next_step="To do it, confirm with: " + _yes(name),
-        )
-    if yes == BARE_YES:
-        raise RefusedError(
-            "Nothing was changed: this needs the queue's name as confirmation.",
-            next_step="Confirm with: " + _yes(name),
-        )
-    if yes != name:
-        raise RefusedError(
-            f"Nothing was changed: {yes!r} is not the queue's name.",
-            next_step="Confirm with: " + _yes(name),
-        )
-    return True
+        what, how = "this was only the plan", "To do it, confirm"
+    elif yes == BARE_YES:
+        what = "this needs the queue's name as confirmation"
+    quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+    raise RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
 
 
 def confirms(yes: str | None, name: str, *, by_name: bool) -> bool:
@@ -447,7 +440,3 @@ def require_confirmation(yes: str | None, name: str, *, by_name: bool) -> None:
     raise RefusedError(
         "Nothing was changed: this was only the plan.", next_step="To do it, confirm with: --yes"
     )
-
-
-def _yes(name: str) -> str:
-    return f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"

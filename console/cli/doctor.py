@@ -1,13 +1,14 @@
-"""Verbs of the doctor: doctor, report."""
+"""Findings, and who is told of them: doctor, report, notify."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from threading import Thread
 from typing import Any
 
 import click
 
-from console import audit, catalog, decisions
+from console import audit, decisions
 from console.catalog import Queue
 from console.cli.context import (
     Call,
@@ -21,11 +22,117 @@ from console.cli.context import (
 )
 from console.cli.several import over_connections
 from console.cli.streams import narrate
+from console.config import Profile
+from console.config.notifications import targets
 from console.doctor.finding import Diagnosis, Finding, Repair
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import moment, plain
+from console.notify.targets import NotSentError, Source, Target, example_events
 from console.verbs.parameters import DURATION
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["test"]))
+@verb_options
+def notify(call: Call, action: str) -> None:
+    """Send each receiver of notifications a test, and say what it answered.
+
+    Those of the connection that is named, else all that are configured. A test is a finding that
+    begins and at once ends; no database is asked. Exit 0: all have taken it; 1: one has refused it;
+    3: one could not be reached.
+
+    \b
+    Examples:
+      dbq-console notify test
+      dbq-console notify test --profile orders --json
+    """
+    del action
+    profile = call.profile
+    told = targets(call.configuration, profile)
+    if not told:
+        raise _nobody(profile)
+    tests = [_Test(one, _test_source(profile)) for one in told]
+    for one in tests:
+        one.start()
+    for one in tests:
+        one.join()
+    note = _right(profile)
+    call.answer(
+        {"receivers": [one.as_json() for one in tests], "note": note or None},
+        [*(one.line for one in tests), *([note] if note else [])],
+    )
+    if status := max(one.status for one in tests):
+        raise click.exceptions.Exit(status)
+
+
+class _Test(Thread):
+    """Of one receiver: one that does not answer keeps no other waiting."""
+
+    def __init__(self, target: Target, source: Source) -> None:
+        super().__init__(name=f"test {target.name}", daemon=True)
+        self._target = target
+        self._source = source
+        self._told = ""
+        self._error: NotSentError | None = None
+
+    def run(self) -> None:
+        place = (self._source.connection, self._target.name)
+        events = example_events(place, datetime.now(UTC))
+        try:
+            for _, told in self._target.send(self._source, events):
+                self._told = self._told or told
+        except NotSentError as error:
+            self._error = error
+
+    @property
+    def status(self) -> int:
+        """What it makes of the exit status."""
+        if self._error is None:
+            return 0
+        return 1 if self._error.reached else 3
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `notify test --json`."""
+        return {
+            "name": self._target.name,
+            "to": self._target.receiver.shown,
+            "template": self._target.template,
+            "sent": self._error is None,
+            "answer": self._told if self._error is None else str(self._error),
+        }
+
+    @property
+    def line(self) -> str:
+        """The same for a terminal."""
+        answer = f"sent: {self._told}" if self._error is None else f"not sent: {self._error}"
+        return f"{self._target.name} ({self._target.receiver.shown}): {answer}"
+
+
+def _test_source(profile: Profile | None) -> Source:
+    if profile is None:
+        return Source("test")
+    return Source(profile.label, profile.group, production=profile.production)
+
+
+def _right(profile: Profile | None) -> str:
+    """What keeps a recorder of the connection from sending."""
+    if profile is None or profile.rights >= Rights.OPERATOR:
+        return ""
+    return (
+        f"{profile.label}: its recorder sends nothing: the connection is read-only, and the lease "
+        'wants rights = "operator"'
+    )
+
+
+def _nobody(profile: Profile | None) -> UsageError:
+    where = "" if profile is None else f" for {profile.label}"
+    return UsageError(
+        f"No receiver of notifications is configured{where}.",
+        next_step="Add a table [notifications.NAME] to the configuration: dbq-console help "
+        "notifications",
+    )
+
 
 _ACTIONS = 10
 
@@ -114,7 +221,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         _describe_codes(call)
         return
     database = call.database(Rights.OPERATOR if fix else Rights.READ_ONLY, "doctor --fix")
-    queues = [call.find(database, name, any_design=True) for name in names] or _all(call, database)
+    queues = [call.find(database, name, any_design=True) for name in names] or call.queues(database)
     examined = _examining(call, database, queues, idle_for)
     found = examined()
     mended = 0
@@ -163,10 +270,6 @@ def _describe_codes(call: Call) -> None:
         {"codes": [code.as_json() for code in CODES]},
         [line for code in CODES for line in code.lines],
     )
-
-
-def _all(call: Call, database: Database) -> list[Queue]:
-    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def _examining(
@@ -278,4 +381,4 @@ def report(call: Call, name: str, idle_for: float) -> None:
     )
 
 
-COMMANDS = (doctor, report)
+COMMANDS = (doctor, report, notify)

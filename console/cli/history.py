@@ -16,13 +16,14 @@ from console import audit as auditing
 from console.cli.context import (
     Call,
     Rights,
+    aligned,
     as_command,
     complete_queues,
     queue_name,
     verb_options,
 )
-from console.cli.history_plot import aligned, expected_lines, plot_of
-from console.cli.several import several_options
+from console.cli.history_plot import expected_lines, plot_of
+from console.cli.several import profiles_of, several_options
 from console.cli.streams import asked_to_end, narrate, put
 from console.config import Profile
 from console.errors import UsageError
@@ -172,7 +173,7 @@ def record(
       dbq-console record --profile orders --keep 14d --most-mib 500
       dbq-console record --group production
     """
-    profiles = call.several(group, call.said, fleet)
+    profiles = profiles_of(call, group, fleet)
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
     with ExitStack() as all_of_them, asked_to_end() as ended:
         told = [
@@ -189,8 +190,8 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
     """A connection while it is recorded; its name."""
     from console.config.notifications import targets  # noqa: PLC0415  # verbs shall start at once
     from console.doctor.recording import Recording  # noqa: PLC0415
-    from console.notify.events import Source  # noqa: PLC0415
     from console.notify.notifier import Notifier  # noqa: PLC0415
+    from console.notify.targets import Source  # noqa: PLC0415
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 
 from console import clock
+from console.cli.context import aligned
 from console.formats import UNKNOWN, bare_moment, moment, numbered, rate
 from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.forecast import SHADES, Band, Forecast, cells
@@ -131,12 +132,3 @@ def _band(band: Band | None) -> tuple[str, str]:
         return UNKNOWN, UNKNOWN
     low, median, high = (rate(one / 3600) for one in (band.low, band.median, band.high))
     return median, f"{low} to {high}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """In columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]

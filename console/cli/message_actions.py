@@ -56,6 +56,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
         _show_holders(call, database, queue)
         return
+    now_and_then = LinesNowAndThen()  # counting a million takes its time
     target = Target(
         database,
         queue,
@@ -63,9 +64,9 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         call.thresholds,
         call.masks,
         call.saved_filters(given.get("filter", ())),
+        lambda count: now_and_then.say(f"{count:,} counted"),
     )
-    now_and_then = LinesNowAndThen()  # counting a million takes its time
-    plan = verb.plan(target, given, lambda count: now_and_then.say(f"{count:,} counted"))
+    plan = verb.plan(target, given)
     if verb.confirmed:
         if not _confirmed(call, plan, yes, dry_run=dry_run):
             return

@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from console.cli.context import Call, Rights, queue_names, verb_options
-from console.cli.several import over_connections, several_options
+from console.cli.several import over_connections, profiles_of, several_options
 from console.cli.status import chosen, stuck_after
 from console.cli.streams import asked_to_end, narrate
 from console.config import CommandLineValues, Profile
@@ -35,6 +35,9 @@ from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
     from console.metrics.exporter import Watch
+
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
@@ -198,10 +201,10 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
 
 def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterator[Figure]:
     found: tuple[tuple[str, str, Limits[int] | Limits[float]], ...] = (
-        ("depth", "ready", _counted(most.depth, thresholds.depth)),
-        ("age", "age_seconds", _lasting(most.age_seconds, thresholds.age_seconds)),
-        ("errors", "errors", _counted(most.errors, thresholds.errors_of(seen))),
-        ("stuck", "stuck", _counted(most.stuck, STUCK)),
+        ("depth", "ready", _at_most(most.depth, thresholds.depth)),
+        ("age", "age_seconds", _at_most(most.age_seconds, thresholds.age_seconds, 0)),
+        ("errors", "errors", _at_most(most.errors, thresholds.errors_of(seen))),
+        ("stuck", "stuck", _at_most(most.stuck, STUCK)),
     )
     for name, field, limits in found:
         value = getattr(seen, field)
@@ -215,13 +218,9 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
         yield Figure("gap_share", None, thresholds.gap_share)
 
 
-def _counted(most: int | None, configured: Limits[int]) -> Limits[int]:
-    """At most so many: one more is critical."""
-    return configured if most is None else Limits(critical=most + 1)
-
-
-def _lasting(most: float | None, configured: Limits[float]) -> Limits[float]:
-    return configured if most is None else Limits(critical=most)
+def _at_most(most: N | None, configured: Limits[N], more: int = 1) -> Limits[N]:
+    """What is critical above so many; of what is counted, from one more on."""
+    return configured if most is None else Limits(critical=most + more)
 
 
 LISTEN = "127.0.0.1:9464"
@@ -278,7 +277,7 @@ def serve_metrics(
     if print_alerts and print_dashboard:
         raise UsageError("--print-alerts and --print-dashboard exclude each other.")
     if print_dashboard:
-        from console.metrics.dashboard import dashboard  # noqa: PLC0415
+        from console.metrics.ready_made import dashboard  # noqa: PLC0415
 
         model = dashboard()
         call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
@@ -288,7 +287,7 @@ def serve_metrics(
     if print_alerts:
         _print_alerts(call, group, fleet, said, interval)
         return
-    profiles = call.several(group, said, fleet)
+    profiles = profiles_of(call, group, fleet, said)
     # Verbs shall start at once.
     from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
@@ -328,10 +327,10 @@ def _print_alerts(
     said: CommandLineValues,
     interval_seconds: float,
 ) -> None:
-    from console.metrics.alerts import Limited, alerts  # noqa: PLC0415
+    from console.metrics.ready_made import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
-    profiles = call.several(group, said, fleet) if configured or group or fleet else []
+    profiles = profiles_of(call, group, fleet, said) if configured or group or fleet else []
     limited = [
         Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
         for one in profiles
@@ -341,12 +340,7 @@ def _print_alerts(
 
 
 _COUNT = click.IntRange(min=0)
-_PLUGIN_STATUS = {
-    Severity.OK: 0,
-    Severity.WARNING: 1,
-    Severity.CRITICAL: 2,
-    Severity.UNKNOWN: 3,
-}
+_PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
 """How monitoring plugins exit."""
 
 

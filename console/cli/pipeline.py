@@ -211,7 +211,7 @@ def verify(  # noqa: PLR0913  # a verb's options
     require_extra()
     from console.pipeline import verify as job  # noqa: PLC0415
     from console.pipeline.archive.plan import archived  # noqa: PLC0415
-    from console.pipeline.replay_selection import read  # noqa: PLC0415
+    from console.pipeline.frames import read  # noqa: PLC0415
 
     promised = _order(call, name, order)
     opened = None if pop_log is not None else Lake(lake or default_place())
@@ -288,8 +288,8 @@ def replay(  # noqa: PLR0913  # a verb's options
     from console.pipeline.session import require_extra, session  # noqa: PLC0415
 
     require_extra()
+    from console.pipeline import frames as selection  # noqa: PLC0415
     from console.pipeline import replay as job  # noqa: PLC0415
-    from console.pipeline import replay_selection as selection  # noqa: PLC0415
 
     filters = selection.parse(words)
     database = call.database(Rights.OPERATOR, job.VERB)

@@ -15,8 +15,8 @@ import click
 from console import audit as auditing
 from console.actions.plan import MANY_MESSAGES
 from console.catalog import Queue
-from console.cli.context import HEARD, Call, ConfirmedVerb, verb_options
-from console.cli.streams import narrate, status_of
+from console.cli.context import HEARD, Call, ConfirmedVerb, aligned, verb_options
+from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, interrupt_behind
@@ -52,13 +52,7 @@ def _run_lines(shown: tuple[Run, ...], zone: tzinfo | None, now: datetime) -> li
     if not shown:
         return ["No job has been run on this machine."]
     head = (f"began ({offset(now, zone)})", "verb", "queue", "outcome", "rows", "rows/s", "took")
-    table = [head, *(_cells(run, zone, now) for run in shown)]
-    widths = [max(len(row[at]) for row in table) for at in range(len(head))]
-    lines = []
-    for row in table:
-        left = [cell.ljust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[4:], widths[4:], strict=True)]
-        lines.append("  ".join([*left, *right]).rstrip())
+    lines = aligned([head, *(_cells(run, zone, now) for run in shown)], left=4)
     for at, run in reversed([*enumerate(shown, start=1)]):
         words = run.told if run.runs else run.error.get("what", "")
         if words:
@@ -222,9 +216,6 @@ def kept() -> RunFile | None:
     return found
 
 
-_LINE_SECONDS = 2.0
-"""Between two lines of progress, where stderr is no terminal."""
-
 Shown = Callable[[str, int, int, str], None]
 """Shows of a phase how many parts are done, of how many, and in words with how much."""
 
@@ -276,9 +267,9 @@ def _lines(things: str) -> Iterator[Shown]:
 
     def shown(phase: str, done: int, of: int, moved: str) -> None:
         now = time.monotonic()
-        if now < due.setdefault(phase, now + _LINE_SECONDS) and done < of:
+        if now < due.setdefault(phase, now + LINE_SECONDS) and done < of:
             return
-        due[phase] = now + _LINE_SECONDS
+        due[phase] = now + LINE_SECONDS
         narrate(_line(phase, done, of, things, moved))
 
     yield shown

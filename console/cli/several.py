@@ -1,15 +1,20 @@
 """Verbs over several connections at once: `--group`, `--fleet`."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import Call
+from console.cli.context import Call, Rights
 from console.cli.streams import error_json
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
+
+if TYPE_CHECKING:
+    from console.config import CommandLineValues, Profile
 
 AT_ONCE = 64
 """Connections that are asked at the same time. One that is dead costs its own time-out; so many
@@ -28,6 +33,26 @@ def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     ):
         verb = option(verb)
     return verb
+
+
+def profiles_of(
+    call: Call, group: str | None, fleet: str | None, said: CommandLineValues | None = None
+) -> list[Profile]:
+    """The connections of the group or the fleet, or the one that is named, or all that are
+    configured. `said`: in place of what the call says."""
+    said, configuration = said or call.said, call.configuration
+    if group is not None or fleet is not None:
+        option = "--fleet" if group is None else "--group"
+        if said.url or said.profile or (group is not None and fleet is not None):
+            raise UsageError(f"{option} goes with no other of --url, --profile, --group, --fleet.")
+        if fleet is not None:
+            return configuration.in_fleet(fleet, said)
+        return configuration.in_group(group or "", said)
+    named = configuration.chosen(said, url_rights=Rights.ADMIN)
+    profiles = configuration.profiles(said) if named is None else [named]
+    if not profiles:
+        raise configuration.none_named()
+    return profiles
 
 
 def over_connections(
@@ -77,7 +102,7 @@ class _OneOfSeveral(Call):
 def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call], object]) -> None:
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 5 ms, for these only
 
-    profiles = call.several(group, call.said, fleet)
+    profiles = profiles_of(call, group, fleet)
     context = click.get_current_context()
     whole = call.configuration
 

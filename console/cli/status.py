@@ -10,7 +10,7 @@ import click
 
 from console import engines
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, Rights, queue_names, verb_options
+from console.cli.context import Call, Rights, aligned, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
@@ -250,35 +250,30 @@ _WIDTH = 80
 """A table that is wider has its columns closer together."""
 
 
-_COLUMNS = (
-    "ready",
-    "age_seconds",
-    "push_per_second",
-    "pop_per_second",
-    "gap",
-    "claimed",
-    "stuck",
-    "errors",
-    "done",
-    "scheduled",
-)
-_HEADS = ("ready", "age", "push/s", "pop/s", "gap", "claimed", "stuck", "errors", "done", "due")
+_COLUMNS = {
+    "ready": "ready",
+    "age_seconds": "age",
+    "push_per_second": "push/s",
+    "pop_per_second": "pop/s",
+    "gap": "gap",
+    "claimed": "claimed",
+    "stuck": "stuck",
+    "errors": "errors",
+    "done": "done",
+    "scheduled": "due",
+}
 
 
 def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
     """The queues' figures in columns, for a plain terminal; below, what is wrong in them."""
-    rows: list[tuple[str, ...]] = [("queue", "design", *_HEADS)]
+    rows: list[tuple[str, ...]] = [("queue", "design", *_COLUMNS.values())]
     rows += [
         (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
         for queue in queues
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = []
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
-        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        lines.append(gap.join(cells).rstrip())
+    lines = aligned(rows, left=2)
+    if max(map(len, lines)) > _WIDTH:
+        lines = aligned(rows, left=2, gap=" ")
     for queue in queues:
         name = _name(queue, queues)
         lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []

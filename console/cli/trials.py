@@ -32,7 +32,7 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.context import Call, Rights, as_command, complete_queues, verb_options
+from console.cli.context import Call, Rights, aligned, as_command, complete_queues, verb_options
 from console.cli.status import table
 from console.cli.streams import narrate
 from console.config import THEME, load
@@ -40,10 +40,9 @@ from console.designs import design as find_design
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, numbered
-from console.verbs.bench import COMMAND
-from console.verbs.bench import wanted as requested
-from console.verbs.prove import PROVE
 from console.verbs.queues import SMOKE
+from console.verbs.trials import COMMAND, PROVE
+from console.verbs.trials import wanted as requested
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures
@@ -65,7 +64,7 @@ def lines(
 ) -> list[str]:
     """All of it."""
     return [
-        *_table(results),
+        *aligned([_HEADS, *(_row(result) for result in results)], left=1),
         "",
         *_chart(results).splitlines(),
         "",
@@ -81,17 +80,6 @@ def lines(
 
 def _block(shown: list[str]) -> list[str]:
     return [*shown, ""] if shown else []
-
-
-def _table(results: Sequence[CandidateResult]) -> list[str]:
-    rows = [_HEADS, *(_row(result) for result in results)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
-    shown = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        shown.append("  ".join(cells).rstrip())
-    return shown
 
 
 def _row(result: CandidateResult) -> tuple[str, ...]:
@@ -258,7 +246,7 @@ def _smoke(call: Call, /, name: str | None, design: str | None, *, live: bool) -
 
 
 def _prove(call: Call, /, designs: str, output: str | None) -> None:
-    from console.prove.report import proven  # noqa: PLC0415  # a verb imports what it uses
+    from console.prove.run import proven  # noqa: PLC0415  # a verb imports what it uses
 
     database = call.database(Rights.ADMIN, "prove")
     if call.production(database):

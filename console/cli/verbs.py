@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.cli.context import SAID, Call, place, rights_option
-from console.cli.several import several_options
+from console.cli.several import profiles_of, several_options
 from console.cli.streams import (
     Answers,
     Stopped,
@@ -64,13 +64,11 @@ _PLANNED = {
 """Those that are no more than their value in `console.verbs`."""
 
 _OF_MODULES = {
-    "consumers": {
-        "consumers": "Who pops from a queue and who pushes to it, now and in the last day."
-    },
     "config": {"config": "Show the configuration, check it, or say where it is."},
     "doctor": {
         "doctor": "Prove what is wrong with queues, in order of gravity, and say what repairs it.",
         "report": "A queue for the ticket, as Markdown: figures, findings, last actions.",
+        "notify": "Send each receiver of notifications a test, and say what it answered.",
     },
     "history": {
         "record": "Record what the console sees, without a screen, until Ctrl-C or SIGTERM.",
@@ -94,7 +92,6 @@ _OF_MODULES = {
         "plugins.",
         "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.",
     },
-    "notify": {"notify": "Send each receiver of notifications a test, and say what it answered."},
     "pipeline": {
         "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "
         "a Java."
@@ -130,7 +127,10 @@ _OF_MODULES = {
         "bench": "How fast each design is here: scratch queues, every message checked, nothing "
         "left behind.",
     },
-    "waits": {"waits": "Who waits for whom at the queues, and for what: sessions, locks, waits."},
+    "sessions": {
+        "waits": "Who waits for whom at the queues, and for what: sessions, locks, waits.",
+        "consumers": "Who pops from a queue and who pushes to it, now and in the last day.",
+    },
 }
 """Module -> its verbs."""
 
@@ -325,7 +325,7 @@ def _open_screens(
     call = Call(said, None, json=False)
     configuration = call.configuration
     if fleet is not None or group is not None:
-        profiles = call.several(group, said, fleet)
+        profiles = profiles_of(call, group, fleet)
     else:
         named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
         profiles = configuration.profiles(said) if named is None else [named]

@@ -72,7 +72,7 @@ class Configuration:
     def _look_up(self, name: str) -> Mapping[str, ProfileTable]:
         fleet = self.document.fleets[name]
         folder = Path() if self.path is None else self.path.parent
-        hosts = () if fleet.hosts is None else fleet.hosts.look_up(folder, self.environment)
+        hosts = () if fleet.hosts is None else fleet.hosts(folder, self.environment)
         try:
             return {f"{name}/{host}": fleet.profile(host) for host in hosts}
         except WrongValueError as error:

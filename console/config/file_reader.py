@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from console.config import notifications
-from console.config.fleets import HOST, Hosts, read_hosts
 from console.config.kinds import (
     KeyLevel,
     Layer,
@@ -22,7 +21,9 @@ from console.config.kinds import (
     named,
     queue_filter,
 )
+from console.config.passwords import command_words, output
 from console.config.profile import GROUP, KEYS, URL
+from console.errors import UsageError
 from console.monitor.filters import NAME
 
 KeyPath = tuple[str, ...]
@@ -84,6 +85,16 @@ def _paths(table: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
         if isinstance(value, dict):
             yield from _paths(value, (*above, name))
 
+
+HOST = "{host}"
+"""What stands for the host in the URL of a fleet."""
+
+_HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_WAYS = '["db1", "db2:5433"], "file:PATH" or "command:PROGRAM ..."'
+
+Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
+"""All hosts of a fleet, in their order; of the folder of the configuration and the environment.
+UsageError: not to be had."""
 
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
@@ -368,3 +379,64 @@ def _dotted(path: tuple[str, ...]) -> str:
     return ".".join(
         word if _BARE.fullmatch(word) else json.dumps(word, ensure_ascii=False) for word in path
     )
+
+
+# Fleets: profiles that differ by their host. Each is `FLEET/HOST`, in the group of the fleet.
+
+
+def read_hosts(value: Any) -> Hosts:
+    """What a fleet's `hosts` says. Raises WrongValueError."""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        if wrong := _wrong(value):
+            raise WrongValueError(wrong)
+        return lambda _, __: tuple(value)
+    if not isinstance(value, str):
+        raise WrongValueError(f"must be {_WAYS}, not {named(value)}")
+    kind, _, rest = value.partition(":")
+    if kind == "file" and rest.strip():
+        return lambda folder, _: _of_file(folder / Path(rest).expanduser())
+    if kind == "command":
+        words = command_words(rest)
+        return lambda _, environment: _of_command(words, environment)
+    raise WrongValueError(f"must be {_WAYS}")
+
+
+def _of_file(path: Path) -> tuple[str, ...]:
+    """A host a line; what follows a # is a comment. A path that is not absolute begins in the
+    configuration's folder."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "It is not UTF-8."
+        raise UsageError(f"The file of hosts {str(path)!r} cannot be read.", why=why) from None
+    return _hosts_of(text, str(path))
+
+
+def _of_command(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, ...]:
+    printed, why = output(words, environment)
+    if why:
+        raise UsageError(
+            f"The command {words[0]!r}, which should print hosts, {why}.",
+            next_step="Run it by hand to see what it says; it gets no input.",
+        )
+    return _hosts_of(printed, words[0])
+
+
+def _hosts_of(text: str, where: str) -> tuple[str, ...]:
+    words = [line.partition("#")[0].strip() for line in text.splitlines()]
+    hosts = tuple(word for word in words if word)
+    if wrong := _wrong(hosts):
+        raise UsageError(f"The hosts of {where!r} cannot be used.", why=f"The list {wrong}.")
+    return hosts
+
+
+def _wrong(hosts: Iterable[str]) -> str:
+    """What is wrong with them; empty: nothing."""
+    seen: set[str] = set()
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            return f"has {host!r}, which is not a host: a name or address, or HOST:PORT"
+        if host in seen:
+            return f"names {host!r} twice"
+        seen.add(host)
+    return "" if seen else "names no host"

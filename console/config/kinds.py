@@ -15,7 +15,6 @@ from console.errors import UsageError
 from console.formats import duration, parse_duration
 from console.monitor import filters
 from console.monitor.filters import MARK, words_of
-from console.rights import BY_WORD, Rights
 
 T = TypeVar("T")
 
@@ -195,15 +194,6 @@ def or_off(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
     return lambda value: None if value == OFF else read(value)
 
 
-def rights(value: Any) -> Rights:
-    """read-only, operator or admin."""
-    if not isinstance(value, str):
-        raise WrongValueError(f"must be one of {', '.join(BY_WORD)}, not {named(value)}")
-    if value not in BY_WORD:
-        raise WrongValueError(f"must be one of {', '.join(BY_WORD)}{near(value, list(BY_WORD))}")
-    return BY_WORD[value]
-
-
 def one_of(known: Sequence[str]) -> Callable[[Any], str]:
     """One of these words."""
 
@@ -215,6 +205,12 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
         return value
 
     return read
+
+
+def meaning_of(known: Mapping[str, T]) -> Callable[[Any], T]:
+    """What one of these words stands for."""
+    read = one_of(tuple(known))
+    return lambda value: known[read(value)]
 
 
 def message_filter(value: Any) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -10,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from console.config import kinds
 from console.config.kinds import TOP_ONLY, ConfigKey, Layer, Value, WrongValueError
-from console.config.passwords import PasswordSource, Prompt, read_source
-from console.config.urls import VARIABLE, check_variable, filled
-from console.errors import UsageError
+from console.config.passwords import (
+    PasswordSource,
+    Prompt,
+    check_variables,
+    command_words,
+    read_source,
+)
+from console.config.urls import VARIABLE, filled
 from console.monitor.limits import Severity
-from console.notify.events import TEMPLATES
 from console.notify.targets import (
     SECRET,
+    TEMPLATES,
     Bell,
     Program,
     Receiver,
@@ -39,24 +43,14 @@ def _receiver(value: Any) -> Receiver:
     if line == "bell":
         return Bell()
     if kind == "exec":
-        try:
-            words = tuple(shlex.split(rest))
-        except ValueError:
-            raise WrongValueError('wants "exec:PROGRAM ..."; a quote is not closed') from None
-        if not words:
-            raise WrongValueError('wants "exec:PROGRAM ..."')
-        return Program(words)
+        return Program(command_words(rest, kind))
     if kind == "webhook":
         return _webhook(rest)
     raise WrongValueError(f"must be {_WAYS}")  # not repeated: it may be an address with a secret
 
 
 def _webhook(url: str) -> Webhook:
-    for name in VARIABLE.findall(url):
-        try:
-            check_variable(name)
-        except UsageError as error:
-            raise WrongValueError(f"needs a variable's name: {error.why}") from None
+    check_variables(url)
     if not VARIABLE.match(url) and (why := wrong_address(VARIABLE.sub("x", url), secret=False)):
         raise WrongValueError(f"is an address that {why}")
     return Webhook(url, partial(filled, environment={}))
@@ -69,10 +63,6 @@ def _secret(value: Any) -> PasswordSource:
     return source
 
 
-def _level(value: Any) -> Severity:
-    return _LEVELS[kinds.one_of(tuple(_LEVELS))(value)]
-
-
 def _patterns(value: Any) -> tuple[str, ...]:
     found = kinds.names(value)
     if not found:
@@ -83,7 +73,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 TO: ConfigKey[Receiver] = ConfigKey("to", _receiver, None, TOP_ONLY)
 TEMPLATE: ConfigKey[str] = ConfigKey("template", kinds.one_of(tuple(TEMPLATES)), "json", TOP_ONLY)
 SECRET_SOURCE: ConfigKey[PasswordSource | None] = ConfigKey("secret", _secret, None, TOP_ONLY)
-LEVEL: ConfigKey[Severity] = ConfigKey("level", _level, "warning", TOP_ONLY)
+LEVEL: ConfigKey[Severity] = ConfigKey("level", kinds.meaning_of(_LEVELS), "warning", TOP_ONLY)
 QUEUES: ConfigKey[tuple[str, ...]] = ConfigKey("queues", _patterns, ["*"], TOP_ONLY)
 WITHIN: ConfigKey[float] = ConfigKey("within", kinds.seconds(0, 3600), "30s", TOP_ONLY)
 KEYS: Mapping[str, ConfigKey[Any]] = {

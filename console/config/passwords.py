@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import importlib
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from console.config.commands import command_words, output
+from console import processes
 from console.config.kinds import WrongValueError
 from console.config.urls import VARIABLE, ConnectionUrl, check_variable
 from console.errors import ConnectionFailedError, UsageError
@@ -45,6 +46,41 @@ class Secret:
     def __reduce__(self) -> NoReturn:
         """Refused: a secret stays in its process."""
         raise TypeError("a secret stays in its process")
+
+
+COMMAND_SECONDS = 60.0
+"""How long a command may take: somebody may have to unlock a key."""
+
+
+def command_words(text: str, kind: str = "command") -> tuple[str, ...]:
+    """What comes after `command:`, or another kind. Raises WrongValueError."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError:
+        raise WrongValueError(f'wants "{kind}:PROGRAM ..."; a quote is not closed') from None
+    if not words:
+        raise WrongValueError(f'wants "{kind}:PROGRAM ..."')
+    return words
+
+
+def output(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, str]:
+    """What such a program prints, or why there is nothing.
+
+    No error leaves this: those of `subprocess` hold the output, which may be a password.
+    """
+    try:
+        with processes.program(words, environment, stdout=subprocess.PIPE) as running:
+            printed, _ = running.communicate(timeout=COMMAND_SECONDS)
+    except (OSError, ValueError) as error:
+        return "", f"cannot be run: {getattr(error, 'strerror', None) or 'it holds NUL'}"
+    except subprocess.TimeoutExpired:
+        return "", f"did not end within {COMMAND_SECONDS:g} s"
+    if running.returncode:
+        return "", f"ended with exit status {running.returncode}"
+    try:
+        return printed.decode(), ""
+    except UnicodeDecodeError:
+        return "", "printed what is not UTF-8"
 
 
 @runtime_checkable
@@ -172,13 +208,18 @@ def read_source(value: Any) -> PasswordSource:
             raise WrongValueError('wants "keyring:SERVICE/USER"')
         return Keyring(service, user)
     if VARIABLE.search(value):
-        for name in VARIABLE.findall(value):
-            try:
-                check_variable(name)
-            except UsageError as error:
-                raise WrongValueError(f"needs a variable's name: {error.why}") from None
+        check_variables(value)
         return Variables(value)
     raise WrongValueError(f"must say where the password is, not the password itself: {_WAYS}")
+
+
+def check_variables(text: str) -> None:
+    """Raises WrongValueError where one in it cannot be a variable."""
+    for name in VARIABLE.findall(text):
+        try:
+            check_variable(name)
+        except UsageError as error:
+            raise WrongValueError(f"needs a variable's name: {error.why}") from None
 
 
 _WAYS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'

@@ -2,11 +2,9 @@
 and how to open it."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from datetime import tzinfo
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from console.catalog import Queue
 from console.config import kinds
@@ -28,9 +26,11 @@ from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import UsageError
 from console.monitor.filters import Words
 from console.monitor.limits import Limits, Thresholds
-from console.rights import Rights
+from console.rights import BY_WORD, Rights
 from console.state import LOG_LEVELS
 
+T = TypeVar("T")
+N = TypeVar("N", int, float)
 _DAY = 86_400.0
 
 
@@ -53,7 +53,7 @@ def read_url(value: Any) -> ConnectionUrl:
 URL: ConfigKey[ConnectionUrl | None] = ConfigKey("url", read_url, None, PROFILE_ONLY)
 PASSWORD: ConfigKey[PasswordSource | None] = ConfigKey("password", read_source, None, PROFILE_ONLY)
 RIGHTS: ConfigKey[Rights] = ConfigKey(
-    "rights", kinds.rights, "read-only", PROFILE_ONLY, "DBQ_RIGHTS"
+    "rights", kinds.meaning_of(BY_WORD), "read-only", PROFILE_ONLY, "DBQ_RIGHTS"
 )
 GROUP: ConfigKey[str | None] = ConfigKey("group", kinds.text, None, PROFILE_ONLY)
 COLOR: ConfigKey[str | None] = ConfigKey(
@@ -95,36 +95,26 @@ STUCK_AFTER: ConfigKey[float] = ConfigKey(
     "stuck_after", kinds.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
 )
 
-_amount = kinds.or_off(kinds.amount)
-_share = kinds.or_off(kinds.share)
-_age = kinds.or_off(kinds.seconds(0.001, 3650 * _DAY))
-DEPTH_WARNING: ConfigKey[int | None] = ConfigKey("depth.warning", _amount, kinds.OFF, EVERYWHERE)
-DEPTH_CRITICAL: ConfigKey[int | None] = ConfigKey("depth.critical", _amount, kinds.OFF, EVERYWHERE)
-AGE_WARNING: ConfigKey[float | None] = ConfigKey("age.warning", _age, kinds.OFF, EVERYWHERE)
-AGE_CRITICAL: ConfigKey[float | None] = ConfigKey("age.critical", _age, kinds.OFF, EVERYWHERE)
-GAP_SHARE_WARNING: ConfigKey[float | None] = ConfigKey("gap_share.warning", _share, 0.9, EVERYWHERE)
-GAP_SHARE_CRITICAL: ConfigKey[float | None] = ConfigKey(
-    "gap_share.critical", _share, 1.0, EVERYWHERE
-)
-ERRORS_WARNING: ConfigKey[int | None] = ConfigKey("errors.warning", _amount, kinds.OFF, EVERYWHERE)
-ERRORS_CRITICAL: ConfigKey[int | None] = ConfigKey(
-    "errors.critical", _amount, kinds.OFF, EVERYWHERE
-)
-ERRORS_SHARE_WARNING: ConfigKey[float | None] = ConfigKey(
-    "errors_share.warning", _share, 0.1, EVERYWHERE
-)
-ERRORS_SHARE_CRITICAL: ConfigKey[float | None] = ConfigKey(
-    "errors_share.critical", _share, kinds.OFF, EVERYWHERE
-)
-
-LIMITS: tuple[tuple[ConfigKey[Any], ConfigKey[Any]], ...] = (
-    (DEPTH_WARNING, DEPTH_CRITICAL),
-    (AGE_WARNING, AGE_CRITICAL),
-    (GAP_SHARE_WARNING, GAP_SHARE_CRITICAL),
-    (ERRORS_WARNING, ERRORS_CRITICAL),
-    (ERRORS_SHARE_WARNING, ERRORS_SHARE_CRITICAL),
-)
+LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
 """From the first value on it is a warning, from the second on critical."""
+
+
+def _limits(
+    figure: str, read: Callable[[Any], T], warning: object = kinds.OFF, critical: object = kinds.OFF
+) -> LimitKeys[T]:
+    of, levels = kinds.or_off(read), EVERYWHERE
+    return (
+        ConfigKey(f"{figure}.warning", of, warning, levels),
+        ConfigKey(f"{figure}.critical", of, critical, levels),
+    )
+
+
+DEPTH = _limits("depth", kinds.amount)
+AGE = _limits("age", kinds.seconds(0.001, 3650 * _DAY))
+GAP_SHARE = _limits("gap_share", kinds.share, 0.9, 1.0)
+ERRORS = _limits("errors", kinds.amount)
+ERRORS_SHARE = _limits("errors_share", kinds.share, 0.1)
+LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE)
 
 _ALL: tuple[ConfigKey[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
@@ -138,8 +128,6 @@ KEYS = {key.name: key for key in _ALL}
 
 
 __all__ = ["Limits", "Profile", "Settings", "Thresholds"]
-
-T = TypeVar("T")
 
 
 class Settings:
@@ -162,27 +150,56 @@ class Settings:
         """What is too much."""
         return Thresholds(
             self[STUCK_AFTER],
-            Limits(self[DEPTH_WARNING], self[DEPTH_CRITICAL]),
-            Limits(self[AGE_WARNING], self[AGE_CRITICAL]),
-            Limits(self[GAP_SHARE_WARNING], self[GAP_SHARE_CRITICAL]),
-            Limits(self[ERRORS_WARNING], self[ERRORS_CRITICAL]),
-            self._errors_share,
+            self._limits(DEPTH),
+            self._limits(AGE),
+            self._limits(GAP_SHARE),
+            self._limits(ERRORS),
+            # The default holds where nothing is said of errors: `errors = "off"` takes it away too.
+            Limits()
+            if self._says(ERRORS) and not self._says(ERRORS_SHARE)
+            else self._limits(ERRORS_SHARE),
         )
 
-    @property
-    def _errors_share(self) -> Limits[float]:
-        """The default holds where nothing is said of errors: `errors = "off"` takes it away too."""
-        said = [self.value(one).origin.source for one in (ERRORS_WARNING, ERRORS_CRITICAL)]
-        own = [
-            self.value(one).origin.source for one in (ERRORS_SHARE_WARNING, ERRORS_SHARE_CRITICAL)
-        ]
-        if {*said} != {ValueSource.DEFAULT} and {*own} == {ValueSource.DEFAULT}:
-            return Limits()
-        return Limits(self[ERRORS_SHARE_WARNING], self[ERRORS_SHARE_CRITICAL])
+    def _limits(self, keys: LimitKeys[N]) -> Limits[N]:
+        return Limits(*(self[key] for key in keys))
+
+    def _says(self, keys: LimitKeys[Any]) -> bool:
+        return any(self.value(key).origin.source is not ValueSource.DEFAULT for key in keys)
+
+
+class _Setting(Generic[T]):
+    """What holds for a key."""
+
+    def __init__(self, key: ConfigKey[T]) -> None:
+        self._key = key
+
+    def __get__(self, profile: "Profile", _: type["Profile"]) -> T:
+        return profile.settings[self._key]
 
 
 class Profile:
     """One connection's settings. Nothing is looked up or connected before `open`."""
+
+    rights = _Setting(RIGHTS)
+    """What the connection may do."""
+    production = _Setting(PRODUCTION)
+    """Marked as production here; the database's own catalog may do so too."""
+    group = _Setting(GROUP)
+    """Which connections it belongs to; for verbs that work on several."""
+    color = _Setting(COLOR)
+    """The mark beside its name, so that nobody takes it for another one."""
+    interval_seconds = _Setting(INTERVAL)
+    """The pause between two samples."""
+    record = _Setting(RECORD)
+    """Whether the screens keep what they see of it."""
+    notify = _Setting(NOTIFY)
+    """The receivers that its recorder tells of findings, by name; None: all that there are."""
+    bell = _Setting(BELL)
+    """Whether the screens ring the terminal's bell at a new critical finding."""
+    display_zone = _Setting(DISPLAY_ZONE)
+    """For `datetime.astimezone`: None is the machine's own zone."""
+    masks = _Setting(MASKS)
+    """What neither screens nor lists of messages show of payloads, titles and errors."""
 
     def __init__(
         self,
@@ -206,59 +223,9 @@ class Profile:
         return f"Profile({self.name!r})"
 
     @property
-    def rights(self) -> Rights:
-        """What the connection may do."""
-        return self.settings[RIGHTS]
-
-    @property
-    def production(self) -> bool:
-        """Marked as production here; the database's own catalog may do so too."""
-        return self.settings[PRODUCTION]
-
-    @property
-    def group(self) -> str | None:
-        """Which connections it belongs to; for verbs that work on several."""
-        return self.settings[GROUP]
-
-    @property
-    def color(self) -> str | None:
-        """The mark beside its name, so that nobody takes it for another one."""
-        return self.settings[COLOR]
-
-    @property
     def saved_words(self) -> Words:
         """What its saved filters of messages stand for."""
         return {name: value.meaning for name, value in self.filters.items()}
-
-    @property
-    def interval_seconds(self) -> float:
-        """The pause between two samples."""
-        return self.settings[INTERVAL]
-
-    @property
-    def record(self) -> bool:
-        """Whether the screens keep what they see of it."""
-        return self.settings[RECORD]
-
-    @property
-    def notify(self) -> tuple[str, ...] | None:
-        """The receivers that its recorder tells of findings, by name; None: all that there are."""
-        return self.settings[NOTIFY]
-
-    @property
-    def bell(self) -> bool:
-        """Whether the screens ring the terminal's bell at a new critical finding."""
-        return self.settings[BELL]
-
-    @property
-    def display_zone(self) -> tzinfo | None:
-        """For `datetime.astimezone`: None is the machine's own zone."""
-        return self.settings[DISPLAY_ZONE]
-
-    @property
-    def masks(self) -> tuple[re.Pattern[str], ...]:
-        """What neither screens nor lists of messages show of payloads, titles and errors."""
-        return self.settings[MASKS]
 
     @property
     def timeouts(self) -> Timeouts:

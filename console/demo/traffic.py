@@ -257,18 +257,30 @@ class _Flow:
         return whole
 
 
-class Producer:
-    """Pushes the messages of one queue. What a full queue turns away is not pushed again."""
+class _OfLane:
+    """Whoever pushes to a queue or pops from it."""
+
+    does = ""
 
     def __init__(self, url: str, lane: Lane, clock: TrafficClock) -> None:
-        self.name = f"{lane.name}-producer"
+        self.name = f"{lane.name}-{self.does}"
         self._database = open_for(url, self.name)
         self._queue = lane.queue(self._database.product)
         self._lane = lane
         self._clock = clock
         self._flow = _Flow()
         self._chance = random.Random(lane.name)  # noqa: S311 (a demo, no secret)
-        self._number = 0
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._database.close()
+
+
+class Producer(_OfLane):
+    """Pushes the messages of one queue. What a full queue turns away is not pushed again."""
+
+    does = "producer"
+    _number = 0
 
     def step(self) -> float:
         """Push what is due."""
@@ -289,23 +301,12 @@ class Producer:
         tick = _BUSY_TICK_SECONDS if rushes else _TICK_SECONDS
         return tick * self._chance.uniform(*_JITTER)
 
-    def close(self) -> None:
-        """Leave the server."""
-        self._database.close()
 
-
-class Consumer:
+class Consumer(_OfLane):
     """Pops the messages of one queue, as many as it can; completes what the queue keeps."""
 
-    def __init__(self, url: str, lane: Lane, clock: TrafficClock) -> None:
-        self.name = f"{lane.name}-consumer"
-        self._database = open_for(url, self.name)
-        self._queue = lane.queue(self._database.product)
-        self._lane = lane
-        self._clock = clock
-        self._flow = _Flow()
-        self._chance = random.Random(lane.name)  # noqa: S311 (a demo, no secret)
-        self._in_hand: list[PoppedMessage] = []
+    does = "consumer"
+    _in_hand: Sequence[PoppedMessage] = ()
 
     def step(self) -> float:
         """Pop what is there and can be worked on; finish it."""
@@ -323,14 +324,14 @@ class Consumer:
     def close(self) -> None:
         """Finish what is in hand, then leave the server."""
         self._finish()
-        self._database.close()
+        super().close()
 
     def _finish(self) -> None:
         if self._in_hand:
             with self._database.transaction(f"complete messages of {self._lane.name!r}") as c:
                 for message in self._in_hand:
                     complete(c, self._queue, message)
-            self._in_hand = []
+            self._in_hand = ()
 
 
 def run(settings: dict[str, str], stop: threading.Event) -> None:

@@ -1,7 +1,8 @@
 """The designs of queues in tables. To add one: its value here, its SQL in `queries/<engine>/`."""
 
 from console.designs import libraries, own, shipped
-from console.designs.model import Design, Flow, Option, Order
+from console.designs.model import Design, Flow, Option
+from console.designs.order import Order
 from console.errors import UsageError
 
 __all__ = [

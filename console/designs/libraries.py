@@ -10,7 +10,8 @@ import re
 from collections.abc import Container, Mapping
 from importlib.resources.abc import Traversable
 
-from console.designs.model import Design, Flow, Order
+from console.designs.model import Design, Flow
+from console.designs.order import Order
 from console.sql import templates
 
 _FIRST = "-- preset: "

@@ -1,49 +1,56 @@
 """What a design is, as data: its options, states, verbs, and which column plays which role."""
 
-import math
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from enum import Enum
 
-from console.designs.subscribers import NO_SUBSCRIBERS, as_option, subscribers_of
+from console.designs.order import Order
 from console.engines import PRODUCTS
 from console.errors import UsageError
 
 
-class Order(Enum):
-    """What a design promises about the order of pops; what the smoke test and the tests check."""
+@dataclass(frozen=True)
+class Subscriber:
+    """Who gets every message of a queue once, beside others who do."""
 
-    NONE = "none"
-    LAX = "lax"
-    """In order, but overtaken while another consumer holds it or its commit is late."""
-    STRICT = "strict"
-    """In the order of the ids, exactly, whatever rolls back or commits late."""
-    NUMBERS = "numbers"
-    """In the order in which numbers were drawn, not of commits."""
-    SESSIONS = "sessions"
-    """In the order of each session's own pushes; between sessions there is none."""
-    LIFO = "lifo"
-    DUE = "due"
-    """By due time, and never before it."""
-
-    @property
-    def promise(self) -> str:
-        """The same in words, for operators."""
-        return _PROMISES[self]
+    name: str
+    number: int
+    """Its objects are called by it. It is not used again when another one comes."""
 
 
-_PROMISES = {
-    Order.NONE: "none",
-    Order.LAX: "as pushed; a message is overtaken while another consumer holds it or its commit "
-    "is late",
-    Order.STRICT: "as pushed, exactly, whatever rolls back or commits late",
-    Order.NUMBERS: "of the numbers that pushes drew, not of their commits",
-    Order.SESSIONS: "of each session's own pushes; between sessions none",
-    Order.LIFO: "the newest first",
-    Order.DUE: "by due time, and never before it",
-}
+NO_SUBSCRIBERS = "none"
+_SUBSCRIBER = re.compile(r"(?P<name>[a-z][a-z0-9_]{0,30})(?::(?P<number>[1-9][0-9]{0,3}))?")
+
+
+def subscribers_of(value: str) -> tuple[Subscriber, ...]:
+    """Those of the option's value, `billing,search:3`: a number is told where it is not the place.
+
+    Raises ValueError, with what is wrong.
+    """
+    if value == NO_SUBSCRIBERS:
+        return ()
+    found: list[Subscriber] = []
+    for place, word in enumerate(value.split(","), start=1):
+        read = _SUBSCRIBER.fullmatch(word)
+        if read is None or read["name"] == NO_SUBSCRIBERS:
+            raise ValueError(
+                f"{word!r} is no name: a letter from a to z, then up to 30 of a-z 0-9 _."
+            )
+        one = Subscriber(read["name"], int(read["number"] or place))
+        if any(one.name == other.name or one.number == other.number for other in found):
+            raise ValueError(f"{word!r} is there twice.")
+        found.append(one)
+    return tuple(found)
+
+
+def as_option(subscribers: Iterable[Subscriber]) -> str:
+    """The option's value, in its one form."""
+    words = [
+        one.name if one.number == place else f"{one.name}:{one.number}"
+        for place, one in enumerate(subscribers, start=1)
+    ]
+    return ",".join(words) or NO_SUBSCRIBERS
 
 
 class Flow(Enum):
@@ -132,7 +139,11 @@ class Option:
         return " or ".join((*self.words, numbers))
 
 
-@dataclass(frozen=True)
+EVERYWHERE = tuple(PRODUCTS)
+"""The engines of every design but Service Broker's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Design:
     """One way to keep a queue in tables. The SQL is `queries/<engine>/<name>.sql`."""
 
@@ -143,7 +154,7 @@ class Design:
     """One honest sentence: what it promises, what it costs."""
     advice: str
     """For whoever chooses: what it promises, what it costs, when to take it."""
-    engines: tuple[str, ...]
+    engines: tuple[str, ...] = EVERYWHERE
     options: tuple[Option, ...]
     states: tuple[str, ...]
     verbs: tuple[str, ...]
@@ -305,9 +316,6 @@ class Design:
         return self.order
 
 
-EVERYWHERE = tuple(PRODUCTS)
-"""The engines of every design but Service Broker's."""
-
 PAYLOAD = Option(
     "payload", "what a message is: text, JSON or bytes", "text", choices=("text", "json", "bytes")
 )
@@ -364,101 +372,3 @@ ANY_QUEUE_VERBS = ("protect", "unprotect", "note", "forget")
 SUBSCRIBER_VERBS = ("subscribe", "unsubscribe", "skip")
 FINISHING_VERBS = ("complete", "fail", "requeue", "archive")
 """What a queue whose popped rows stay has besides."""
-
-
-# The order in which messages were popped, judged by what their design promises.
-#
-# From a log of pops: the archive of a queue with `archive_at_pop=on`, or a smoke or trial run.
-
-
-@dataclass(frozen=True)
-class Pop:
-    """One pop. `number`: what rises with each push. What is None nobody wrote down."""
-
-    number: int
-    pushed_at: datetime | None = None
-    popped_at: datetime | None = None
-    due_at: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Overtaken:
-    """A message that came after some that were pushed later."""
-
-    pop: Pop
-    by: int
-    """How many these are."""
-    first: Pop
-    """The first of them to be popped."""
-
-    @property
-    def late_seconds(self) -> float:
-        """How long after that one it came; 0 where nobody wrote down when."""
-        if self.pop.popped_at is None or self.first.popped_at is None:
-            return 0.0
-        return (self.pop.popped_at - self.first.popped_at).total_seconds()
-
-
-@dataclass(frozen=True)
-class OrderVerdict:
-    order: Order
-    pops: int
-    overtaken: tuple[Overtaken, ...]
-    """In the order of the log. Where no order of pushes is promised, none is looked for."""
-    early: tuple[Pop, ...]
-    """Popped before they were due."""
-
-    @property
-    def kept(self) -> bool:
-        """Whether the promise was kept. A lax order is overtaken while a row is held, and one of
-        numbers while a push is not committed: that is told, and no breach."""
-        if self.order is Order.STRICT:
-            return not self.overtaken
-        return not self.early
-
-    @property
-    def farthest(self) -> int:
-        """The most that overtook one message."""
-        return max((one.by for one in self.overtaken), default=0)
-
-
-def judge(log: Iterable[Pop], order: Order, tolerance: timedelta = timedelta(0)) -> OrderVerdict:
-    """Judge pops in the order in which they ran, which need not be that of their commits.
-
-    Where the times of the pushes are known, they have to agree with the numbers: a numbering that
-    began again is no inversion. `tolerance`: a message popped so much before it was due is not
-    early, for a clock may be set back while a pop runs.
-    """
-    pops = list(log)
-    numbered = order in {Order.STRICT, Order.LAX, Order.NUMBERS}
-    return OrderVerdict(
-        order=order,
-        pops=len(pops),
-        overtaken=tuple(_overtaken(pops)) if numbered else (),
-        early=tuple(p for p in pops if _is_early(p, tolerance)) if order is Order.DUE else (),
-    )
-
-
-def _is_early(pop: Pop, tolerance: timedelta) -> bool:
-    return (
-        pop.due_at is not None
-        and pop.popped_at is not None
-        and pop.popped_at < pop.due_at - tolerance
-    )
-
-
-def _overtaken(log: Sequence[Pop]) -> Iterator[Overtaken]:
-    """Those of a higher number that came before: by number, each with its time and place."""
-    numbers: list[int] = []
-    times: list[float] = []
-    places: list[int] = []
-    for place, pop in enumerate(log):
-        pushed = None if pop.pushed_at is None else pop.pushed_at.timestamp()
-        least = -math.inf if pushed is None else pushed
-        at = bisect_right(numbers, pop.number)
-        before = zip(times[at:], places[at:], strict=True)
-        if by := [found for time, found in before if time >= least]:
-            yield Overtaken(pop, len(by), log[min(by)])
-        numbers.insert(at, pop.number)
-        times.insert(at, math.inf if pushed is None else pushed)
-        places.insert(at, place)

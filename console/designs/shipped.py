@@ -1,22 +1,22 @@
 """The designs, by whom each is from."""
 
 from dataclasses import replace
+from functools import partial
 
 from console.designs.model import (
     ARCHIVE_AT_POP,
     EVERY_VERB,
-    EVERYWHERE,
     FINISHING_VERBS,
     HISTORY,
     MAX_BYTES,
+    NO_SUBSCRIBERS,
     NOTIFY,
     PAYLOAD,
     Design,
     Flow,
     Option,
-    Order,
 )
-from console.designs.subscribers import NO_SUBSCRIBERS
+from console.designs.order import Order
 
 # Thomas Kejser, "Implementing Message Queues in Relational Databases" (2012).
 
@@ -40,12 +40,10 @@ NAIVE = Design(
         "and skips nothing: if another consumer holds that row, it waits. One that pops and does "
         "not commit stops all the others; the waits show it at the root of the tree."
     ),
-    engines=EVERYWHERE,
     options=(PAYLOAD, replace(MAX_BYTES, default="8000"), NOTIFY, ARCHIVE_AT_POP),
     states=("ready",),
     verbs=EVERY_VERB,
     roles={"id": "message_id", "pushed_at": "time", "payload": "message"},
-    order=Order.LAX,
 )
 
 RING = Design(
@@ -84,7 +82,6 @@ RING = Design(
         "attempts), fail('a', id, error, attempts). Each costs a narrow row a slot; one that stops "
         "fills the ring, until skip lets what it owes go into the archive."
     ),
-    engines=EVERYWHERE,
     options=(
         PAYLOAD,
         Option(
@@ -166,11 +163,19 @@ RING = Design(
 
 _MOVING_OPTIONS = (PAYLOAD, MAX_BYTES, NOTIFY, ARCHIVE_AT_POP)
 _MOVING_ROLES = {"id": "id", "pushed_at": "pushed_at", "payload": "payload"}
+_moving = partial(
+    Design,
+    source="Rusanu",
+    options=_MOVING_OPTIONS,
+    states=("ready",),
+    verbs=EVERY_VERB,
+    roles=_MOVING_ROLES,
+)
+"""What is not said below."""
 
-HEAP = Design(
+HEAP = _moving(
     name="heap",
     title="heap queue",
-    source="Rusanu",
     summary=(
         "No order and no index, any row that is free: the simplest, and fast while vacuum keeps "
         "the table short. The age of the oldest message is not known."
@@ -186,20 +191,14 @@ HEAP = Design(
         "as ?. Where an old transaction keeps dead rows, every pop reads all of them again: the "
         "finding dead_head, or a queue that is slow although no session waits."
     ),
-    engines=EVERYWHERE,
-    options=_MOVING_OPTIONS,
-    states=("ready",),
-    verbs=EVERY_VERB,
-    roles=_MOVING_ROLES,
     needed_roles=("payload",),
     order=Order.NONE,
     age_is_known=False,
 )
 
-FIFO = Design(
+FIFO = _moving(
     name="fifo",
     title="FIFO queue",
-    source="Rusanu",
     summary=(
         "An ordered key and a delete that returns its row. order=lax lets many consumers work at "
         "once; order=strict keeps the exact order, one transaction at a time."
@@ -220,7 +219,6 @@ FIFO = Design(
         "those transactions are long. A consumer that works inside the pop's transaction gets its "
         "row back by rollback."
     ),
-    engines=EVERYWHERE,
     options=(
         *_MOVING_OPTIONS,
         Option(
@@ -230,16 +228,12 @@ FIFO = Design(
             choices=("lax", "strict"),
         ),
     ),
-    states=("ready",),
-    verbs=EVERY_VERB,
-    roles=_MOVING_ROLES,
     option_orders={("order", "strict"): Order.STRICT},
 )
 
-STACK = Design(
+STACK = _moving(
     name="stack",
     title="LIFO stack",
-    source="Rusanu",
     summary="The newest first: the bottom waits for as long as the top is busy.",
     advice=(
         "Promises the newest message first. It costs the old ones: while the top is busy the "
@@ -247,18 +241,12 @@ STACK = Design(
         "messages matter, such as previews or undo steps, and purge old ones."
     ),
     details=("Like fifo from the other end. The finding starved says that the bottom waits."),
-    engines=EVERYWHERE,
-    options=_MOVING_OPTIONS,
-    states=("ready",),
-    verbs=EVERY_VERB,
-    roles=_MOVING_ROLES,
     order=Order.LIFO,
 )
 
-PENDING = Design(
+PENDING = _moving(
     name="pending",
     title="pending queue",
-    source="Rusanu",
     summary="Each message has a due time: popped in the order of due times and never before.",
     advice=(
         "Promises that no message comes before it is due, and that of those that are due the "
@@ -271,8 +259,6 @@ PENDING = Design(
         "due, for that takes a consumer that polls. Where very many fall due together, pops read "
         "past dead rows at the head until vacuum has run."
     ),
-    engines=EVERYWHERE,
-    options=_MOVING_OPTIONS,
     states=("ready", "scheduled"),
     verbs=(*EVERY_VERB, "reschedule"),
     roles={**_MOVING_ROLES, "due_at": "due_time"},
@@ -305,7 +291,6 @@ CLAIM = Design(
         "it, fail keeps it with its error. attempts tells a late consumer that its claim is no "
         "longer its own. What can go wrong is stuck claims and errors, and both are visible."
     ),
-    engines=EVERYWHERE,
     options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
     states=("ready", "claimed", "error"),
     verbs=(*EVERY_VERB, *FINISHING_VERBS),
@@ -320,7 +305,6 @@ CLAIM = Design(
         "done_at": "done_at",
     },
     needed_roles=("id", "claimed_at", "payload"),
-    order=Order.LAX,
     flow=Flow.CLAIMED,
     keeps_row=True,
     id_type="uuid",
@@ -340,9 +324,16 @@ _STATUS_ROLES = {
     "attempts": "attempts",
     "done_at": "done_at",
 }
-_STATUS_STATES = ("ready", "claimed", "error", "done")
+_with_status = partial(
+    Design,
+    states=("ready", "claimed", "error", "done"),
+    verbs=(*EVERY_VERB, *FINISHING_VERBS),
+    flow=Flow.CLAIMED,
+    keeps_row=True,
+    push_takes=("title",),
+)
 
-STATUS = Design(
+STATUS = _with_status(
     name="status",
     title="status queue",
     source='Zabir, "QueueSlow"',
@@ -362,19 +353,12 @@ STATUS = Design(
         "committed: one that does not commit stops the others. The finding archive_lags says that "
         "archiving lags behind."
     ),
-    engines=EVERYWHERE,
     options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
-    states=_STATUS_STATES,
-    verbs=(*EVERY_VERB, *FINISHING_VERBS),
     roles={**_STATUS_ROLES, "payload": "text_data"},
     needed_roles=("id", "status", "payload"),
-    order=Order.LAX,
-    flow=Flow.CLAIMED,
-    keeps_row=True,
-    push_takes=("title",),
 )
 
-SPLIT = Design(
+SPLIT = _with_status(
     name="split",
     title="split meta/data queue",
     source="Zabir, QueueMeta and QueueData",
@@ -393,7 +377,6 @@ SPLIT = Design(
         "dequeue=two_step is Zabir's first way, one batch at a time. A message without its payload "
         "is possible if somebody deletes rows by hand: the finding payload_missing."
     ),
-    engines=EVERYWHERE,
     options=(
         PAYLOAD,
         MAX_BYTES,
@@ -406,14 +389,8 @@ SPLIT = Design(
             choices=("single", "two_step"),
         ),
     ),
-    states=_STATUS_STATES,
-    verbs=(*EVERY_VERB, *FINISHING_VERBS),
     roles=_STATUS_ROLES,
     needed_roles=("id", "status"),
-    order=Order.LAX,
-    flow=Flow.CLAIMED,
-    keeps_row=True,
-    push_takes=("title",),
     table_suffix="_meta",
 )
 

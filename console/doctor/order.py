@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from console.catalog import Kind, Queue
 from console.designs import Order
-from console.designs.model import OrderVerdict, Overtaken, Pop, judge
+from console.designs.order import OrderVerdict, Overtaken, Pop, judge
 from console.doctor.examination import Examination, Family, ask, can_ask, counted, some
 from console.doctor.finding import Code, Finding
 from console.formats import duration

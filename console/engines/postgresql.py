@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.engines.database import ConnectLock
-from console.engines.product import Capabilities, Timeouts
+from console.engines.product import UNREACHABLE, Capabilities, Timeouts
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -23,6 +23,8 @@ from console.errors import (
 )
 
 if TYPE_CHECKING:
+    from psycopg import Connection as PsycopgConnection
+    from psycopg.errors import Diagnostic
     from sqlalchemy import URL, Connection, Engine
     from sqlalchemy.engine.interfaces import Dialect
     from sqlalchemy.exc import DBAPIError
@@ -193,26 +195,17 @@ class PostgreSQL:
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         """Return at the next notification, or after `seconds`. Wants LISTEN and autocommit."""
-        import psycopg  # noqa: PLC0415  # a verb imports what it uses
-
-        driver = connection.connection.driver_connection
-        if not isinstance(driver, psycopg.Connection):
-            raise TypeError("not a psycopg connection")
-        for _ in driver.notifies(timeout=seconds, stop_after=1):
+        for _ in _driver(connection).notifies(timeout=seconds, stop_after=1):
             break
 
     @contextmanager
     def refusals(self, connection: Connection) -> Iterator[list[str]]:
         """VACUUM and ANALYZE skip a table for lack of rights with a warning, which has no state of
         its own and may be in any language: what tells it is the server's function."""
-        import psycopg  # noqa: PLC0415  # a verb imports what it uses
-
-        driver = connection.connection.driver_connection
-        if not isinstance(driver, psycopg.Connection):
-            raise TypeError("not a psycopg connection")
+        driver = _driver(connection)
         found: list[str] = []
 
-        def hear(notice: psycopg.errors.Diagnostic) -> None:
+        def hear(notice: Diagnostic) -> None:
             if notice.source_function == "vacuum_is_permitted_for_relation":
                 found.append(notice.message_primary or "refused")
 
@@ -223,9 +216,14 @@ class PostgreSQL:
             driver.remove_notice_handler(hear)
 
 
-_UNREACHABLE = (
-    "Check that the server runs and that host, port and network are right, then try again."
-)
+def _driver(connection: Connection) -> PsycopgConnection[Any]:
+    import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TypeError("not a psycopg connection")
+    return driver
+
 
 _LOGIN = "Check user and password (or ~/.pgpass), and that neither has expired; then try again."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
@@ -277,7 +275,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
 def _after_a_failed_login(why: str) -> str:
     """What to do where the server's own words are all that is known."""
     found = (step for pattern, step in _REFUSED_AT_LOGIN if re.search(pattern, why))
-    return next(found, _UNREACHABLE)
+    return next(found, UNREACHABLE)
 
 
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:

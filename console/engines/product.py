@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
 
+UNREACHABLE = (
+    "Check that the server runs and that host, port and network are right, then try again."
+)
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """How long the console waits for a server before it says so."""

@@ -9,7 +9,7 @@ from email.message import Message as Headers
 from http.client import HTTPException
 from typing import IO
 
-from console.notify.events import NotSentError
+from console.notify.targets import NotSentError
 
 _ANSWER_BYTES = 300
 

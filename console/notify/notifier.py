@@ -17,7 +17,6 @@ from console.doctor.watcher import Examined
 from console.engines import Database, patience
 from console.errors import ConsoleError
 from console.formats import duration
-from console.notify.events import Event, NotSentError, Source
 from console.notify.outbox import (
     LEASE_SECONDS,
     Entry,
@@ -27,7 +26,7 @@ from console.notify.outbox import (
     lacks_rights,
     of_gone_queues,
 )
-from console.notify.targets import SECONDS, Target
+from console.notify.targets import SECONDS, Event, NotSentError, Source, Target
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 50

@@ -18,8 +18,7 @@ from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database, product_of
 from console.errors import BusyError, RefusedError
 from console.monitor.limits import Severity
-from console.notify.events import SUMMARY_LENGTH, Event, key_of
-from console.notify.targets import Target
+from console.notify.targets import SUMMARY_LENGTH, Event, Target, key_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

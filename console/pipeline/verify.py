@@ -30,7 +30,7 @@ from console.pipeline.frames import of_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Which pops were overtaken, as `console.designs.model` judges it, for logs of any length.
+# Which pops were overtaken, as `console.designs.order` judges it, for logs of any length.
 #
 # A pop is overtaken where one that ran before it has a higher number and was not pushed earlier.
 # Of all that ran before only those matter that no other of them outdoes in both: the front,
@@ -239,7 +239,9 @@ def verify(
 
 def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
     """A row a message: how often it was pushed and popped, and what is known of either."""
-    popped = F.struct("number", _micros("at").alias("at"), _micros("due_at").alias("due"), "id")
+    popped = F.struct(
+        "number", F.unix_micros("at").alias("at"), F.unix_micros("due_at").alias("due"), "id"
+    )
     mine = pops.select(
         "id",
         F.lit(0).alias("pushes"),
@@ -257,8 +259,8 @@ def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
             F.lit(0).alias("pops"),
             F.col("checksum").alias("push_checksum"),
             F.col("number").alias("push_number"),
-            _micros("at").alias("pushed_at"),
-            _micros("due_at").alias("push_due"),
+            F.unix_micros("at").alias("pushed_at"),
+            F.unix_micros("due_at").alias("push_due"),
         )
         rows = mine.unionByName(theirs, allowMissingColumns=True)
     else:
@@ -281,17 +283,13 @@ def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
     )
 
 
-def _micros(name: str) -> Column:
-    return F.unix_micros(name)
-
-
 def _or_null(rows: DataFrame, name: str, of: str) -> Column:
     column = F.col(name) if name in rows.columns else F.lit(None)
     return column.cast(of).alias(name)
 
 
 def _micros_or_null(rows: DataFrame, name: str) -> Column:
-    column = _micros(name) if name in rows.columns else F.lit(None).cast("bigint")
+    column = F.unix_micros(name) if name in rows.columns else F.lit(None).cast("bigint")
     return column.alias(name)
 
 

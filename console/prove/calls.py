@@ -14,8 +14,7 @@ from console.designs import Order
 from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.formats import numbered
-from console.prove.claim import Claim
-from console.prove.trial import Trial, require
+from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 5
 _AT_A_LEVEL = 20

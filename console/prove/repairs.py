@@ -19,8 +19,7 @@ from console.doctor import claims, messages
 from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Severity
 from console.monitor.scan_query import MessageSource
-from console.prove.claim import Claim
-from console.prove.trial import Trial, require
+from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 6
 _AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)

@@ -97,7 +97,8 @@ class _File:
 
 _GIVEN: dict[tuple[str, str], _File] = {}
 """Files that are not shipped: presets of this user."""
-UNTRUSTED = re.compile(r"/\* dbq untrusted (?P<preset>[a-z0-9_-]+) \*/ ?")
+UNTRUSTED_MARK = "/* dbq untrusted "
+UNTRUSTED = re.compile(rf"{re.escape(UNTRUSTED_MARK)}(?P<preset>[a-z0-9_-]+) \*/ ?")
 """What stands before each text of a preset that its user has not trusted. It is sent with it, so
 that `Database` sees, whatever put the statement together, that a stranger wrote a part of it."""
 

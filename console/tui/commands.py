@@ -20,9 +20,9 @@ from console.tui.store import QueueKey
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
-from console.verbs.bench import BENCH
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
+from console.verbs.trials import BENCH
 from console.verbs.verb import Verb, is_filter, texts
 
 TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "consumers")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MODULES = {
     "release": "messages",
     "requeue": "messages",
-    "doctor": "doctor",
+    "doctor": "findings",
     "end-session": "sessions",
     "archive": "messages",
     "purge": "messages",
@@ -42,9 +42,9 @@ MODULES = {
     "protect": "decisions",
     "unprotect": "decisions",
     "note": "decisions",
-    "silence": "silences",
-    "ack": "silences",
-    "unsilence": "silences",
+    "silence": "findings",
+    "ack": "findings",
+    "unsilence": "findings",
 }
 """Where each is, in the order in which an operator is offered them."""
 
@@ -62,7 +62,7 @@ def all_verbs() -> "tuple[Verb, ...]":
 
 
 def _plan(database: "Database", repair: "ByVerb") -> "Plan":
-    from console.verbs.doctor import planned  # noqa: PLC0415  # --help needs none of it
+    from console.verbs.findings import planned  # noqa: PLC0415  # --help needs none of it
 
     return planned(named(repair.verb), database, repair)
 

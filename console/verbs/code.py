@@ -14,7 +14,6 @@ from console.designs import design
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement, WholeNumber
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -23,16 +22,21 @@ from console.verbs.verb import (
     Values,
     Verb,
     admin,
+    at_once,
     whole_queue_plan,
 )
 
 _SIZE = design("ring").option("size")
 
 
-def _plan(verb: str, target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan(verb: str, target: Target, values: Values) -> Plan:
     size: int | None = values.get("size")
     found = relay.plan(target.database, target.queue, size)
+    obstacles: tuple[str, ...] = ()
+    if found.too_many:
+        live = numbered(found.measure.live, "live message")
+        more = f"{found.too_many:,} more than {found.new_size:,} slots take"
+        obstacles = (f"It holds {live}, {more}.",)
     return whole_queue_plan(
         target,
         verb,
@@ -40,10 +44,9 @@ def _plan(verb: str, target: Target, values: Values, on_count: OnCount) -> Plan:
         partial(_relay, target, size),
         by_name=True,
         count=found.measure.live,
-        obstacles=_obstacles(found),
+        obstacles=obstacles,
         next_step=f"Drain {numbered(found.too_many, 'message')} first, or choose "
-        f"{found.measure.live:,} "
-        "slots or more.",
+        f"{found.measure.live:,} slots or more.",
         stoppable=False,
         data={
             "queue": target.queue.name,
@@ -54,13 +57,6 @@ def _plan(verb: str, target: Target, values: Values, on_count: OnCount) -> Plan:
             "blockers": [asdict(blocker) for blocker in found.blockers],
         },
     )
-
-
-def _obstacles(found: relay.RelayPlan) -> tuple[str, ...]:
-    if not found.too_many:
-        return ()
-    live = f"{numbered(found.measure.live, 'live message')}"
-    return (f"It holds {live}, {found.too_many:,} more than {found.new_size:,} slots take.",)
 
 
 def _relay(target: Target, size: int | None, control: Control, on_progress: OnProgress) -> Result:
@@ -109,8 +105,8 @@ RELAY = Verb(
 )
 
 
-def _plan_maintain(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del values, on_count
+def _plan_maintain(target: Target, values: Values) -> Plan:
+    del values
     found = maintain_plan.plan(target.database, target.queue)
     return whole_queue_plan(
         target,
@@ -144,14 +140,14 @@ def _maintain(
     )
 
 
-def _plan_upgrade(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del values, on_count
+def _plan_upgrade(target: Target, values: Values) -> Plan:
+    del values
     found = upgrading.plan(target.database, target.queue)
     return whole_queue_plan(
         target,
         "upgrade",
         found.lines(),
-        partial(_upgrade, target),
+        at_once(_upgrade, target),
         needed=found.needed,
         count=len(found.differences),
         stoppable=False,
@@ -159,15 +155,13 @@ def _plan_upgrade(target: Target, values: Values, on_count: OnCount) -> Plan:
     )
 
 
-def _upgrade(target: Target, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _upgrade(target: Target) -> Result:
     done = upgrading.upgrade(target.database, target.queue)
     line = f"upgraded {target.queue.label}" if done.needed else done.lines()[0]
     return Result(Outcome.DONE, (line,), done=int(done.needed), data=done.as_json())
 
 
-def _plan_uninstall(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_uninstall(target: Target, values: Values) -> Plan:
     keep, with_messages = values["keep_archive"], values["with_messages"]
     found = uninstalling.plan(target.database, target.queue, keep_archive=keep)
     obstacles: tuple[str, ...] = ()
@@ -178,7 +172,7 @@ def _plan_uninstall(target: Target, values: Values, on_count: OnCount) -> Plan:
         target,
         "uninstall",
         [*found.lines(), *(f"  REFUSED: {why} (--with-messages)" for why in obstacles)],
-        partial(_uninstall, target, keep, with_messages),
+        at_once(_uninstall, target, keep_archive=keep, with_messages=with_messages),
         by_name=True,
         count=found.lost,
         stoppable=False,
@@ -189,14 +183,7 @@ def _plan_uninstall(target: Target, values: Values, on_count: OnCount) -> Plan:
     )
 
 
-def _uninstall(
-    target: Target,
-    keep_archive: bool,  # noqa: FBT001  # bound by position
-    with_messages: bool,  # noqa: FBT001
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
-    del control, on_progress
+def _uninstall(target: Target, *, keep_archive: bool, with_messages: bool) -> Result:
     done = uninstalling.uninstall(
         target.database, target.queue, keep_archive=keep_archive, with_messages=with_messages
     )
@@ -209,17 +196,16 @@ def _uninstalled(found: uninstalling.UninstallPlan) -> dict[str, object]:
     return {f: v for f, v in asdict(found).items() if f != "queue"} | {"lost": found.lost}
 
 
-def _plan_forget(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del values, on_count
+def _plan_forget(target: Target, values: Values) -> Plan:
+    del values
     lines = [
         f"forget {target.queue.label} (design {target.queue.design.name})",
         "  it leaves the catalog and this console; its table and messages stay unchanged",
     ]
-    return whole_queue_plan(target, "forget", lines, partial(_forget, target), stoppable=False)
+    return whole_queue_plan(target, "forget", lines, at_once(_forget, target), stoppable=False)
 
 
-def _forget(target: Target, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _forget(target: Target) -> Result:
     adopting.forget(target.database, target.queue)
     line = f"forgot {target.queue.label}; its table is untouched"
     return Result(Outcome.DONE, (line,), done=1, gone=True)

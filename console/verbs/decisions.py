@@ -1,11 +1,9 @@
 """What an operator decides of a queue, or notes, for the whole team: pause, protect, note."""
 
 from datetime import UTC, datetime
-from functools import partial
 
 from console import audit, sql
 from console.actions import pause
-from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.engines import Database
@@ -13,14 +11,13 @@ from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
-    OnCount,
-    OnProgress,
     Plan,
     Result,
     Target,
     Values,
     Verb,
     admin,
+    at_once,
     whole_queue_plan,
 )
 
@@ -32,36 +29,33 @@ def _is_ring(queue: Queue) -> bool:
 _REASON = Parameter("reason", "Why: it is shown wherever the queue is.")
 
 
-def _plan_protect(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_protect(target: Target, values: Values) -> Plan:
     lines = [
         f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
         "  by every console, until it is unprotected; callers and other verbs go on",
     ]
     return whole_queue_plan(
-        target, "protect", lines, partial(_protect, target, values["reason"] or ""), stoppable=False
+        target, "protect", lines, at_once(_protect, target, values["reason"] or ""), stoppable=False
     )
 
 
-def _protect(target: Target, reason: str, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _protect(target: Target, reason: str) -> Result:
     done = _decide(target, "protect", reason, operator=audit.operator(), reason=reason)
     if not done:
         raise UsageError(f"The queue {target.queue.name!r} is protected already.")
     return _done(f"protected {target.queue.label}")
 
 
-def _plan_unprotect(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del values, on_count
+def _plan_unprotect(target: Target, values: Values) -> Plan:
+    del values
     lines = [
         f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
     ]
-    run = partial(_unprotect, target)
+    run = at_once(_unprotect, target)
     return whole_queue_plan(target, "unprotect", lines, run, by_name=True, stoppable=False)
 
 
-def _unprotect(target: Target, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _unprotect(target: Target) -> Result:
     if not _decide(target, "unprotect", ""):
         raise UsageError(f"The queue {target.queue.name!r} is not protected.")
     return _done(f"unprotected {target.queue.label}")
@@ -86,8 +80,7 @@ def _done(line: str) -> Result:
     return Result(Outcome.DONE, (line,), done=1)
 
 
-def _plan_pause(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_pause(target: Target, values: Values) -> Plan:
     push, seconds = values["push"], values["for"]
     if push and not _is_ring(target.queue):
         raise UsageError(
@@ -101,7 +94,7 @@ def _plan_pause(target: Target, values: Values, on_count: OnCount) -> Plan:
         lines.append(
             f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
         )
-    run = partial(_pause, target, values)
+    run = at_once(_pause, target, values)
     return whole_queue_plan(target, "pause", lines, run, by_name=True, stoppable=False)
 
 
@@ -134,8 +127,7 @@ def _exchange(target: Target, *, push: bool) -> list[str]:
     ]
 
 
-def _pause(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _pause(target: Target, values: Values) -> Result:
     since = pause.pause(
         target.database,
         target.queue,
@@ -146,16 +138,15 @@ def _pause(target: Target, values: Values, control: Control, on_progress: OnProg
     return _done(f"paused {target.queue.label} at {moment(since, UTC)}")
 
 
-def _plan_resume(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del values, on_count
+def _plan_resume(target: Target, values: Values) -> Plan:
+    del values
     library = target.queue.design.library
     how = f"as {library} does it" if library else "by the code of before"
     lines = [f"resume {target.queue.label}: its pops take messages again, {how}"]
-    return whole_queue_plan(target, "resume", lines, partial(_resume, target), stoppable=False)
+    return whole_queue_plan(target, "resume", lines, at_once(_resume, target), stoppable=False)
 
 
-def _resume(target: Target, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _resume(target: Target) -> Result:
     since = pause.resume(target.database, target.queue)
     return _done(f"resumed {target.queue.label}, which was paused since {moment(since, UTC)}")
 
@@ -179,16 +170,14 @@ def note(database: Database, text: str, queue: Queue | None) -> datetime:
         )
 
 
-def _plan_note(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_note(target: Target, values: Values) -> Plan:
     of = "every queue of the database" if values["all"] else target.queue.label
     lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
-    run = partial(_note, target, values)
+    run = at_once(_note, target, values)
     return whole_queue_plan(target, "note", lines, run, stoppable=False)
 
 
-def _note(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _note(target: Target, values: Values) -> Result:
     at = note(target.database, values["text"], None if values["all"] else target.queue)
     return _done(f"noted at {moment(at, UTC)}: {values['text']}")
 

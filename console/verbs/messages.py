@@ -31,7 +31,6 @@ from console.verbs.parameters import (
     WholeNumber,
 )
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -48,13 +47,13 @@ def _has_messages(queue: Queue) -> bool:
     return not queue.design.waits_itself
 
 
-def _moving(make: Callable[[Target, Values], Mover]) -> Callable[[Target, Values, OnCount], Plan]:
+def _moving(make: Callable[[Target, Values], Mover]) -> Callable[[Target, Values], Plan]:
     """The plan of a verb that moves messages, from the mover that knows how."""
 
-    def plan(target: Target, values: Values, on_count: OnCount) -> Plan:
+    def plan(target: Target, values: Values) -> Plan:
         mover = make(target, values)
         filters, how = target.filters(values), pace(values)
-        counted = planning.make(target.database, mover, filters, progress=on_count)
+        counted = planning.make(target.database, mover, filters, progress=target.on_count)
         found = execute.paced(counted, mover, how)
         return _plan_of(found, partial(_move, target, mover, found, values))
 
@@ -120,10 +119,10 @@ def _requeue(target: Target, values: Values) -> Mover:
     return requeue.RequeueTo(target.source(), to=target.source(to))
 
 
-def _plan_requeue(target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan_requeue(target: Target, values: Values) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_switch(target)
-    return _moving(_requeue)(target, values, on_count)
+    return _moving(_requeue)(target, values)
 
 
 def _release(target: Target, values: Values) -> Mover:
@@ -136,10 +135,10 @@ def _release(target: Target, values: Values) -> Mover:
     )
 
 
-def _plan_release(target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan_release(target: Target, values: Values) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_end(target, values)
-    return _moving(_release)(target, values, on_count)
+    return _moving(_release)(target, values)
 
 
 def _purge(target: Target, values: Values) -> Mover:
@@ -165,9 +164,9 @@ def _reschedule(target: Target, values: Values) -> Mover:
     return reschedule.Reschedule(target.source(), at=values["at"], in_seconds=values["in"])
 
 
-def _plan_archive(target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan_archive(target: Target, values: Values) -> Plan:
     """Once, or round after round with `every`."""
-    once = _moving(_archive)(target, values, on_count)
+    once = _moving(_archive)(target, values)
     every = values["every"]
     if every is None:
         return once

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,6 +23,7 @@ from console.monitor.filters import MARK, words_of
 if TYPE_CHECKING:
     from console.catalog import Queue
 
+T = TypeVar("T")
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] | list[str]]
 
 
@@ -38,36 +39,20 @@ class Placement(Enum):
     """The file into which the shell writes the output: the screens only."""
 
 
-class DurationType(click.ParamType[float]):
-    """`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
+class TextType(click.ParamType[T]):
+    """What a text means by `read`, which raises UsageError; such a value stays as it is."""
 
-    name = "duration"
+    def __init__(self, name: str, kind: type[T], read: Callable[[str], T]) -> None:
+        self.name = name
+        self._kind = kind
+        self._read = read
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds of the text."""
-        if isinstance(value, float):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """The meaning."""
+        if isinstance(value, self._kind):
             return value
         try:
-            return parse_duration(str(value))
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-class MomentType(click.ParamType[datetime]):
-    """`2026-03-29T08:00Z`; the value is in UTC."""
-
-    name = "moment"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """The time of the text."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(str(value))
+            return self._read(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
@@ -86,40 +71,25 @@ class WholeNumber(click.IntRange):
         return int(text)
 
 
-class RateType(click.ParamType[float]):
-    """Messages a second, above 0."""
-
-    name = "rate"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number."""
-        try:
-            rate = float(value)
-        except ValueError:
-            rate = math.nan
-        if not 0 < rate < math.inf:
-            self.fail("It must be above 0: messages per second.", param, ctx)
-        return rate
+def _rate(text: str) -> float:
+    rate = _number(text)
+    if not 0 < rate < math.inf:
+        raise UsageError("It must be above 0: messages per second.")
+    return rate
 
 
-class ShareType(click.ParamType[float]):
-    """A part of one: 0 to below 1."""
+def _share(text: str) -> float:
+    share = _number(text)
+    if not 0 <= share < 1:
+        raise UsageError("It must be 0 to below 1: 0.2 is one in five.")
+    return share
 
-    name = "share"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number."""
-        try:
-            share = float(value)
-        except ValueError:
-            share = math.nan
-        if not 0 <= share < 1:
-            self.fail("It must be 0 to below 1: 0.2 is one in five.", param, ctx)
-        return share
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 class FilterType(click.ParamType[str]):
@@ -136,10 +106,14 @@ class FilterType(click.ParamType[str]):
         return word
 
 
-DURATION = DurationType()
-MOMENT = MomentType()
-RATE_TYPE = RateType()
-SHARE_TYPE = ShareType()
+DURATION = TextType("duration", float, parse_duration)
+"""`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
+MOMENT = TextType("moment", datetime, parse_moment)
+"""`2026-03-29T08:00Z`; the value is in UTC."""
+RATE_TYPE = TextType("rate", float, _rate)
+"""Messages a second, above 0."""
+SHARE_TYPE = TextType("share", float, _share)
+"""A part of one: 0 to below 1."""
 FILTER_TYPE = FilterType()
 
 

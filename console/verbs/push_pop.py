@@ -13,7 +13,6 @@ from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -21,14 +20,14 @@ from console.verbs.verb import (
     Target,
     Values,
     Verb,
+    at_once,
     whole_queue_plan,
 )
 
 _SHOWN_IDS = 5
 
 
-def _plan_push(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_push(target: Target, values: Values) -> Plan:
     push.require_interface(target.queue)
     text: str = values["payload"]
     raw = text.encode()
@@ -40,19 +39,11 @@ def _plan_push(target: Target, values: Values, on_count: OnCount) -> Plan:
         f"push one message into {target.queue.label} (design {target.queue.design.name})",
         f"  its payload has {len(raw):,} bytes; consumers get it {when}",
     ]
-    run = partial(_push, target, payload, values["wait"], more)
+    run = at_once(_push, target, payload, values["wait"], more)
     return whole_queue_plan(target, "push", lines, run, count=1)
 
 
-def _push(
-    target: Target,
-    payload: push.Payload,
-    wait: float,
-    more: push.With,
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
-    del control, on_progress
+def _push(target: Target, payload: push.Payload, wait: float, more: push.With) -> Result:
     pushed = push.push_waiting(target.database, target.queue, payload, wait, more)
     if pushed is None:
         full = f"{target.queue.label} is full: the message was not stored"
@@ -60,9 +51,8 @@ def _push(
     return Result(Outcome.DONE, (f"stored, its id is {pushed}",), Ledger(1, 1, 1))
 
 
-def _plan_pop(target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan_pop(target: Target, values: Values) -> Plan:
     """Into a file: what a design deletes at pop is there before it is gone from here."""
-    del on_count
     push.require_interface(target.queue)
     if not values["file"]:
         raise UsageError("pop needs a file to write the payloads to.")
@@ -166,9 +156,8 @@ class _PayloadFile:
         self.count += len(messages)
 
 
-def _plan_finish(how: pop.Finish, target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan_finish(how: pop.Finish, target: Target, values: Values) -> Plan:
     """complete and fail: what the consumer does that popped them, for single messages."""
-    del on_count
     attempts: int | None = values["attempts"]
     target = target.for_subscriber(values)
     claims = pop.claims(target.database, target.queue, values["id"], attempts)
@@ -182,19 +171,11 @@ def _plan_finish(how: pop.Finish, target: Target, values: Values, on_count: OnCo
         f"  those still claimed by then{by_that}: {after}",
         "  the consumer that popped them can no longer finish them",
     ]
-    run = partial(_finish, target, how, claims, values.get("error") or "")
+    run = at_once(_finish, target, how, claims, values.get("error") or "")
     return whole_queue_plan(target, how.value, lines, run, count=len(ids))
 
 
-def _finish(
-    target: Target,
-    how: pop.Finish,
-    claims: Sequence[pop.ClaimKey],
-    error: str,
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
-    del control, on_progress
+def _finish(target: Target, how: pop.Finish, claims: Sequence[pop.ClaimKey], error: str) -> Result:
     acted = pop.finish_claims(target.database, target.queue, claims, how, error)
     done, n = sum(acted), len(claims)
     left = [one.id for one, was in zip(claims, acted, strict=True) if not was]

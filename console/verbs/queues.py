@@ -5,7 +5,6 @@ command line and the screens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import click
 
@@ -21,7 +20,7 @@ from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import OnProgress, Plan, Result, Values, Verb, admin
+from console.verbs.verb import OnProgress, Plan, Result, Values, Verb, admin, at_once
 
 
 def complete_designs(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -77,7 +76,7 @@ def install_plan(database: Database, queue: Queue, *, production: bool = False) 
         queue,
         "install",
         (f"It runs on {where} in one transaction: all or nothing.", *_price(queue)),
-        partial(_install, database, queue),
+        at_once(_install, database, queue),
         sql=installing.script(database.product, queue),
     )
 
@@ -103,8 +102,7 @@ def _price(queue: Queue) -> Sequence[str]:
     )
 
 
-def _install(database: Database, queue: Queue, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _install(database: Database, queue: Queue) -> Result:
     installing.install(database, queue)
     data = {**named(queue), "options": dict(queue.options), "connection": database.label}
     line = f"installed {queue.label}: {queue.design.title}"
@@ -126,19 +124,8 @@ def adopt_plan(
         "",
         *lines,
     )
-    run = partial(_adopt, database, values, table.schema)
+    run = at_once(adopted, database, values, table.schema)
     return _whole(database, queue, "adopt", told, run)
-
-
-def _adopt(
-    database: Database,
-    values: Values,
-    schema: str | None,
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
-    del control, on_progress
-    return adopted(database, values, schema)
 
 
 def adopted(database: Database, values: Values, schema: str | None) -> Result:

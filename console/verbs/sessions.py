@@ -10,7 +10,6 @@ from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -18,6 +17,7 @@ from console.verbs.verb import (
     Target,
     Values,
     Verb,
+    at_once,
     pace,
     whole_queue_plan,
 )
@@ -30,7 +30,7 @@ def plan_switch(target: Target) -> Plan:
         target,
         "requeue",
         found.lines(),
-        partial(_switch_on, target),
+        at_once(_switch_on, target),
         by_name=found.wants_queue_name,
         needed=found.needed,
         stoppable=False,
@@ -38,8 +38,7 @@ def plan_switch(target: Target) -> Plan:
     )
 
 
-def _switch_on(target: Target, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _switch_on(target: Target) -> Result:
     done = broker.switch_on(target.database, target.queue)
     words = "is enabled" if done.needed else "was already enabled"
     return Result(
@@ -81,8 +80,7 @@ def _end_conversation(
     return Result(outcome, (line,), done, done=done.out, data={"ended": done.out})
 
 
-def _plan(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan(target: Target, values: Values) -> Plan:
     name = values["session"]
     if not name:
         raise _no_session(target)

@@ -10,11 +10,9 @@ import click
 from console.actions import subscribe as subscribing
 from console.actions.execute import Control
 from console.audit import Outcome
-from console.catalog import Queue
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -29,14 +27,14 @@ from console.verbs.verb import (
 _WAITS = "  its callers wait for a moment; it begins once none of them has a transaction open"
 
 
-def _plan_subscribe(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_subscribe(target: Target, values: Values) -> Plan:
     queue, name, since = target.queue, values["subscriber"], values["from"]
     subscribing.require_subscribers(queue)
     subscribing.new_subscriber(queue, name)
     begins = "what is pushed from now on" if since == "now" else "the oldest message that it holds"
+    others = ", ".join(one.name for one in queue.subscribers)
     lines = (
-        f"subscribe {name} to {queue.label}, beside {_names(queue)}",
+        f"subscribe {name} to {queue.label}, beside {others}",
         f"  it gets {begins}, and all that comes after that",
         "  from then on a slot is free only when it has popped it too: without a consumer the ring "
         "gets full",
@@ -46,18 +44,13 @@ def _plan_subscribe(target: Target, values: Values, on_count: OnCount) -> Plan:
     return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), told)
 
 
-def _subscribe(
-    target: Target, name: str, since: str, control: Control, on_progress: OnProgress
-) -> Result:
-    del control
-    _waiting(on_progress)
+def _subscribe(target: Target, name: str, since: str) -> Result:
     first = subscribing.subscribe(target.database, target.queue, name, since)
     line = f"subscribed {name} to {target.queue.label}: its first number is {first:,}"
     return Result(Outcome.DONE, (line,), done=1, data={"subscriber": name, "first": first})
 
 
-def _plan_unsubscribe(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_unsubscribe(target: Target, values: Values) -> Plan:
     queue, name = target.queue, values["subscriber"]
     found, _ = subscribing.owed(target.database, queue.of(name))
     left = [one.name for one in queue.subscribers if one.name != name]
@@ -82,9 +75,7 @@ def _plan_unsubscribe(target: Target, values: Values, on_count: OnCount) -> Plan
     )
 
 
-def _unsubscribe(target: Target, name: str, control: Control, on_progress: OnProgress) -> Result:
-    del control
-    _waiting(on_progress)
+def _unsubscribe(target: Target, name: str) -> Result:
     gone = subscribing.unsubscribe(target.database, target.queue, name)
     lines = [
         f"unsubscribed {name} from {target.queue.label}",
@@ -94,8 +85,7 @@ def _unsubscribe(target: Target, name: str, control: Control, on_progress: OnPro
     return Result(Outcome.DONE, tuple(lines), done=1, data=data)
 
 
-def _plan_skip(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_skip(target: Target, values: Values) -> Plan:
     queue, name, to = target.queue, values["subscriber"], values["to"]
     found, number = subscribing.owed(target.database, queue.of(name), to)
     lines = (
@@ -110,9 +100,7 @@ def _plan_skip(target: Target, values: Values, on_count: OnCount) -> Plan:
     return _planned(target, "skip", lines, run, told, count=found.below)
 
 
-def _skip(target: Target, name: str, to: str, control: Control, on_progress: OnProgress) -> Result:
-    del control
-    _waiting(on_progress)
+def _skip(target: Target, name: str, to: str) -> Result:
     done = subscribing.skip(target.database, target.queue, name, to)
     line = (
         f"{name} skipped {numbered(done.skipped, 'message')} of {target.queue.label}; "
@@ -126,22 +114,18 @@ def _planned(
     target: Target,
     verb: str,
     lines: Sequence[str],
-    run: Callable[[Control, OnProgress], Result],
+    do: Callable[[], Result],
     told: Mapping[str, object],
     **more: Any,
 ) -> Plan:
+    def run(_: Control, on_progress: OnProgress) -> Result:
+        on_progress(Progress(0, None, "waiting for open transactions of its callers"))
+        return do()
+
     data = {"queue": target.queue.name, "schema": target.queue.schema, **told}
     return whole_queue_plan(
         target, verb, lines, run, by_name=True, stoppable=False, data=data, **more
     )
-
-
-def _names(queue: Queue) -> str:
-    return ", ".join(one.name for one in queue.subscribers)
-
-
-def _waiting(on_progress: OnProgress) -> None:
-    on_progress(Progress(0, None, "waiting for open transactions of its callers"))
 
 
 _SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT, required=True)

@@ -6,7 +6,7 @@ Three forms of the same: `texts`, what stands in the fields of a form (of a flag
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ParamSpec
 
 import click
 from click.core import ParameterSource
@@ -28,8 +28,11 @@ from console.monitor.scan_query import MessageSource
 from console.rights import Rights
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
+Given = ParamSpec("Given")
 Values = Mapping[str, Any]
 """Of the parameters, by their names with `_` for `-`, as their types convert them."""
+OnCount = Callable[[int], None]
+"""Called while a plan is made, with the messages counted so far."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Target:
     masks: Masks = ()
     saved: Words = field(default_factory=dict)
     """The filters that have names."""
+    on_count: OnCount = lambda _: None
 
     def find(self, name: str, schema: str | None = None) -> Queue:
         """Another queue of the database, in any schema where none is named. UsageError."""
@@ -133,8 +137,6 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-OnCount = Callable[[int], None]
-"""Called while a plan is made, with the messages counted so far."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,13 @@ def whole_queue_plan(
     return Plan(subject, target.queue, shown, by_name or production, run, **more)
 
 
+def at_once(
+    do: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+) -> Callable[[Control, OnProgress], Result]:
+    """Runs what is one step: nothing can stop it, and there is nothing to tell on the way."""
+    return lambda _, __: do(*given, **named)
+
+
 def operator(_: Values) -> Rights:
     """The right that most verbs need."""
     return Rights.OPERATOR
@@ -224,7 +233,7 @@ class Verb:
     name: str
     summary: str
     """One line, as it stands in a sentence: without a capital and a full stop."""
-    make_plan: Callable[[Target, Values, OnCount], Plan] | None = None
+    make_plan: Callable[[Target, Values], Plan] | None = None
     """Changes nothing; asks the database. None: it runs in a screen or a process of its own."""
     help: str = ""
     """What the summary does not say, and examples."""
@@ -245,7 +254,7 @@ class Verb:
         """Those that mean something for such a queue."""
         return tuple(one for one in self.parameters if one.applies(queue))
 
-    def plan(self, target: Target, values: Values, on_count: OnCount = lambda _: None) -> Plan:
+    def plan(self, target: Target, values: Values) -> Plan:
         """What it would do. Changes nothing; asks the database. ConsoleError where it cannot be."""
         if self.make_plan is None:
             raise UsageError(f"{self.name} is not planned here.")
@@ -258,7 +267,7 @@ class Verb:
         queue = target.queue
         if not queue.design.trusted and (why := self.unavailable(queue)):
             raise RefusedError(f"{self.name} is not for the queue {queue.name!r}.", why=f"{why}.")
-        made = self.make_plan(target, values, on_count)
+        made = self.make_plan(target, values)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(
                 made,

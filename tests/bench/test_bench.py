@@ -12,8 +12,8 @@ import pytest
 from console.actions.install import install, uninstall
 from console.actions.push import push_many
 from console.bench import queues
+from console.bench.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
 from console.bench.candidate import PREFIX, Candidate, Ground, LeftRow, application_name, new_token
-from console.bench.message import DAMAGED, NUMBERS, SMALLEST, filler, head
 from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Live, Load
 from console.catalog import Queue
@@ -94,7 +94,7 @@ def test_what_is_left_is_found_in_every_design(database: Database, variant: Vari
     damaged = [whole[0].replace("0", "1", 1), whole[1][:-1], whole[2] + " ", "", "x" * 40]
     with database.transaction("push") as connection:
         push_many(connection, queue, [*whole, *damaged])
-    scratch = queues.ScratchQueue(database, queue, "")
+    scratch = queues.reader_of(database, queue, "")
     codes = [3 * NUMBERS + number for number in range(5)]
     expected = [DAMAGED] * 5 + codes
     assert scratch.left_codes(rest.encode()) == expected

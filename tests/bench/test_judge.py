@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.call_log import CallLog
+from console.bench.call_log import DAMAGED, NUMBERS, CallLog
 from console.bench.candidate import LeftRow
-from console.bench.message import DAMAGED, NUMBERS
 from console.bench.round_figures import RoundVerdict, judge
 from console.designs import Order
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.message import (
+from console.bench.call_log import (
     DAMAGED,
     HEAD,
     NUMBERS,

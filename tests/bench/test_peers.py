@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 
 from console.bench import peers
 from console.bench.candidate import PREFIX, Candidate, Ground, Scratch, new_token
-from console.bench.peers.shared import is_lost, url_in_schema
+from console.bench.peers import is_lost, url_in_schema
 from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Load
 from console.engines import Database

@@ -23,8 +23,8 @@ from sqlalchemy import make_url
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Diagnosis
-from console.metrics.alerts import Limited, alerts
 from console.metrics.exporter import ConnectionState, address, families
+from console.metrics.ready_made import Limited, alerts
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.limits import DEFAULTS
 from console.monitor.recording.segments import snapshot_of

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from console.prove import report, run
-from console.prove.claim import Line, Outcome
+from console.prove import run
 from console.prove.run import NOT_TRIED
+from console.prove.trial import Line, Outcome
 from tests.cli.calls import Console
 
 PROVEN = Line("heap", "it holds", Outcome.PROVEN, "a | b\nc", 0.5)
@@ -31,7 +31,7 @@ def proving(monkeypatch: pytest.MonkeyPatch, *lines: Line) -> None:
         def run(self, _: str) -> Iterator[Line]:
             yield from lines
 
-    monkeypatch.setattr(report, "Proof", Proof)
+    monkeypatch.setattr(run, "Proof", Proof)
 
 
 def test_the_report_of_one_design(console: Console) -> None:

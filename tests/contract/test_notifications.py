@@ -18,10 +18,9 @@ from console.engines import Database
 from console.errors import ConnectionFailedError
 from console.monitor.limits import Severity
 from console.notify import outbox
-from console.notify.events import Source
 from console.notify.notifier import Notifier, Pace
 from console.notify.outbox import Outbox, prepare
-from console.notify.targets import Target, Webhook
+from console.notify.targets import Source, Target, Webhook
 from console.sql import templates
 from tests.contract.client import Client
 from tests.contract.test_every_statement import rows_checked, running

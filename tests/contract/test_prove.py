@@ -7,8 +7,8 @@ from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import UsageError
 from console.prove import run
-from console.prove.claim import Outcome
 from console.prove.run import NOT_TRIED, Proof, claims_of
+from console.prove.trial import Outcome
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant

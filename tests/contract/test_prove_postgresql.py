@@ -20,10 +20,9 @@ from console.doctor.repairs import Tried
 from console.engines import Database
 from console.errors import ConsoleError
 from console.prove import run, trial
-from console.prove.claim import Claim, Outcome
-from console.prove.questions import QUESTIONS
 from console.prove.run import INSTALLS, LEAVES_NOTHING, Proof, line_of
-from console.prove.trial import Trial
+from console.prove.server import QUESTIONS
+from console.prove.trial import Claim, Outcome, Trial
 from tests.cli.calls import Console
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant

@@ -13,7 +13,7 @@ from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
 from console.designs import DESIGNS
-from console.designs.model import judge
+from console.designs.order import judge
 from console.doctor import order, ring
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Order
-from console.designs import model as whole
+from console.designs import order as whole
 from console.pipeline.verify import Front, before, judge
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -127,7 +127,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
 
 
 def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
-    from console.pipeline import replay_selection as selection  # noqa: PLC0415
+    from console.pipeline import frames as selection  # noqa: PLC0415
 
     blank = {"payload": b"x", "pushed_at": at(0), "attempts": 1, "title": None, "due_at": None}
     made: list[Row] = [
@@ -140,7 +140,9 @@ def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
     made[-1] |= {"archived_at": None, "reason": None}
     names = files.SCHEMA.names
     values = [[row[name] for name in names] for row in made]
-    table = spark.createDataFrame(values, selection._SCHEMA)
+    table = spark.createDataFrame(
+        values, ", ".join(f"{name} {of}" for name, of in selection._COLUMNS.items())
+    )
 
     def meant(*words: str) -> list[str]:
         found = selection.chosen(table, selection.parse(words))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from console.config import CommandLineValues, ConfigurationError, load
-from console.config.fleets import read_hosts
+from console.config.file_reader import read_hosts
 from console.config.kinds import WrongValueError
 from console.errors import UsageError
 from console.rights import Rights

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from console.config import commands, passwords
+from console.config import passwords
 from console.config.kinds import WrongValueError
 from console.config.passwords import (
     Credentials,
@@ -98,7 +98,7 @@ def test_what_a_command_says_in_a_failure_is_not_told(
 def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commands, "COMMAND_SECONDS", 1.0)
+    monkeypatch.setattr(passwords, "COMMAND_SECONDS", 1.0)
     pids = tmp_path / "pids"
     code = (
         "import os, subprocess, sys, time;"

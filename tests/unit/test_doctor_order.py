@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Order
-from console.designs.model import Pop, judge
+from console.designs.order import Pop, judge
 
 NOW = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 NUMBERS = st.lists(st.integers(0, 1000), unique=True)

@@ -15,7 +15,7 @@ from console.engines import open_database
 from console.rights import Rights
 from console.verbs import MODULES, named
 from console.verbs import verb as line
-from console.verbs.verb import OnCount, OnProgress, Plan, Result, Target, Values
+from console.verbs.verb import OnProgress, Plan, Result, Target, Values
 
 SECONDS = 120.0
 
@@ -53,7 +53,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
 ) -> None:
     seen: list[tuple[Target, Values]] = []
 
-    def plan(target: Target, values: Values, _: OnCount) -> Plan:
+    def plan(target: Target, values: Values) -> Plan:
         seen.append((target, values))
         subject = Subject.of(target.database, target.queue, verb)
         lines = ("planned",)

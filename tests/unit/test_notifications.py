@@ -13,10 +13,19 @@ from console.config.notifications import targets
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.monitor.limits import Severity
-from console.notify.events import TEMPLATES, Event, Source, example_events, key_of
 from console.notify.notifier import back_off
 from console.notify.outbox import Changes, Entry, changes, of_gone_queues
-from console.notify.targets import Bell, Program, Target, Webhook
+from console.notify.targets import (
+    TEMPLATES,
+    Bell,
+    Event,
+    Program,
+    Source,
+    Target,
+    Webhook,
+    example_events,
+    key_of,
+)
 from tests.contract.variants import Variant
 
 NOW = datetime(2026, 11, 23, 3, 4, 5, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from console.catalog import Queue, installed_queue
-from console.cli.waits import lines
+from console.cli.sessions import lines
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
 from console.formats import plain

@@ -2,22 +2,34 @@
 
 procrastinate.py  through its public interface, set as its documentation advises (see there)
 pgqueuer.py       the same
-pgmq.py           an extension of the server: where it is there, or can be created; two peers
 
-The first two are packages of the extra [bench], each in a schema of its own, that goes whole. Each
-gets as many connections for its work as the designs do, and what it made goes after the round."""
+These are packages of the extra [bench], each in a schema of its own, that goes whole; pgmq is an
+extension of the server, and two peers. Each gets as many connections for its work as the designs
+do, and what it made goes after the round."""
 
+import asyncio
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
+
+from sqlalchemy import URL
 
 from console import sql
-from console.bench.candidate import PREFIX, Candidate, Scratch, load_name, schema_of_its_own
-from console.bench.peers.pgmq import POPS, READS, Pgmq
-from console.bench.peers.shared import ScratchPeer, url_in_schema
+from console.bench.candidate import (
+    PREFIX,
+    Candidate,
+    Reader,
+    Scratch,
+    living_tokens,
+    load_name,
+    schema_of_its_own,
+    token_of,
+)
+from console.bench.queues import LIBPQ, call_text
+from console.bench.worker_round import WorkerRound
 from console.designs import LIBRARIES, Order
 from console.engines import Database, product
 from console.errors import UsageError
@@ -63,14 +75,9 @@ class Library:
             # Imported here: it is there only with the extra, and takes a moment.
             peer = importlib.import_module(self._module)
             peer.install(url_in_schema(database.complete_url(), schema), load_name(token))
-            yield ScratchPeer(
-                database,
-                f"held_{self.name}",
-                sql.Scope({"schema": schema}),
-                schema,
-                self.tables,
-                {"schema": schema},
-            )
+            scope, settings = sql.Scope({"schema": schema}), {"schema": schema}
+            reader = Reader(database, settings, scope, f"held_{self.name}")
+            yield Scratch(schema, self.tables, [reader], settings)
 
 
 PROCRASTINATE = Library(
@@ -82,22 +89,125 @@ PROCRASTINATE = Library(
 PGQUEUER = Library("pgqueuer", ("pgqueuer", "asyncpg"), Order.NONE, ("pgqueuer", "pgqueuer_log"))
 
 
-class _Peer(Protocol):
-    @property
-    def name(self) -> str: ...
+_LIBRARY = "pgmq"
+_SCHEMA = "pgmq"
+_DRIVER = f"{LIBPQ}:run_queue"
+_PUSHES = {"push": "pgmq_send", "push_many": "pgmq_send_batch"}
+POPS: Mapping[str, str] = {"pop": "pgmq_pop", "pop_many": "pgmq_pop_many"}
+READS: Mapping[str, str] = {
+    "pop": "pgmq_read",
+    "pop_many": "pgmq_read_many",
+    "complete": "pgmq_delete",
+    "complete_many": "pgmq_delete_many",
+}
 
-    @property
-    def library(self) -> str: ...
 
-    def lacking(self, database: Database) -> str: ...
+@dataclass(frozen=True)
+class _There:
+    installed: bool
+    pops_many: bool
+    """Where it is installed: whether its `pop` takes more than one message."""
+    has_schema: bool
+    creatable: bool
 
-    def candidate(self, batch: int) -> Candidate: ...
 
-    def scratch(self, database: Database, token: str) -> AbstractContextManager[Scratch]: ...
+@dataclass(frozen=True)
+class Pgmq:
+    """pgmq, where its extension (or its plain SQL) is on the server, or this login may create it.
+
+    Two peers: `pgmq` takes by `pgmq.pop`, which deletes what it returns, as most designs do;
+    `pgmq-read` by `pgmq.read` (unseen by others for 30 seconds) and `pgmq.delete`, in two
+    transactions, as `claim` does. The calls go through the same driver as the designs' functions,
+    prepared. Tables are logged (`pgmq.create`).
+    """
+
+    name: str
+    takes: Mapping[str, str]
+    """The statements that take messages, by call: POPS or READS."""
+    library: str = _LIBRARY
+
+    def lacking(self, database: Database) -> str:
+        """Why it cannot take part; empty where it can."""
+        there = _there(database)
+        if there.installed and not there.pops_many:
+            return "Its pgmq.pop takes one message a call: update the extension (1.13 takes more)."
+        if there.installed or there.creatable:
+            return ""
+        return "Its extension is not on this server, or this login may not create it."
+
+    def candidate(self, batch: int) -> Candidate:
+        """As one that takes part. Its documentation promises no order but with its FIFO groups."""
+        return Candidate(self.name, self.name, batch, _DRIVER, order=Order.NONE, peer=True)
+
+    @contextmanager
+    def scratch(self, database: Database, token: str) -> Iterator[Scratch]:
+        """A queue of its own, for one round; also the extension, where it is not there yet."""
+        queue = f"{PREFIX}{token}_{_LIBRARY}"
+        with ExitStack() as at_the_end:
+            there = _there(database)
+            if not there.installed:
+                if not there.has_schema:
+                    at_the_end.callback(_run, database, "drop_pgmq_schema")
+                at_the_end.callback(_run, database, "drop_pgmq")
+                _run(database, "create_pgmq")
+            _drop_dead(database)
+            at_the_end.callback(_drop, database, queue)
+            _run(database, "create_pgmq_queue", queue)
+            settings = {
+                "calls": _calls(database, queue, {**_PUSHES, **self.takes}),
+                "finishes": "complete" in self.takes,
+                "id_type": "bigint",
+            }
+            reader = Reader(database, settings, _scope(queue), "held_pgmq")
+            yield Scratch(_SCHEMA, [f"q_{queue}"], [reader], settings)
 
 
-_ALL: tuple[_Peer, ...] = (PROCRASTINATE, PGQUEUER, Pgmq("pgmq", POPS), Pgmq("pgmq-read", READS))
-_PEERS: Mapping[str, _Peer] = {peer.name: peer for peer in _ALL}
+def _there(database: Database) -> _There:
+    with database.transaction("look for pgmq", read_only=True) as connection:
+        return sql.row(connection, _There, "bench.pgmq_there")
+
+
+def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str, str]:
+    dialect = database.product.dialect
+    return {
+        call: call_text(sql.query(f"bench.{name}", dialect, _scope(queue)), _DRIVER)
+        for call, name in names.items()
+    }
+
+
+def _drop_dead(database: Database) -> None:
+    """Queues of benches that were killed. Who cannot see all sessions cannot tell."""
+    if not database.capabilities.sees_all_sessions:
+        return
+    with database.transaction("look for pgmq's queues", read_only=True) as connection:
+        living = sql.values(connection, str, "bench.living")
+        queues = sql.values(connection, str, "bench.pgmq_queues")
+    alive = living_tokens(living)
+    for queue in queues:
+        if token_of(queue) not in alive:
+            _drop(database, queue)
+
+
+def _drop(database: Database, queue: str) -> None:
+    _run(database, "drop_pgmq_queue", queue)
+
+
+def _run(database: Database, name: str, queue: str = "") -> None:
+    with database.transaction("set up pgmq for the bench") as connection:
+        sql.run(connection, f"bench.{name}", _scope(queue))
+
+
+def _scope(queue: str) -> sql.Scope:
+    return sql.Scope({"queue": queue})
+
+
+_ALL: tuple[Library | Pgmq, ...] = (
+    PROCRASTINATE,
+    PGQUEUER,
+    Pgmq("pgmq", POPS),
+    Pgmq("pgmq-read", READS),
+)
+_PEERS: Mapping[str, Library | Pgmq] = {peer.name: peer for peer in _ALL}
 
 NAMES: Sequence[str] = tuple(_PEERS)
 """Those that the bench knows."""
@@ -128,3 +238,43 @@ class Peers:
     def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[Scratch]:  # noqa: ARG002
         """One queue, for one round."""
         return _PEERS[candidate.design].scratch(self._database, self._token)
+
+
+# What the drivers share: the loop, the URL, what an error tells of its call.
+
+_POLL_SECONDS = 0.02
+_LOST = ("08", "57P")
+"""Of SQLSTATEs: the connection is gone, or the server ended it."""
+
+
+def url_in_schema(url: URL, schema: str) -> URL:
+    """The same server, where names without a schema are those of this one."""
+    given = url.query.get("options", "")
+    options = given if isinstance(given, str) else " ".join(given)
+    return url.update_query_dict({"options": f"{options} -c search_path={schema}".strip()})
+
+
+def run_loop(
+    work: Callable[[WorkerRound], Coroutine[Any, Any, None]], worker_round: WorkerRound
+) -> None:
+    """Run it in the fastest event loop that is there: pgqueuer's own, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        asyncio.run(work(worker_round))
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work(worker_round))
+
+
+async def until_over(worker_round: WorkerRound, workers: list[asyncio.Task[None]]) -> None:
+    """Until the clock ends, or all workers have."""
+    pending = set(workers)
+    while pending and not worker_round.over():
+        _, pending = await asyncio.wait(pending, timeout=_POLL_SECONDS)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether nobody knows what became of the call; else the server undid it."""
+    state = getattr(error, "sqlstate", None)
+    return not isinstance(state, str) or state.startswith(_LOST)

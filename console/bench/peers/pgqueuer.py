@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, make_url
 
 from console.bench.load_pipelined import connection_string
-from console.bench.peers.shared import is_lost, run_loop, until_over, url_in_schema
+from console.bench.peers import is_lost, run_loop, until_over, url_in_schema
 from console.bench.worker_round import PAUSE_SECONDS, WorkerRound, now_us
 
 ENTRYPOINT = "bench"

@@ -25,7 +25,7 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL, make_url
 
 from console.bench.load_pipelined import connection_string
-from console.bench.peers.shared import is_lost, run_loop, until_over, url_in_schema
+from console.bench.peers import is_lost, run_loop, until_over, url_in_schema
 from console.bench.worker_round import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, WorkerRound, now_us
 
 QUEUE = "bench"

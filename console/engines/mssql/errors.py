@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError
 
 from console.engines.mssql.session import CONNECTING, IN_DOUBT
+from console.engines.product import UNREACHABLE
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -84,7 +85,7 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
 def _of_the_driver(what: str, text: str, arguments: list[str]) -> ConsoleError:
     """An error that pyodbc itself raised, which has no number."""
     if "closed" in text and "connection" in text:
-        return ConnectionFailedError(what, why=text, next_step=_UNREACHABLE)
+        return ConnectionFailedError(what, why=text, next_step=UNREACHABLE)
     state = arguments[0] if len(arguments) > 1 else ""
     kind, next_step = _meaning(DiagnosticRecord(state, 0, text), at_login=False)
     return kind(what, why=arguments[-1] if arguments else text, next_step=next_step)
@@ -121,16 +122,13 @@ def _meaning(record: DiagnosticRecord, *, at_login: bool) -> tuple[type[ConsoleE
     if record.state == "01000" and "Can't open lib" in record.text:
         return ConnectionFailedError, _DRIVER
     if at_login and record.state in {"HYT00", "HYT01", "42000", "HY000"}:
-        return ConnectionFailedError, _UNREACHABLE
+        return ConnectionFailedError, UNREACHABLE
     for length in (5, 2):
         if found := _STATES.get(record.state[:length]):
             return found
     return ConsoleError, ""
 
 
-_UNREACHABLE = (
-    "Check that the server runs and that host, port and network are right, then try again."
-)
 _TRUST = (
     "Install the certificate of the server's authority here, or, where the network is safe, "
     "add TrustServerCertificate=yes to the URL."
@@ -244,11 +242,11 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
 }
 
 _STATES: dict[str, tuple[type[ConsoleError], str]] = {
-    "08": (ConnectionFailedError, _UNREACHABLE),
+    "08": (ConnectionFailedError, UNREACHABLE),
     "28": (ConnectionFailedError, _LOGIN),
     "IM": (ConnectionFailedError, _DRIVER),
-    "01000": (ConnectionFailedError, _UNREACHABLE),
-    "HYT01": (ConnectionFailedError, _UNREACHABLE),
+    "01000": (ConnectionFailedError, UNREACHABLE),
+    "HYT01": (ConnectionFailedError, UNREACHABLE),
     "HYT00": (TooSlowError, _TIMED_OUT),
     "HY008": (TooSlowError, _TIMED_OUT),
     "40": (TransientError, _AGAIN),

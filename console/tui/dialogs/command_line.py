@@ -43,9 +43,9 @@ from console.tui.commands import (
 from console.tui.dialogs.dialog import Dialog
 from console.tui.store import QueueKey
 from console.tui.text import Paragraph, said, tone
-from console.verbs.bench import BENCH
 from console.verbs.parameters import Placement
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
+from console.verbs.trials import BENCH
 
 Entry = tuple[str, str, str]
 """What it is called, what it does, the command."""

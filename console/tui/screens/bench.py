@@ -40,7 +40,7 @@ from console.tui.text import Paragraph, Words, plain, sentence, tone, whole_seco
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
-from console.verbs.bench import BENCH, wanted
+from console.verbs.trials import BENCH, wanted
 from console.verbs.verb import values, words
 
 _LEAST_SPAN_SECONDS = 20.0

@@ -270,6 +270,10 @@ class ActionScreen(PlannedScreen):
             self.say(error)
             return
         self._counted = 0
+
+        def counted(so_far: int) -> None:
+            self._counted = so_far
+
         target = Target(
             conn.database,
             queue,
@@ -277,12 +281,9 @@ class ActionScreen(PlannedScreen):
             conn.thresholds_of,
             conn.masks,
             self.context.filters(self._key),
+            counted,
         )
-
-        def counted(so_far: int) -> None:
-            self._counted = so_far
-
-        work = partial(self.verb.plan, target, given, counted)
+        work = partial(self.verb.plan, target, given)
         self.make_plan(work, self.show_plan, "Making the plan")
 
     def show_plan(self, planned: Plan) -> None:

@@ -1,6 +1,7 @@
 """A queue with an express lane."""
 
-from console.designs.model import EVERY_VERB, MAX_BYTES, PAYLOAD, Design, Order
+from console.designs.model import EVERY_VERB, MAX_BYTES, PAYLOAD, Design
+from console.designs.order import Order
 
 LANES = Design(
     name="lanes",

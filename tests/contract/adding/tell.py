@@ -1,31 +1,27 @@
 """The verb tell: leave a word about a queue in the audit's file."""
 
 from console import audit
-from console.actions.execute import Control
 from console.audit import Outcome
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
-    OnCount,
-    OnProgress,
     Plan,
     Result,
     Target,
     Values,
     Verb,
+    at_once,
     whole_queue_plan,
 )
 
 
-def _plan(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan(target: Target, values: Values) -> Plan:
     word: str = values["word"]
 
-    def run(control: Control, on_progress: OnProgress) -> Result:
-        del control, on_progress
+    def run() -> Result:
         audit.note(plan.subject, Outcome.DONE, detail=word)
         return Result(Outcome.DONE, (f"told {word}",), done=1, data={"word": word})
 
-    plan = whole_queue_plan(target, "tell", [f"tell {word}"], run, data={"word": word})
+    plan = whole_queue_plan(target, "tell", [f"tell {word}"], at_once(run), data={"word": word})
     return plan
 
 

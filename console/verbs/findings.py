@@ -1,8 +1,10 @@
-"""Findings that somebody knows of: silence for a time, ack until they end or worsen, unsilence."""
+"""Findings as verbs: the repairs of the doctor, planned, confirmed, then examined again; and what
+somebody knows of: silence for a time, ack until it ends or worsens, unsilence."""
 
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -11,14 +13,28 @@ import click
 from console import audit, sql
 from console.actions.execute import Control
 from console.audit import Outcome, Subject
+from console.catalog import Queue
 from console.doctor.consumption import STOPPED, Consumption
 from console.doctor.families import CODES
-from console.doctor.finding import Code
+from console.doctor.finding import Code, Diagnosis, Repair
+from console.doctor.repairs import ByVerb, repairs_of, tried
+from console.engines import Database
 from console.errors import UsageError
 from console.formats import duration, numbered
-from console.monitor.limits import Severity
+from console.monitor.limits import DEFAULTS, Severity
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import OnCount, OnProgress, Plan, Result, Target, Values, Verb
+from console.verbs.verb import (
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    at_once,
+    texts,
+    values,
+)
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]
@@ -40,16 +56,14 @@ _CODE = Parameter(
 _REASON = Parameter("reason", "Why, for whoever sees the finding; a critical one wants it.")
 
 
-def _plan_silence(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_silence(target: Target, values: Values) -> Plan:
     _code(values)
     lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
     pairs = [(target.queue.schema, target.queue.name)]
-    return _planned(target, "silence", lines, partial(_begin, target, "silence", values, pairs))
+    return _planned(target, "silence", lines, at_once(_begin, target, "silence", values, pairs))
 
 
-def _plan_ack(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_ack(target: Target, values: Values) -> Plan:
     code = _code(values)
     pairs = [(target.queue.schema, target.queue.name)]
     if not target.queue.name:
@@ -59,13 +73,12 @@ def _plan_ack(target: Target, values: Values, on_count: OnCount) -> Plan:
         f"{_SHOWN} until it ends or worsens",
         *([] if target.queue.name else [f"  {numbered(len(pairs), 'queue')} with it now"]),
     )
-    return _planned(target, "ack", lines, partial(_begin, target, "ack", values, pairs))
+    return _planned(target, "ack", lines, at_once(_begin, target, "ack", values, pairs))
 
 
-def _plan_unsilence(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_unsilence(target: Target, values: Values) -> Plan:
     lines = (f"end what silences or acknowledges {_what(target, values)}",)
-    return _planned(target, "unsilence", lines, partial(_end, target, values))
+    return _planned(target, "unsilence", lines, at_once(_end, target, values))
 
 
 def _code(values: Values) -> Code:
@@ -87,16 +100,24 @@ def _code(values: Values) -> Code:
     return found
 
 
-def _having(target: Target, code: Code, text: str) -> list[Pair]:
-    """The queues that have the finding now: an acknowledgement is about what is there."""
+def _examined(
+    target: Target, queues: Sequence[Queue] | None = None, *, waits: bool = False
+) -> list[Diagnosis]:
+    """`waits`: for a second sample, which tells whether anybody consumes; no repair comes of it."""
     from console.doctor.examine import examine  # noqa: PLC0415  # --help needs none of it
 
-    found = examine(
+    return examine(
         target.database,
+        queues,
         thresholds_of=target.thresholds_of,
         masks=target.masks,
-        consumption=Consumption(waits=code is STOPPED),
+        consumption=Consumption(waits=waits),
     )
+
+
+def _having(target: Target, code: Code, text: str) -> list[Pair]:
+    """The queues that have the finding now: an acknowledgement is about what is there."""
+    found = _examined(target, waits=code is STOPPED)
     which = text.partition(":")[2]
     return [
         (one.queue.schema, one.queue.name)
@@ -123,16 +144,8 @@ _KINDS = {"silence": "silence", "ack": "acknowledge"}
 _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"}
 
 
-def _begin(
-    target: Target,
-    verb: str,
-    values: Values,
-    pairs: Sequence[Pair],
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
+def _begin(target: Target, verb: str, values: Values, pairs: Sequence[Pair]) -> Result:
     """What the operator said before of the same finding ends with it."""
-    del control, on_progress
     code = _code(values)
     if not pairs:
         raise UsageError(f"No queue has the finding {values['code']} now.")
@@ -156,8 +169,7 @@ def _begin(
     return _done(target, verb, values, len(pairs))
 
 
-def _end(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _end(target: Target, values: Values) -> Result:
     with _recorded(target, "unsilence", values) as act:
         audit.prepare_decisions(act.connection)
         ended = sql.values(
@@ -242,3 +254,60 @@ UNSILENCE = Verb(
     (_CODE,),
     confirmed=False,
 )
+
+
+def planned(verb: Verb, database: Database, repair: ByVerb) -> Plan:
+    """The verb's plan for the words of a repair."""
+    # Whoever runs a repair has had it confirmed already.
+    words = repair.words[: repair.words.index("--yes")] if "--yes" in repair.words else repair.words
+    if any(one.placement is Placement.ARGUMENT for one in verb.parameters):
+        words = (*words[:-1], "--", words[-1])  # a session's name may begin as an option does
+    thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
+    target = Target(database, repair.queue, repair.rights, lambda _: thresholds)
+    return verb.plan(target, values(verb, texts(verb, words)))
+
+
+def _plan_doctor(target: Target, values: Values) -> Plan:
+    """What the doctor would repair of a queue now."""
+    del values
+    (diagnosis,) = _examined(target, [target.queue])
+    repairs = repairs_of(diagnosis, target.rights)
+    lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
+    lines += [f"  {one.grade}: {one.summary}" for one in diagnosis.findings]
+    lines += [f"  not examined: {why}" for why in diagnosis.unseen]
+    lines += [f"  {line}" for repair in repairs for line in repair.plan(target.database)]
+    if not repairs:
+        lines.append("  nothing here can be repaired without your judgement")
+    subject = Subject.of(target.database, target.queue, "doctor --fix")
+    return Plan(
+        subject,
+        target.queue,
+        tuple(lines),
+        by_name=True,
+        run=partial(_repair, target, repairs),
+        needed=bool(repairs),
+        count=len(repairs),
+    )
+
+
+def _repair(
+    target: Target, repairs: Sequence[Repair], control: Control, on_progress: OnProgress
+) -> Result:
+    """Each proven again first; one that runs is not cut off."""
+    lines: list[str] = []
+    outcome = Outcome.DONE
+    for done, repair in enumerate(repairs):
+        control.wait(0.0)
+        if control.stopped:
+            lines.append(f"{numbered(len(repairs) - done, 'repair')} not started")
+            outcome = Outcome.STOPPED
+            break
+        on_progress(Progress(done, len(repairs), repair.summary))
+        one = tried(repair, target.database)
+        lines += one.lines
+        outcome = Outcome.FAILED if one.failed else outcome
+    (after,) = _examined(target, [target.queue])
+    return Result(outcome, (*lines, f"{target.queue.label}: {after.verdict}"))
+
+
+DOCTOR = Verb("doctor", "run the repairs that need no judgement", _plan_doctor, fixed=("--fix",))

@@ -1,4 +1,4 @@
-"""The bench as an operator is offered it: it works on a connection, in a screen of its own."""
+"""The bench and the proof as an operator is offered them: on a connection, on their own queues."""
 
 import math
 from dataclasses import replace
@@ -6,30 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
-from console.bench.message import SMALLEST
-from console.verbs.parameters import Parameter, WholeNumber
+from console.errors import UsageError
+from console.verbs.parameters import Parameter, TextType, WholeNumber
 from console.verbs.verb import Values, Verb, admin
 
 if TYPE_CHECKING:
     from console.actions.bench import BenchRequest
 
 
-class NumberList(click.ParamType[tuple[int, ...]]):
-    """`1` or `1,10,100`."""
+def _numbers(text: str) -> tuple[int, ...]:
+    """`1` or `1,10,100`: each at least 1. UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"{text!r} must be whole numbers, such as 1 or 1,10,100.")
+    return tuple(dict.fromkeys(int(part) for part in parts))
 
-    name = "numbers"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Each at least 1."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
-            self.fail(f"{value!r} must be whole numbers, such as 1 or 1,10,100.", param, ctx)
-        return tuple(dict.fromkeys(int(part) for part in parts))
+_NUMBERS = TextType("numbers", tuple, _numbers)
 
 
 class Seconds(click.FloatRange):
@@ -81,12 +76,12 @@ BENCH = Verb(
         ),
         Parameter("producers", "Connections that push.", _CLIENTS, default="16"),
         Parameter("consumers", "Connections that pop.", _CLIENTS, default="16"),
-        Parameter("batch", "Messages per call; or 1,10,100.", NumberList(), default="1"),
+        Parameter("batch", "Messages per call; or 1,10,100.", _NUMBERS, default="1"),
         Parameter("payload", "Bytes of a message.", WholeNumber(SMALLEST), default="300"),
         Parameter("seconds", "Of a round.", Seconds(0.1), default="10"),
         Parameter("warmup", "Seconds before each.", Seconds(0.0), default="2"),
         Parameter("rounds", "Of each, in turn.", WholeNumber(1, 1000), default="3"),
-        Parameter("ring-size", "Slots of a ring; several are compared.", NumberList()),
+        Parameter("ring-size", "Slots of a ring; several are compared.", _NUMBERS),
         Parameter(
             "subscribers",
             "A ring with N subscribers beside N rings, pushed to in one transaction.",
@@ -145,3 +140,34 @@ def wanted(values: Values) -> tuple["BenchRequest", Load]:
     subscribers = values["subscribers"] or 0
     designs, peers = values["designs"], values["peers"]
     return BenchRequest(designs, peers, batches, sizes, floor, subscribers), load
+
+
+PROVE = Verb(
+    "prove",
+    "what the console claims of each design, proven on this server",
+    help="""\
+    Prove on a server what the console claims of each design: a report as Markdown.
+
+    On scratch queues of its own, which are gone at the end: installation, order, rollback, killed
+    sessions, isolation, full and empty, purge and restore, the doctor's findings and repairs, the
+    rights of the three roles, and what an engine's manual leaves open. At most 5 minutes; what a
+    killed run left behind the next one drops. Each line is proven, failed, or not applicable and
+    why. Exit 1: something failed, or there was no time for it.
+
+    \b
+    Examples:
+      dbq-console prove --url mssql+pyodbc://me@host/database --output proof.md
+      dbq-console prove --profile test --designs ring,fifo:order=strict
+      dbq-console prove --url postgresql+psycopg://me@host/database --json
+    """,
+    parameters=(
+        Parameter(
+            "designs", "All, or some: ring,fifo:order=strict.", default="all", metavar="all|D,D"
+        ),
+        Parameter(
+            "output", "Write the report to FILE.", click.Path(dir_okay=False), metavar="FILE"
+        ),
+    ),
+    right=admin,
+    confirmed=False,
+)

@@ -1,8 +1,13 @@
-"""A dashboard for Grafana of what `serve-metrics` serves: its model as JSON."""
+"""Ready-made, of what `serve-metrics` serves: a dashboard for Grafana, as JSON; rules for
+Prometheus, of the limits that are configured."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from console.formats import count, duration
+from console.monitor.limits import Limits, Thresholds
 
 SCHEMA_VERSION = 36
 """Of Grafana's dashboard model. A newer Grafana brings it up to its own when it is imported."""
@@ -42,53 +47,52 @@ def _state(name: str) -> tuple[str, str]:
     return f"sum(dbq_queue_{name}_messages{_QUEUE})", name
 
 
+def _stat(
+    title: str,
+    query: str,
+    legend: str,
+    colour: str,
+    limit: float = 1,
+    *,
+    unit: str = "short",
+    description: str = "",
+) -> _Chart:
+    """A single figure, of that colour from the limit on."""
+    return _Chart(title, [(query, legend)], unit, "stat", 4, description, [(colour, limit)])
+
+
 _PER_QUEUE = f"by ({_BY})"
 _RED, _ORANGE = "red", "orange"
 _ROWS: Mapping[str, Sequence[_Chart]] = {
     "Overview": (
-        _Chart(
-            "Connections down",
-            [(f"sum(dbq_up{{{_SHOWN}}} == bool 0)", "down")],
-            kind="stat",
-            width=4,
-            steps=[(_RED, 1)],
-        ),
-        _Chart(
+        _stat("Connections down", f"sum(dbq_up{{{_SHOWN}}} == bool 0)", "down", _RED),
+        _stat(
             "Critical findings",
-            [(f'sum(dbq_queue_findings{{{_SHOWN},severity="critical"}})', "critical")],
-            kind="stat",
-            width=4,
-            steps=[(_RED, 1)],
+            f'sum(dbq_queue_findings{{{_SHOWN},severity="critical"}})',
+            "critical",
+            _RED,
         ),
-        _Chart(
+        _stat(
             "Warnings",
-            [(f'sum(dbq_queue_findings{{{_SHOWN},severity="warning"}})', "warning")],
-            kind="stat",
-            width=4,
-            steps=[(_ORANGE, 1)],
+            f'sum(dbq_queue_findings{{{_SHOWN},severity="warning"}})',
+            "warning",
+            _ORANGE,
         ),
-        _Chart(
-            "Stuck claims",
-            [(f"sum(dbq_queue_stuck_messages{{{_SHOWN}}})", "stuck")],
-            kind="stat",
-            width=4,
-            steps=[(_ORANGE, 1)],
-        ),
-        _Chart(
+        _stat("Stuck claims", f"sum(dbq_queue_stuck_messages{{{_SHOWN}}})", "stuck", _ORANGE),
+        _stat(
             "Paused queues",
-            [(f"sum(dbq_queue_paused{{{_SHOWN}}}) or 0 * sum(dbq_up{{{_SHOWN}}})", "paused")],
-            kind="stat",
-            width=4,
-            steps=[(_ORANGE, 1)],
+            f"sum(dbq_queue_paused{{{_SHOWN}}}) or 0 * sum(dbq_up{{{_SHOWN}}})",
+            "paused",
+            _ORANGE,
         ),
-        _Chart(
+        _stat(
             "Oldest figures",
-            [(f"max(time() - dbq_last_sample_timestamp_seconds{{{_SHOWN}}})", "age")],
+            f"max(time() - dbq_last_sample_timestamp_seconds{{{_SHOWN}}})",
+            "age",
+            _ORANGE,
+            120,
             unit="s",
-            kind="stat",
-            width=4,
             description="How long ago the connection that is behind most was sampled.",
-            steps=[(_ORANGE, 120)],
         ),
         _Chart(
             "Ready messages, the ten deepest",
@@ -285,3 +289,161 @@ def _panel(chart: _Chart, place: Mapping[str, int]) -> dict[str, Any]:
             for at, (expression, legend) in enumerate(chart.queries)
         ],
     }
+
+
+_STALE_INTERVALS = 20
+"""An idle sampler samples up to 5 times less often; a longer silence is an outage."""
+_STALE_LEAST_SECONDS = 120.0
+
+
+_WARNING = 'severity="warning"'
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The limits of one connection, and of its queues that have some of their own."""
+
+    connection: str | None
+    """None: every connection that is not configured."""
+    thresholds: Thresholds
+    queues: Mapping[str, Thresholds]
+
+
+LASTING = "5m"
+"""What is over sooner needs nobody."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    name: str
+    severity: str
+    expression: str
+    summary: str
+    lasting: str = LASTING
+
+
+def alerts(limited: Sequence[Limited], interval_seconds: float) -> list[str]:
+    """The lines of a rules file, in YAML."""
+    stale = max(_STALE_LEAST_SECONDS, _STALE_INTERVALS * interval_seconds)
+    rules = [
+        *_always(stale),
+        *(rule for one in limited for rule in _of_connection(one)),
+    ]
+    lines = ["groups:", "  - name: dbq-console", "    rules:"]
+    for rule in rules:
+        lines += [
+            f"      - alert: {rule.name}",
+            f"        expr: {_yaml(rule.expression)}",
+            f"        for: {rule.lasting}",
+            "        labels:",
+            f"          severity: {rule.severity}",
+            "        annotations:",
+            f"          summary: {_yaml(rule.summary)}",
+        ]
+    return lines
+
+
+_OF_QUEUE = "{{ $labels.connection }}: {{ $labels.schema }}.{{ $labels.queue }}"
+
+
+def _always(stale_seconds: float) -> Iterator[_Rule]:
+    yield _Rule(
+        "DbqConnectionDown",
+        "critical",
+        "dbq_up == 0",
+        "{{ $labels.connection }}: dbq-console cannot sample its queues",
+    )
+    yield _Rule(
+        "DbqSampleStale",
+        "warning",
+        f"time() - dbq_last_sample_timestamp_seconds > {stale_seconds:g}",
+        "{{ $labels.connection }}: the figures are {{ $value | humanizeDuration }} old",
+    )
+    yield _Rule(
+        "DbqQueueUnreadable",
+        "warning",
+        "dbq_queue_up == 0 and on (connection) dbq_up == 1",
+        f"{_OF_QUEUE} cannot be read",
+    )
+    yield _Rule(
+        "DbqQueueStuck",
+        "warning",
+        "dbq_queue_stuck_messages >= 1",
+        f"{_OF_QUEUE}: {{{{ $value }}}} claims are stuck",
+    )
+    critical = 'dbq_queue_findings{severity="critical"} >= 1'
+    yield _Rule("DbqQueueFindings", "critical", critical, _findings("critical"))
+
+
+def _findings(severity: str) -> str:
+    return f"{_OF_QUEUE}: the doctor has {severity} findings: dbq-console doctor"
+
+
+def _of_connection(one: Limited) -> Iterator[_Rule]:
+    here = [] if one.connection is None else [f"connection={_promql(one.connection)}"]
+    others = [f"queue!={_promql(name)}" for name in one.queues]
+    yield from _of_limits([*here, *others], one.thresholds)
+    for name, thresholds in one.queues.items():
+        yield from _of_limits([*here, f"queue={_promql(name)}"], thresholds)
+
+
+def _of_limits(matchers: Sequence[str], limits: Thresholds) -> Iterator[_Rule]:
+    found = f"dbq_queue_findings{{{','.join([*matchers, _WARNING])}}} >= 1"
+    yield _Rule("DbqQueueFindings", "warning", found, _findings("warning"))
+    where = ",".join(matchers)
+    where = f"{{{where}}}" if where else ""
+    yield from _rules(
+        "DbqQueueDepth", f"dbq_queue_ready_messages{where}", limits.depth, "{{ $value }} ready"
+    )
+    yield from _rules(
+        "DbqQueueAge",
+        f"dbq_queue_age_seconds{where}",
+        limits.age_seconds,
+        "its oldest message has waited {{ $value | humanizeDuration }}",
+    )
+    # A share of them, where they have no limit of their own, is a finding of the doctor's.
+    yield from _rules(
+        "DbqQueueErrors", f"dbq_queue_error_messages{where}", limits.errors, "{{ $value }} in error"
+    )
+    yield from _rules(
+        "DbqQueueFull",
+        f"dbq_queue_gap_messages{where} / dbq_queue_capacity_messages{where}",
+        limits.gap_share,
+        "{{ $value | humanizePercentage }} of its slots are in use",
+    )
+
+
+def _rules(
+    name: str, figure: str, limits: Limits[int] | Limits[float], words: str
+) -> Iterator[_Rule]:
+    for severity, limit in (("warning", limits.warning), ("critical", limits.critical)):
+        if limit is not None:
+            expression = f"{figure} >= {_number(limit)}"
+            summary = f"{_OF_QUEUE}: {words} ({severity} from {_words(name, limit)} on)"
+            yield _Rule(name, severity, expression, summary)
+
+
+def _words(name: str, limit: float) -> str:
+    if name == "DbqQueueFull":
+        return f"{limit * 100:g} %"
+    return duration(limit) if name == "DbqQueueAge" else count(int(limit))
+
+
+def _number(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:.15g}"
+
+
+def _promql(text: str) -> str:
+    """A string of PromQL: what is not ASCII stays, for JSON would make surrogates of it."""
+    return '"' + "".join(json.dumps(s)[1:-1] if s.isascii() else s for s in text) + '"'
+
+
+def _yaml(text: str) -> str:
+    """A double-quoted scalar."""
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(sign: str) -> str:
+    if sign in '"\\':
+        return f"\\{sign}"
+    return sign if sign.isprintable() else f"\\U{ord(sign):08X}"

@@ -1,24 +1,133 @@
-"""The verb `waits`: who waits for whom, and for what."""
+"""Who is at the queues, and who waits for whom: the verbs `consumers` and `waits`."""
 
 import signal
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
 import click
 from rich.cells import cell_len
 
-from console import catalog
 from console.catalog import Queue
-from console.cli.context import Call, Rights, complete_queues, verb_options
+from console.cli.context import Call, Rights, aligned, complete_queues, queue_name, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
-from console.formats import count, duration, numbered, plain
+from console.formats import count, duration, moment, numbered, plain, rate
+from console.monitor import consumers as who
 from console.monitor import waits as words
 from console.monitor.activity import Activity, Key
+from console.monitor.consumer_watch import ConsumerWatch
+from console.monitor.consumers import NOT_RECORDED, Consumer, Consumers, gone, latest, recorded
+from console.monitor.figures import RateWindow, key_of
+from console.monitor.recording.recorder import folder
+from console.monitor.sample import take_sample
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
+
+_CLAIMS_SECONDS = 0.5
+"""Claims last longer than calls: they are read so often, the sessions several times as often."""
+_HEADS = ("who", "does", "sessions", "connected", "last pop", "last call", "msg/s", "claims")
+
+
+@click.command()
+@queue_name
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600),
+    default=3.0,
+    show_default=True,
+    metavar="N",
+    help="How long to sample; 0: once, without a rate.",
+)
+@click.option(
+    "--recordings",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where gone ones are looked for. By default this user's state folder.",
+)
+@verb_options
+def consumers(call: Call, name: str, seconds: float, recordings: Path | None) -> None:
+    """Who pops from a queue and who pushes to it, now and in the last day.
+
+    From what is there anyway: the server's own view of its sessions and their locks, and what
+    claims name. A session is seen by a lock, by its last statement, or by a claim; one that calls
+    for a moment and then commits may be missed. Where no claim names a consumer, its last pop and
+    its rate are ?, with the reason. Those that are gone come from what was recorded.
+
+    \b
+    Examples:
+      dbq-console consumers orders
+      dbq-console consumers orders --seconds 30 --json
+    """
+    database = call.database(Rights.READ_ONLY, "consumers")
+    queue = call.find(database, name)
+    if seconds > 0 and not call.json:
+        narrate(f"Sampling for {duration(seconds)}.")
+    root = recordings or folder()
+    seen = latest(recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC)))
+    found, looks, pop_rate = _sampled(database, queue, seconds, seen)
+    left = gone(seen, found.consumers)
+    answer = {"connection": database.label, "samples": looks, "pop_per_second": pop_rate}
+    answer |= found.as_json() | {"gone": [one.as_json() for one in left], "recorded": bool(seen)}
+    heading = f"{queue.name} ({queue.design.name}), {numbered(looks, 'sample')}"
+    heading += "" if pop_rate is None else f": {rate(pop_rate)} messages popped a second"
+    lines = [heading, *_consumer_lines(found), *_gone_lines(call, left, recorded=bool(seen))]
+    call.answer(answer, [plain(line) for line in lines])
+
+
+def _sampled(
+    database: Database, queue: Queue, seconds: float, seen: Sequence[Consumer]
+) -> tuple[Consumers, int, float | None]:
+    """Sessions many times, claims less often; with the samples, and the queue's pop rate."""
+    watch, window = ConsumerWatch(database), RateWindow(queue.design.flow)
+    watch.recall(queue, seen)
+    ends_at = time.monotonic() + seconds
+
+    def pop_rate() -> float | None:
+        sample = take_sample(database, only=[queue])
+        (one,) = sample.queues
+        at = one.taken_at or sample.taken_at
+        return window.add(at, one.row, counts_rows=sample.counts_rows).pop
+
+    looks = 1
+    if seconds > 0:
+        pop_rate()
+    while (left := ends_at - time.monotonic()) > 0:
+        watch.look([queue], {})
+        looks += 1 + watch.glances([queue], min(left, _CLAIMS_SECONDS))
+    known = pop_rate() if seconds > 0 else None
+    return watch.look([queue], {key_of(queue): known})[key_of(queue)], looks, known
+
+
+def _consumer_lines(found: Consumers) -> Iterator[str]:
+    if found.consumers:
+        rows = [_HEADS, *(_row(one, found.at) for one in found.consumers)]
+        yield from aligned([[plain(cell) for cell in row] for row in rows], left=2)
+        yield from (f"  {who.name(one)}: {who.where(one)}" for one in found.consumers)
+    else:
+        yield "Nobody was seen that pops or pushes."
+    yield from (f"? {why}" for why in who.reasons(found.consumers))
+    yield from (f"Not visible: {what}: {why}" for what, why in found.missing.items())
+
+
+def _row(one: Consumer, now: datetime) -> tuple[str, ...]:
+    cells = (who.name(one), who.does(one), who.sessions(one), who.ago(one.since, now))
+    seen = (who.last_pop(one, now), who.last_call(one, now))
+    return (*cells, *seen, who.per_second(one), who.claims(one))
+
+
+def _gone_lines(call: Call, left: Sequence[Consumer], *, recorded: bool) -> Iterator[str]:
+    if not recorded:
+        yield f"Gone: ? ({NOT_RECORDED})"
+        return
+    yield f"Gone in the last day: {len(left)}"
+    for one in left:
+        seen = "" if one.last_seen is None else moment(one.last_seen, call.zone)
+        yield f"  {who.name(one)}: {who.does(one)}, last seen {seen}; {who.where(one)}"
+
 
 _WIDTH = 80
 _MOST = 8
@@ -52,7 +161,7 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
       dbq-console waits orders --seconds 30 --json
     """
     database = call.database(Rights.READ_ONLY, "waits")
-    queues = [call.find(database, name)] if name is not None else _all(call, database)
+    queues = [call.find(database, name)] if name is not None else call.queues(database)
     with _ended_by_ctrl_c() as asked:
         if seconds > 0 and not call.json:
             narrate(f"Sampling for {duration(seconds)}.")
@@ -98,10 +207,6 @@ def _ended_by_ctrl_c() -> Iterator[_Asked]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _all(call: Call, database: Database) -> list[Queue]:
-    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
@@ -235,4 +340,4 @@ def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
         yield piece
 
 
-COMMANDS = (waits,)
+COMMANDS = (waits, consumers)
