@@ -16,7 +16,7 @@ from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
-    from console.tui.base_app import BaseApp
+    from console.tui.app import ConsoleApp
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -104,7 +104,7 @@ def tone(widget: Widget, name: str) -> Style:
     """The style of a tone; where the sheet gives it no background, the widget's own shows."""
     if not name:
         return Style.null()
-    return cast("BaseApp", widget.app).tone(name)
+    return cast("ConsoleApp", widget.app).tone(name)
 
 
 def color_tone(color: str) -> str:

@@ -129,7 +129,7 @@ async def one_tab(
 ) -> AsyncIterator[Shown[Tab]]:
     """The tab, of a queue of which nobody answers unless its place is given."""
     async with alone(key[0], size=size, connections=connections) as console:
-        navigator = Remembering()
+        navigator: Any = Remembering()
         console.app.context.navigator = navigator
         tab = kind(console.app.context, key)
         console.app.push_screen(OneTab(console.app.context, tab))

@@ -2,17 +2,20 @@
 
 import math
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 
-from console.tui.context import FEW_CONNECTIONS, Context, Navigator
+from console.tui.context import FEW_CONNECTIONS, Context
 from console.tui.text import Paragraph, plain, tone
 from console.tui.widgets.key_footer import KeyFooter
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 _OFTEN_SECONDS = 1.25
 """Readings that come within this time of each other keep what is counted in seconds true."""
@@ -69,7 +72,7 @@ class LiveScreen(Screen[None]):
         """When there was a reading last, by `time.monotonic()`."""
 
     @property
-    def navigator(self) -> Navigator:
+    def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
     def compose(self) -> ComposeResult:

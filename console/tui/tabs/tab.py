@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from rich.text import Text
 from textual import events
@@ -14,11 +14,14 @@ from textual.widget import Widget
 
 from console import formats
 from console.errors import ConsoleError
-from console.tui.context import Context, Navigator
+from console.tui.context import Context
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.store import QueueKey, QueueView
 from console.tui.text import Paragraph, Words, plain, tone, whole_seconds
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 T = TypeVar("T")
 
@@ -162,7 +165,7 @@ class QueueTab(Vertical):
         return self.context.conn(self.key)
 
     @property
-    def navigator(self) -> Navigator:
+    def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
     def look(self) -> None:
