@@ -25,13 +25,13 @@ from console.monitor.sampler import Reading
 from console.monitor.turns import Turns
 from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog
-from console.tui.findings import FindingKey
+from console.tui.findings import FindingKey, QueueKey
 from console.tui.jobs import JobEnded
 from console.tui.navigator import Navigator
 from console.tui.open_connection import OpenConnection, Opening, PlaceRecording, Recordings
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.store import QueueKey, Store, Traits
+from console.tui.store import Store, Traits
 from console.tui.terminal import THEMES, Harmless, TerminalDriver
 from console.tui.text import NAMES, plain
 

@@ -16,7 +16,7 @@ from console.errors import UsageError
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK, Words, expand, line_of, words_of
 from console.tui.context import Context
-from console.tui.store import QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs

@@ -16,9 +16,10 @@ from console.doctor.watcher import Examined, Sampling
 from console.monitor.filters import Saved, Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.sampler import Reading
+from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRuns
 from console.tui.open_connection import OpenConnection, Recordings
-from console.tui.store import QueueKey, RightsWords, Store, Traits
+from console.tui.store import RightsWords, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 if TYPE_CHECKING:

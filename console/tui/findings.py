@@ -10,38 +10,11 @@ from console import formats
 from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
 from console.monitor import silences
-from console.monitor.limits import DEFAULTS, Exceeded, Severity, Thresholds, judge
+from console.monitor.limits import Exceeded, Severity
 from console.monitor.silences import limit_code
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
-
-
-@dataclass(frozen=True)
-class Health:
-    """The gravest level, and every reason there is, the gravest first."""
-
-    level: Severity
-    reasons: tuple[str, ...] = ()
-
-
-def assess(
-    snapshot: QueueSnapshot,
-    thresholds: Thresholds = DEFAULTS,
-    exceeded: Sequence[Exceeded] | None = None,
-) -> Health:
-    """What the figures of one queue say. `exceeded`: what they were judged to be already."""
-    if snapshot.problem:
-        return Health(Severity.WARNING, (snapshot.problem,))
-    judged = judge(snapshot, thresholds) if exceeded is None else exceeded
-    judged = [one for one in judged if not silences.of_limit(snapshot.silences, one)]
-    found: list[tuple[Severity, str]] = []
-    if snapshot.stuck and not silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims):
-        found.append((Severity.WARNING, stuck_words(snapshot)))
-    found += [(one.level, one.reason) for one in judged]
-    found.sort(key=lambda one: -one[0])
-    level = max((level for level, _ in found), default=Severity.OK)
-    return Health(level, tuple(reason for _, reason in found))
 
 
 def stuck_words(snapshot: QueueSnapshot) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from console import catalog
 from console.errors import ConsoleError
-from console.tui.store import QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import plain
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from textual.screen import Screen
 from console.catalog import Queue
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RunningDialog
-from console.tui.findings import FindingView
+from console.tui.findings import FindingView, QueueKey
 from console.tui.jobs import Running
-from console.tui.store import QueueKey
 
 
 class Navigator(App[None]):

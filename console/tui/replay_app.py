@@ -16,9 +16,10 @@ from console.monitor.sampler import Reading
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Setup
 from console.tui.dialogs.dialog import SeekDialog
+from console.tui.findings import QueueKey
 from console.tui.replay import Replay, moment_of
 from console.tui.replay_thread import Position, ReplayThread, Shown, take
-from console.tui.store import QueueKey, Store
+from console.tui.store import Store
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 from console.tui.text import plain
 

@@ -13,9 +13,9 @@ from textual.widgets import Footer
 
 from console.tui import ConsoleApp
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import QueueTab
 from tests.tui.alone import alone
 from tests.tui.opened import picture

@@ -41,7 +41,7 @@ from console.tui.commands import (
     quoted,
 )
 from console.tui.dialogs.dialog import Dialog
-from console.tui.store import QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, said, tone
 from console.verbs.bench import BENCH
 from console.verbs.parameters import Placement

@@ -19,8 +19,8 @@ from textual.widgets.option_list import Option
 from console.config.passwords import Secret
 from console.errors import ConsoleError
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey
 from console.tui.text import Paragraph, plain, said, tone
 
 

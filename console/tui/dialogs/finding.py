@@ -21,9 +21,9 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
 from console.tui.open_connection import OpenConnection
-from console.tui.store import ConnectionView, Link, QueueView
 from console.tui.tabs.findings import FindingLines
 from console.tui.text import Words, plain, said, tone
+from console.tui.views import ConnectionView, Link, QueueView
 
 _TABS = {
     "error_burst": "errors",

@@ -18,9 +18,10 @@ from console.monitor import filters
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
+from console.tui.findings import QueueKey
 from console.tui.jobs import look_up
-from console.tui.store import QueueKey, QueueView
 from console.tui.text import Words, plain, said
+from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
 from console.verbs import pipeline as jobs
 

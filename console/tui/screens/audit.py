@@ -18,10 +18,10 @@ from console.monitor import owners
 from console.tui.context import Context
 from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, audit_table
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen, ScreenHead
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Paragraph, Words, first_line, plain, said, tone, whole_seconds
 

@@ -22,7 +22,6 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.open_connection import OpenConnection, Opening, Tested, open_profile
 from console.tui.screens.live import LiveScreen, ScreenHead
-from console.tui.store import ConnectionView
 from console.tui.text import (
     MARK,
     SEVERITY_TONES,
@@ -33,6 +32,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
+from console.tui.views import ConnectionView
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 

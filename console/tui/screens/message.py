@@ -22,11 +22,11 @@ from console.monitor.messages import follow
 from console.monitor.owners import Evidence, evidence
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question, start
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import RefreshPace
 from console.tui.text import Words, error_text, plain, say_lines, tone
 from console.tui.widgets.message_view import MessageHead, PayloadView

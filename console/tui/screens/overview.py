@@ -13,12 +13,11 @@ from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.findings import FindingView
+from console.tui.findings import FindingView, QueueKey
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.findings import FindingsTable
 from console.tui.text import Words, plain
-from console.tui.views import expanded, parse
+from console.tui.views import QueueView, expanded, parse
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import QueueDetail, RingSlots
 from console.tui.widgets.queue_table import QueueTable

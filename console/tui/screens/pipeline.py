@@ -14,10 +14,10 @@ from console.pipeline.launch import DryRun, Job
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
+from console.tui.findings import QueueKey
 from console.tui.jobs import start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen
-from console.tui.store import QueueKey
 from console.tui.text import Words, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter

@@ -16,10 +16,10 @@ from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import line_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
+from console.tui.findings import QueueKey
 from console.tui.jobs import Running, look_up
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.store import QueueKey
 from console.tui.text import Words, plain
 from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
 from console.verbs import named

@@ -14,11 +14,11 @@ from console.catalog import Queue
 from console.monitor.limits import defaults_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
@@ -30,6 +30,7 @@ from console.tui.tabs.stuck import StuckTab
 from console.tui.tabs.tab import NOT_RECORDED, AbsentTab, QueueTab, TabLine
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
+from console.tui.views import QueueView
 from console.tui.widgets.charts import Charts, ChartTime
 from console.tui.widgets.queue_detail import FiguresPanel
 

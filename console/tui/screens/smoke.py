@@ -20,10 +20,10 @@ from console.errors import RefusedError
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Running
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.store import QueueKey
 from console.tui.text import Paragraph, Words, plain, said, sparkline, tone
 from console.tui.widgets.field import Field
 from console.verbs.queues import SMOKE

@@ -18,10 +18,11 @@ from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import key_of
 from console.monitor.recording.consumers import gone, latest, recorded
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, RefreshPace, take_keys
 from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _RECORDED_SECONDS = 30.0

@@ -17,11 +17,12 @@ from console.monitor.errors import (
     tried,
 )
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.messages import MessagePane
 from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, take_keys
 from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
 _KINDS = "back to the groups"

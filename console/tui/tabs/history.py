@@ -19,11 +19,12 @@ from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Mark, Point, history, since
 from console.rollup_files import own_lake
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.series import ChartSpan, Run
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import Paragraph, first_line, plain, said, tone
+from console.tui.views import QueueView
 from console.tui.widgets.charts import (
     COUNTS,
     HIGH,

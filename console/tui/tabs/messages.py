@@ -20,10 +20,11 @@ from console.monitor.messages import MOST_MESSAGES, Page
 from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
 from console.tui.text import Words, error_text, figure, plain, say_lines, tone
+from console.tui.views import QueueView
 from console.tui.widgets.message_table import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
 
 PAGE = 100

@@ -13,9 +13,9 @@ from console.doctor.ring_map import SlotMap, SlotRange, whole_map
 from console.monitor.scans import By, scans_of
 from console.monitor.scans import ScanKey as Place
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueView
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Words, said, tone
+from console.tui.views import QueueView
 from console.tui.widgets.slot_map import POP_HEAD, PUSH_HEAD, Slot, SlotMapView, slot_of
 from console.tui.widgets.subscribers import SubscriberSlots
 

@@ -12,8 +12,8 @@ from textual.containers import Horizontal
 from console.actions.installed_code import InstalledObject, parts
 from console.actions.upgrade import How
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Words, plain, said, tone
 from console.tui.widgets.keyed_table import Column, KeyedTable

@@ -16,8 +16,8 @@ from console.monitor import waits as words
 from console.monitor.activity import Session
 from console.monitor.owners import Claim, Claims, Evidence, owned_claims
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, take_keys
 from console.tui.text import Words, error_text, plain, say_lines, tone
 from console.tui.widgets.keyed_table import Column, known

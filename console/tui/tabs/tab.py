@@ -15,10 +15,11 @@ from textual.widget import Widget
 from console import formats
 from console.errors import ConsoleError
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
 from console.tui.text import Paragraph, Words, plain, tone, whole_seconds
+from console.tui.views import QueueView
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp

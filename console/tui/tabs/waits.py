@@ -21,12 +21,13 @@ from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab, take_keys
 from console.tui.text import Words, error_text, plain, say_lines, sparkline, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
 

@@ -17,9 +17,9 @@ from console.monitor import errors as words
 from console.monitor.message import Message
 from console.monitor.owners import Evidence
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.payloads import PayloadForm, PayloadRow, Shown, form_of, shown
-from console.tui.store import QueueKey
 from console.tui.text import Words, plain, say_lines, tone
 
 _WIDE = 100

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 
 from console import formats
-from console.tui.store import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.text import (
     MARK,
     SEVERITY_TONES,
@@ -18,6 +17,7 @@ from console.tui.text import (
     sparkline,
     whole_seconds,
 )
+from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.widgets.keyed_table import Column, LaidOut, Row, total
 from console.tui.widgets.subscribers import stands_out
 

@@ -18,9 +18,10 @@ from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, ju
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import jobs
 from console.tui.context import Context
-from console.tui.store import QueueKey, QueueView
+from console.tui.findings import QueueKey
 from console.tui.tabs.tab import RefreshPace
 from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
+from console.tui.views import QueueView
 from console.tui.widgets.queue_groups import Group
 from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.subscribers import subscriber_lines

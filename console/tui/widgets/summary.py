@@ -12,7 +12,6 @@ from console import formats
 from console.monitor.limits import Severity
 from console.tui.findings import FindingView
 from console.tui.jobs import Running
-from console.tui.store import AllClear, ConnectionView, Link
 from console.tui.text import (
     MARK,
     SEVERITY_TONES,
@@ -23,7 +22,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
-from console.tui.views import link_words
+from console.tui.views import AllClear, ConnectionView, Link, link_words
 from console.tui.widgets.queue_table import QueueTable
 
 # One line at the bottom of every screen: what runs here, and how far it is; else what is not
