@@ -131,11 +131,7 @@ class BenchScreen(FormScreen):
 
     def _draw_head(self) -> None:
         head = self.query_one("#action-head", Words)
-        line = Text()
-        if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
-            line.append(" ")
-        line.append("Bench", tone(head, "strong"))
+        line = self.paused_head(head, "Bench")
         line.append(f" on {plain(self._connection)}", tone(head, "quiet"))
         if self._shows and self._course is not None:
             state, mood = self._state(self._course)

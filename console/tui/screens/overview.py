@@ -14,7 +14,7 @@ from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
-from console.tui.screens.live import LiveScreen
+from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
 from console.tui.text import Words, plain
 from console.tui.views import QueueView, expanded, parse
@@ -23,11 +23,6 @@ from console.tui.widgets.queue_detail import QueueDetail, RingSlots
 from console.tui.widgets.queue_table import QueueTable
 from console.tui.widgets.summary import Summary, SummaryFacts
 
-_PRIORITY = {"filter", "keep_filter", "clear_filter"}
-_NOT_WHILE_TYPING = {
-    *("open", "actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
-    *("audit", "twin", "install", "connections", "pause", "look_now", "interval", "zone", "out"),
-}
 _HINT_SECONDS = 3.0
 _FEW_LINES = 30
 _MANY_LINES = 36
@@ -35,15 +30,11 @@ _FEWEST_FINDINGS = 4
 _SHRINKS_AFTER_SECONDS = 20.0
 
 
-class OverviewScreen(LiveScreen):
+class OverviewScreen(FilteredScreen):
     """Draws what the store knows. It never asks a database and changes nothing."""
 
-    # Keys that move the focus have priority: what is typed right after them goes the new way.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
-        Binding("enter", "keep_filter", "keep it", priority=True),
-        Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        *filter_keys("filter"),
         Binding("enter", "open", "open", tooltip="open the queue, the finding; fold a connection"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
@@ -71,6 +62,11 @@ class OverviewScreen(LiveScreen):
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
 
+    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {
+        *("actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
+        *("audit", "twin", "install", "connections"),
+    }
+
     def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:
         super().__init__(context)
         self._banner = banner
@@ -96,7 +92,7 @@ class OverviewScreen(LiveScreen):
         for hidden in ("#filter", "#empty", "#findings", "#slots"):
             self.query_one(hidden).display = False
         self.query_one(FindingsTable).stays_on_top = True
-        self.query_one(QueueTable).focus()
+        self.listed.focus()
         super().on_mount()
 
     # What is drawn.
@@ -105,7 +101,7 @@ class OverviewScreen(LiveScreen):
         if not paused:
             store = self.context.store
             connections = dict(zip(store.intervals, store.connections(now), strict=True))
-            self.query_one(QueueTable).show_queues(store.queues(now), connections)
+            self.listed.show_queues(store.queues(now), connections)
             self._findings = store.findings(now)
         self._draw_findings(now)
         self._draw_words(now)
@@ -120,7 +116,7 @@ class OverviewScreen(LiveScreen):
         if table.display != bool(lines):
             table.display = bool(lines)
             if not lines and table.has_focus:
-                self.set_focus(self.query_one(QueueTable))
+                self.set_focus(self.listed)
         # A line between the two tables, where there is one to spare.
         table.styles.margin = (0, 0, int(self.app.size.height > _FEW_LINES), 0)
 
@@ -130,7 +126,7 @@ class OverviewScreen(LiveScreen):
         It has its share of the screen, and what the queues leave empty; the rest is scrolled to.
         """
         height = self.app.size.height
-        queues = self.query_one(QueueTable)
+        queues = self.listed
         empty = queues.size.height - queues.HEAD - len(queues.keys)
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
         most = min(most, max(1, height // 6))  # a tiny terminal has queues too
@@ -147,7 +143,7 @@ class OverviewScreen(LiveScreen):
         return wanted
 
     def _draw_words(self, now: float) -> None:
-        table = self.query_one(QueueTable)
+        table = self.listed
         shown = table.keys
         said = SummaryFacts(
             self._findings,
@@ -165,7 +161,7 @@ class OverviewScreen(LiveScreen):
             table.set_class(not shown, "-empty")
 
     def _draw_detail(self) -> None:
-        detail, table = self.query_one(QueueDetail), self.query_one(QueueTable)
+        detail, table = self.query_one(QueueDetail), self.listed
         detail.set_class(self.app.size.height >= _MANY_LINES, "-tall")
         findings = self.query_one(FindingsTable)
         if findings.has_focus and findings.row is not None:
@@ -178,7 +174,7 @@ class OverviewScreen(LiveScreen):
         self.query_one(RingSlots).follow(table.view, table.views if table.group is None else ())
 
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
-        table = self.query_one(QueueTable)
+        table = self.listed
         if views:
             text, known = table.filter.text, self.context.saved.queues
             words = f"No queue matches {text!r}. Escape shows all {len(views)} again."
@@ -213,7 +209,7 @@ class OverviewScreen(LiveScreen):
         self._draw_detail()
 
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
-        self.query_one(QueueTable).sort_by(event.column)
+        self.listed.sort_by(event.column)
         self._draw_words(self.context.clock.monotonic())
 
     # What the keys mean.
@@ -226,12 +222,12 @@ class OverviewScreen(LiveScreen):
     @property
     def filter_line(self) -> str:
         """What the queues are filtered by, in words of its own; empty: by nothing."""
-        return expanded(self.query_one(QueueTable).filter.text, self.context.saved.queues)
+        return expanded(self.listed.filter.text, self.context.saved.queues)
 
     @property
     def queue_key(self) -> QueueKey | None:
         finding = self.finding
-        return self.query_one(QueueTable).queue_key if finding is None else finding.queue_key
+        return self.listed.queue_key if finding is None else finding.queue_key
 
     @property
     def about(self) -> str:
@@ -243,7 +239,7 @@ class OverviewScreen(LiveScreen):
         finding = self.finding
         if finding is not None:
             return finding.connection
-        table = self.query_one(QueueTable)
+        table = self.listed
         if table.row is None:
             return next(iter(self.context.store.intervals), None)
         return table.row.connection
@@ -260,7 +256,7 @@ class OverviewScreen(LiveScreen):
         elif (key := self.queue_key) is not None:
             self.navigator.open_queue(key)
         else:
-            self.query_one(QueueTable).turn()
+            self.listed.turn()
 
     def action_actions(self) -> None:
         if (key := self.queue_key) is not None:
@@ -270,7 +266,7 @@ class OverviewScreen(LiveScreen):
 
     def action_examine(self) -> None:
         key = self.queue_key
-        if key is None and self.query_one(QueueTable).group is not None:
+        if key is None and self.listed.group is not None:
             self.hint("choose a queue first; D: all queues of all connections")
             return
         self.navigator.examine(key)
@@ -306,56 +302,40 @@ class OverviewScreen(LiveScreen):
         self.navigator.open_connections()
 
     def action_sort(self) -> None:
-        self.query_one(QueueTable).sort_next()
+        self.listed.sort_next()
         self._draw_words(self.context.clock.monotonic())
 
     def action_reverse(self) -> None:
-        self.query_one(QueueTable).reverse()
+        self.listed.reverse()
         self._draw_words(self.context.clock.monotonic())
 
     def action_group(self) -> None:
         """The queues of each connection together, or all in one order."""
-        self.query_one(QueueTable).bring_together()
+        self.listed.bring_together()
         self._draw_words(self.context.clock.monotonic())
 
     def action_fold(self) -> None:
-        self.query_one(QueueTable).fold()
+        self.listed.fold()
         self._draw_words(self.context.clock.monotonic())
 
-    def check_action(self, action: str, _parameters: object) -> bool | None:
-        """While a filter is typed, all keys but its own two are letters."""
-        if action not in _PRIORITY | _NOT_WHILE_TYPING or not self.is_mounted:
-            return True
-        typing = bool(self.query_one("#filter").display)
-        if action == "clear_filter":
-            return typing or bool(self.query_one(QueueTable).filter)
-        return typing == (action == "keep_filter")
+    @property
+    def listed(self) -> QueueTable:
+        return self.query_one(QueueTable)
 
-    def action_filter(self) -> None:
-        line = self.query_one("#filter", Input)
-        line.display = True
-        self.set_focus(line)  # at once; focus() would let the next keys go the old way
-        self.refresh_bindings()
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.listed.filter)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        table = self.query_one(QueueTable)
+        table = self.listed
         table.filter = parse(event.value, self.context.saved.queues)
         table.show_queues()
         self._draw_words(self.context.clock.monotonic())
         self.refresh_bindings()
 
-    def action_keep_filter(self) -> None:
-        self.set_focus(self.query_one(QueueTable))
-        self.query_one("#filter").display = False
-        self.refresh_bindings()
-
-    def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self.action_keep_filter()
-
     def action_out(self) -> None:
         """One level out: of the filter, if there is one. Never out of the console."""
-        if self.query_one(QueueTable).filter:
+        if self.is_filtered:
             self.action_clear_filter()
         else:
             self.hint("Ctrl-Q quits")

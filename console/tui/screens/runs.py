@@ -244,11 +244,7 @@ class RunsScreen(LiveScreen):
 
     def _draw_head(self, found: RunList) -> None:
         head = self.query_one("#runs-head", ScreenHead)
-        line = Text()
-        if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
-            line.append(" ")
-        line.append("Pipeline runs", tone(head, "strong"))
+        line = self.paused_head(head, "Pipeline runs")
         line.append(" on this machine", tone(head, "quiet"))
         going = sum(run.runs for run in found.runs)
         line.append(f"   {numbered(len(found.runs), 'run')}")
