@@ -156,3 +156,8 @@ def say_lines(words: Words, lines: Sequence[Text]) -> None:
         if line.no_wrap:
             line.truncate(width, overflow="ellipsis")
     words.say(Text("\n").join(lines))
+
+
+def say_parts(words: Words, parts: Sequence[tuple[str, str]]) -> None:
+    """Show these texts one behind the other, each in its tone."""
+    words.say(Text.assemble(*((text, tone(words, name)) for text, name in parts)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rich.text import Text
 from textual import events
@@ -18,8 +18,18 @@ from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
-from console.tui.text import Paragraph, Words, plain, tone, whole_seconds
+from console.tui.text import (
+    Paragraph,
+    Words,
+    error_text,
+    plain,
+    say_lines,
+    say_parts,
+    tone,
+    whole_seconds,
+)
 from console.tui.views import QueueView
+from console.tui.widgets.keyed_table import KeyedTable
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -258,6 +268,57 @@ class ReadingTab(QueueTab, Generic[T]):
     def action_look_again(self) -> None:
         self.context.sample_now()
         self.ask()
+
+
+class TableTab(ReadingTab[T]):
+    """A table under a line that sums it up; below it, on a screen that has room, what is known of
+    the row under the cursor. It is not read again while the screen is paused."""
+
+    COPIED: ClassVar[str] = "copied"
+    """What is said when that was copied."""
+    table: KeyedTable[Any]
+
+    def compose(self) -> ComposeResult:
+        yield Words(classes="pane-head", id=f"{self.NAME}-head")
+        yield self.table
+        yield Words(classes="pane-detail", id=f"{self.NAME}-detail")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        take_keys(self, self.table)
+
+    def look(self) -> None:
+        if not self.paused:
+            super().look()
+
+    @property
+    def wrong(self) -> ConsoleError | None:
+        return self.error
+
+    def summary(self, head: Words) -> list[Text]:
+        """The lines above the table; without what went wrong."""
+        raise NotImplementedError
+
+    def detail(self) -> list[tuple[str, str]]:
+        """Of the row under the cursor: texts, each with its tone."""
+        raise NotImplementedError
+
+    def draw_words(self) -> None:
+        head = self.query_one(f"#{self.NAME}-head", Words)
+        first, *others = self.summary(head)
+        wrong = [] if self.wrong is None else [error_text(head, self.wrong)]
+        say_lines(head, [first, *wrong, *others])
+        words, parts = self.query_one(f"#{self.NAME}-detail", Words), self.detail()
+        words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
+        say_parts(words, parts)
+
+    def on_keyed_table_cursor_moved(self) -> None:
+        self.draw_words()
+
+    def action_copy(self) -> None:
+        if parts := self.detail():
+            self.app.copy_to_clipboard("".join(text for text, _ in parts))
+            self.notify(self.COPIED, markup=False)
 
 
 NOT_RECORDED = {

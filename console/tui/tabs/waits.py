@@ -26,7 +26,7 @@ from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import QueueTab, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, sparkline, tone
+from console.tui.text import Words, error_text, plain, say_lines, say_parts, sparkline, tone
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
@@ -338,7 +338,7 @@ class WaitsPane(Vertical):
         parts = self._detail()
         detail.display = bool(parts)
         detail.styles.max_height = 3 if self._is_small else 6
-        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+        say_parts(detail, parts)
 
     def _detail(self) -> list[tuple[str, str]]:
         """What is known of the line under the cursor: words, each with a tone."""
