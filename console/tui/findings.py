@@ -176,12 +176,16 @@ def of_queue(
     if _BURST in named:
         # It says how many errors there are, and more.
         untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
-    found = [replace(one, silenced=_silenced(one, snapshot)) for one in (*told, *untold)]
+    found = [replace(one, silenced=_silenced(one, snapshot, exceeded)) for one in (*told, *untold)]
     return tuple(sorted(found, key=lambda view: (view.silenced is not None, -view.level)))
 
 
-def _silenced(view: FindingView, snapshot: QueueSnapshot) -> Decision | None:
+def _silenced(
+    view: FindingView, snapshot: QueueSnapshot, exceeded: Mapping[str, Exceeded]
+) -> Decision | None:
     """By the decisions of now: the doctor's word may be older."""
+    if view.code == LIMIT and (limit := exceeded.get(view.key[4])) is not None:
+        return silences.of_limit(snapshot.silences, limit)
     if view.code == STUCK:
         return silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
     code, _, which = view.doctors_code.partition(":")
