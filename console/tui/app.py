@@ -357,7 +357,6 @@ class ConsoleApp(Navigator):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_command_line(self) -> None:
-        """The line behind `:`."""
         from console.tui.dialogs.command_line import CommandLineDialog  # noqa: PLC0415
 
         self.push_screen(CommandLineDialog(self.site(self.screen)))

@@ -147,7 +147,6 @@ class Course:
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Messages a second, round by round."""
         return tuple(tuple(run) for run in self._points)
 
     def seconds_left(self) -> float | None:

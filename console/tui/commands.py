@@ -318,7 +318,6 @@ def _file(site: CommandContext) -> Path:
 
 
 def _save(site: CommandContext, words: list[str]) -> None:
-    """Keep the filter that is in sight."""
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
     _nothing_else(words[1:])

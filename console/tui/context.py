@@ -102,7 +102,6 @@ class Setup:
     """Whether it begins with a line for each connection, and no queue in sight."""
 
     def traits(self, name: str) -> Traits:
-        """Of the connection of that name."""
         colors = {one.name: one.color for one in self.connections if one.color}
         groups = {**self.groups, **{one.name: one.group for one in self.connections}}
         return Traits(

@@ -18,7 +18,6 @@ from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
 
 
 def stuck_words(snapshot: QueueSnapshot) -> str:
-    """How many claims are stuck."""
     stuck = formats.count(snapshot.stuck or 0, estimated="stuck" in snapshot.estimated)
     return f"{stuck} stuck"
 

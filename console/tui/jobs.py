@@ -269,7 +269,6 @@ class ActionRuns:
         return running
 
     def get(self, number: int) -> Running | None:
-        """The one of that number."""
         return next((one for one in self._all if one.number == number), None)
 
     def stop(self) -> None:

@@ -93,7 +93,6 @@ class OpenConnection:
 def open_connection(
     profile: Profile, database: Database, name: str, credentials: Credentials | None = None
 ) -> OpenConnection:
-    """The place that a profile describes."""
     return OpenConnection(
         name,
         database,
@@ -203,7 +202,6 @@ class PlaceRecording:
     # In the threads of the feed and the doctor.
 
     def saw(self, reading: Reading) -> None:
-        """Keep a sample."""
         with self._lock:
             if not self._ended and self._recorder is None and self._monotonic() >= self._retry_at:
                 self._open()
@@ -284,7 +282,6 @@ class Recordings:
     """All that a console keeps, under one folder."""
 
     def __init__(self, root: Path, *, slower: float = 1.0) -> None:
-        """`slower`: as of each of them."""
         self.root = root
         self._slower = slower
         self._of: dict[str, PlaceRecording] = {}
@@ -297,7 +294,6 @@ class Recordings:
         return self._of[conn.name]
 
     def of(self, name: str) -> PlaceRecording | None:
-        """The recording of a connection; None: there is none."""
         return self._of.get(name)
 
     def words(self, name: str) -> str:

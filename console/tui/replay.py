@@ -61,7 +61,6 @@ class Player:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing more to come."""
         return self._at >= self.last
 
     @property
@@ -75,7 +74,6 @@ class Player:
             return min(self._at + timedelta(seconds=ran), self.last)
 
     def reach(self, at: datetime) -> None:
-        """It has played on to there."""
         with self._lock:
             self._at, self._since = at, self._asked
 
@@ -91,7 +89,6 @@ class Player:
             self._playing, self._since = not self._playing, self._monotonic()
 
     def change_speed(self, step: int) -> None:
-        """Slower (-1) or faster (1)."""
         with self._lock:
             place = SPEEDS.index(self._speed) + step
             self._speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]

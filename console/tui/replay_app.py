@@ -113,7 +113,6 @@ class ReplayApp(ConsoleApp):
         self._projector.start()
 
     def on_unmount(self) -> None:
-        """Nothing is waited for."""
         self._projector.stop()
 
     def on_shown_now(self, message: ShownNow) -> None:
@@ -136,7 +135,6 @@ class ReplayApp(ConsoleApp):
         self._replay.player.skip(seconds)
 
     def action_speed(self, step: int) -> None:
-        """Slower, or faster."""
         self._replay.player.change_speed(step)
         self._draw()
 

@@ -73,7 +73,6 @@ def link_words(view: ConnectionView, *, again: bool = True) -> str:
 
 
 def finding_of(name: str, view: ConnectionView) -> FindingView:
-    """What is wrong with a connection itself."""
     words = _failing(view)
     if view.retry_in_seconds is not None:
         words += f", again {_retry(view)}"
@@ -125,12 +124,10 @@ class QueueView:
 
     @property
     def unreachable(self) -> bool:
-        """Whether its connection gives nothing but errors."""
         return self.link is Link.LOST or self.link is Link.FAILING
 
     @property
     def why_stale(self) -> str:
-        """Why there are no new figures."""
         return "cannot be reached" if self.unreachable else self.link.value
 
     @property
@@ -161,7 +158,6 @@ class Trend:
         """The bucket of the last of them."""
 
     def add(self, at: float, ready: int | None) -> None:
-        """Take in what was ready at a moment."""
         bucket = int(at // BUCKET_SECONDS)
         if self._seen and bucket == self._newest:
             before = self._seen.pop()
@@ -231,7 +227,6 @@ class Filter:
         return bool(self.tests)
 
     def matches(self, view: QueueView) -> bool:
-        """Whether a queue is shown."""
         return all(test(view) for test in self.tests)
 
     def names(self, connection: str) -> bool:

@@ -168,7 +168,6 @@ def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Ite
 
 
 def _wanted(site: CommandContext, what: str) -> Iterator[str]:
-    """The first word of a command."""
     if what in {"queue", "both"}:
         yield from _unambiguous(site.keys)
     if what in {"connection", "both"}:
@@ -278,7 +277,6 @@ class CommandLineDialog(Dialog[None]):
             again.call_after_refresh(again.answer, error)
 
     def answer(self, error: ConsoleError) -> None:
-        """What is wrong with the line."""
         words = self.query_one("#command-words", Paragraph)
         words.say(Text(" ".join(said(error).splitlines()), tone(words, "critical")))
 

@@ -150,7 +150,6 @@ class FindingDialog(Dialog[None]):
         jobs.start(self, lambda: repair.plan(database), self.show_plan, self._failed)
 
     def show_plan(self, lines: Sequence[str]) -> None:
-        """The plan has come: now it may be confirmed."""
         self._say(Phase.PLANNED, lines)
         if self.wants_name and self.finding.queue_key is not None:
             line = self.query_one("#finding-name", Input)
@@ -342,7 +341,6 @@ class FindingDialog(Dialog[None]):
             self.context.navigator.open_actions(key)
 
     def action_silence(self, verb: str) -> None:
-        """The form, with the finding's code."""
         key = self.finding.queue_key
         if key is not None and self.phase is not Phase.RUNNING:
             self.app.pop_screen()

@@ -82,7 +82,6 @@ def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
 
 
 def view_of(context: Context, key: QueueKey) -> QueueView | None:
-    """The queue's figures as the store has them now."""
     return context.store.queue(key, context.clock.monotonic())
 
 

@@ -208,7 +208,6 @@ class AuditScreen(FilteredScreen):
         yield Input(id="filter", placeholder=_FORMS)
 
     def on_mount(self) -> None:
-        """The table has the keys; it is asked for at once."""
         self.query_one("#filter").display = False
         self.query_one("#audit-words").display = False
         self.set_focus(self.table)
@@ -217,7 +216,6 @@ class AuditScreen(FilteredScreen):
         self.set_interval(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
-        """Ask, in a thread."""
         connections, sought, key = list(self._connections), self._sought, self._key
         self._question.ask(lambda: look(connections, sought, key))
 
@@ -243,7 +241,6 @@ class AuditScreen(FilteredScreen):
         self.show(AuditEntries(errors=(("", error),)))
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The words; the lines are drawn as they come."""
         self._draw_lines()
 
     def _draw_lines(self) -> None:

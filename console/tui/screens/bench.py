@@ -92,7 +92,6 @@ class BenchScreen(FormScreen):
         yield Input(id="bench-file", compact=True)
 
     def opened(self) -> None:
-        """The form, the bench that there is, or why there is none."""
         self.query_one("#bench-file").display = False
         if self._course is not None:
             self.follow()
@@ -144,7 +143,6 @@ class BenchScreen(FormScreen):
         return self.stage in {Stage.RUNNING, Stage.RESULT}
 
     def _state(self, course: Course) -> tuple[str, str]:
-        """How far it is, in one line."""
         running = self.running
         if running is not None and running.ended is not None:
             lines, good = running.ended.lines, course.whole
@@ -254,7 +252,6 @@ class BenchScreen(FormScreen):
         self.ask(Confirmation(self._connection, found.production, "the connection's name"))
 
     def begin(self) -> None:
-        """In processes of its own, which this console follows."""
         course, conn = self._planned, self._conn
         if conn is None or course is None or self.runs:
             return

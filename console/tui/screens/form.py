@@ -244,7 +244,6 @@ class FormScreen(LiveScreen):
         self.turn(Stage.PLAN)
 
     def confirm(self, word: str) -> None:
-        """Begin, if that is the word."""
         wanted = self.confirmation
         if self.stage is not Stage.PLAN or wanted is None or wanted.closed:
             return

@@ -95,7 +95,6 @@ class MessageScreen(LiveScreen):
         self._question: Question[ReadMessage] = Question(self, self.show_look, self.fail)
 
     def body(self) -> ComposeResult:
-        """What is known, the error, the payload, what was said last."""
         yield MessageHead()
         with VerticalScroll(id="message-error"):
             yield Words(id="message-error-text")
@@ -104,7 +103,6 @@ class MessageScreen(LiveScreen):
         yield Input(id="message-file", classes="pane-filter")
 
     def on_mount(self) -> None:
-        """Ask for everything but the payload."""
         self.query_one("#message-file").display = False
         self.query_one("#message-error").display = False
         self.set_focus(self.view)
@@ -121,7 +119,6 @@ class MessageScreen(LiveScreen):
 
     @property
     def masks(self) -> Masks:
-        """What is hidden now."""
         return () if self.revealed or self.conn is None else self.conn.masks
 
     # What is asked, and what comes of it.
@@ -178,7 +175,6 @@ class MessageScreen(LiveScreen):
     # What is drawn.
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """All words; and now and then it is examined again."""
         if not paused and self._pace.due:
             self._ask(wait=False)
         self._draw_head()

@@ -194,7 +194,6 @@ class OverviewScreen(FilteredScreen):
         )
 
     def hint(self, words: str) -> None:
-        """Say something for a moment."""
         self._hint, self._hint_until = words, self.context.clock.monotonic() + _HINT_SECONDS
         self.draw()
 

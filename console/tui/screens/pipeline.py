@@ -172,7 +172,6 @@ class PipelineScreen(FormScreen):
             self.offer(self._verb.parameters, self._begins)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """What it is about, and who else is at the queue."""
         del now, paused
         head = self.head(f"pipeline {self.verb}")
         head.append(f"   {self._verb.summary}", "not bold dim")
@@ -201,7 +200,6 @@ class PipelineScreen(FormScreen):
             self._plan = None
 
     def show_plan(self, job: Job, lines: list[str]) -> None:
-        """To be read, then confirmed or not."""
         self._plan, self._job = None, job
         anew = " It plans again when it starts." if self._verb.confirmed else ""
         self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
@@ -214,14 +212,12 @@ class PipelineScreen(FormScreen):
         return super().why_not_now if self._verb.confirmed else ""
 
     def begin(self) -> None:
-        """As a process of its own."""
         job = self._job
         if job is not None:
             wanted = confirmed(job) if self._verb.confirmed else job
             start(self, lambda: launch.start(wanted), self._begun, self.fail)
 
     def _begun(self, id_: str) -> None:
-        """To the list, in place of this."""
         self.app.pop_screen()
         self.navigator.open_runs(id_)
 

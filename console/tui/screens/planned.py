@@ -49,7 +49,6 @@ class PlannedScreen(FormScreen):
     planned: Plan | None = None
 
     def live(self) -> ComposeResult:
-        """A bar and the ledger; then the same to the end."""
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
             yield Words(id="result-words")
@@ -217,7 +216,6 @@ class ActionScreen(PlannedScreen):
         self._counted = 0
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """Who else is at the queue, and how far this is."""
         self.query_one("#action-head", Words).say(self.head(self.verb.name))
         super().draw_body(now, paused=paused)
 
@@ -286,7 +284,6 @@ class ActionScreen(PlannedScreen):
         self.make_plan(work, self.show_plan, "Making the plan")
 
     def show_plan(self, planned: Plan) -> None:
-        """To be read, then confirmed or not."""
         conn = self.context.conn(self._key)
         self.read_plan(planned, conn, production=conn is not None and conn.production)
 

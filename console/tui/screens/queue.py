@@ -200,7 +200,6 @@ class QueueScreen(LiveScreen):
         return self._chosen
 
     def show_tab(self, name: str) -> None:
-        """Have the tab of that name in sight, if there is one."""
         self._wanted = name
         named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
         if (conn := next(named, None)) is not None:

@@ -125,7 +125,6 @@ class SmokeScreen(FormScreen):
         yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
 
     def live(self) -> ComposeResult:
-        """How far it is; what came of it."""
         with VerticalScroll(id="progress"):
             yield Paragraph(id="smoke-told")
 

@@ -79,7 +79,6 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the messages of a kind are in sight."""
         return bool(self.pane.display)
 
     # What is asked, and what comes of it.
@@ -174,7 +173,6 @@ class ErrorsTab(TableTab[ErrorGroups]):
         self.draw_words()
 
     def action_act(self) -> None:
-        """Act on all errors of the kind under the cursor."""
         if (group := self.group) is not None:
             self.navigator.open_actions(self.key, filters_of(group).words)
 

@@ -176,7 +176,6 @@ class FindingsTab(QueueTab):
         return "doctor", ()
 
     def compose(self) -> ComposeResult:
-        """From the top: how the examination went, the findings, the one under the cursor."""
         yield Words(id="finding-head")
         yield FindingsTable(id="finding-list", queues=False)
         with VerticalScroll(id="finding-scroll"):

@@ -131,7 +131,6 @@ class HistoryTab(QueueTab):
         return min(self.span.seconds / _AHEAD, _WEEK_SECONDS)
 
     def compose(self) -> ComposeResult:
-        """From the top: what is shown, the charts, what happened, and the one under the cursor."""
         yield Paragraph(id="history-head")
         with Container(id="history-charts"):
             for conn in range(_MOST_CHARTS):
@@ -140,7 +139,6 @@ class HistoryTab(QueueTab):
         yield Paragraph(id="history-told")
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
         self._show()
 
     # What is asked.
@@ -170,7 +168,6 @@ class HistoryTab(QueueTab):
         self._show()
 
     def fail(self, error: ConsoleError) -> None:
-        """There is nothing, or it cannot be read."""
         self.found, self._error, self._asked_at = None, error, None
         self._show()
 

@@ -302,7 +302,6 @@ class MessagePane(Vertical):
 
     @property
     def typing(self) -> bool:
-        """Whether the line for the filter is open."""
         return bool(self.query_one(Input).display)
 
     @property
@@ -432,5 +431,4 @@ class MessagesTab(QueueTab):
         self.pane.look()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """The figures came anew."""
         self.pane.draw(view, paused=paused)

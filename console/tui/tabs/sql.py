@@ -60,7 +60,6 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
-        """The command that compares, and makes them alike."""
         return "upgrade", ["--dry-run"]
 
     def compose(self) -> ComposeResult:
@@ -87,7 +86,6 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     @property
     def part(self) -> InstalledObject | None:
-        """The one under the cursor."""
         return self.table.row
 
     def _draw_code(self) -> None:

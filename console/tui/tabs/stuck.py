@@ -277,7 +277,6 @@ class StuckTab(TableTab[QueueHolders]):
         return True
 
     def action_unmark(self) -> None:
-        """Nothing is marked any more."""
         self.table.clear_marks()
 
     def action_act(self) -> None:

@@ -83,7 +83,6 @@ class TabLine(Words, can_focus=True):
         self.say(line)
 
     def action_step(self, tabs: int) -> None:
-        """The tab before, or the next; round the ends."""
         if self._titles:
             self.post_message(self.Chosen((self._chosen + tabs) % len(self._titles)))
 
@@ -127,12 +126,10 @@ class RefreshPace:
         return self._asked_at is None or self._now() >= self._next
 
     def asked(self) -> None:
-        """It is asked now."""
         self._asked_at = self._now()
         self._next = self._asked_at + self._every
 
     def answered(self) -> None:
-        """The answer is there, or that there is none."""
         if self._asked_at is not None:
             took = self._now() - self._asked_at
             self._next = self._now() + max(self._every - took, self._pause * took)
@@ -347,6 +344,5 @@ class AbsentTab(QueueTab):
         yield Paragraph(classes="absent")
 
     def on_mount(self) -> None:
-        """Nothing will come."""
         words = self.query_one(Paragraph)
         words.say(Text(f"\n {plain(self._why)}", tone(words, "quiet")))

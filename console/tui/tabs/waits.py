@@ -190,7 +190,6 @@ class WaitsPane(Vertical):
         self._question: Question[WaitReport] = Question(self, self.show_report, self.fail)
 
     def compose(self) -> ComposeResult:
-        """How it went, the waits, who waits for whom, and what that means."""
         yield Words(classes="pane-head", id="waits-head")
         yield WaitsChart()
         yield self.table
@@ -198,7 +197,6 @@ class WaitsPane(Vertical):
         yield Words(classes="pane-detail", id="waits-detail")
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
         self.query_one(WaitsChart).display = False
         self.draw(paused=self.paused)
         take_keys(self, self.table)
@@ -438,7 +436,6 @@ class WaitsScreen(LiveScreen):
         yield self.pane
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """Look again, as often as it may be."""
         title = self.query_one("#waits-of", Words)
         said = Text("Waits of ", tone(title, "quiet"))
         said.append(plain(self.connection), tone(title, "strong"))

@@ -75,7 +75,6 @@ class KeyFooter(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     def _at(self, x: int) -> int | None:
-        """Which of them is there."""
         end = 0
         for place, (key, does) in enumerate(self.words):
             end += cell_len(key) + cell_len(does)

@@ -122,12 +122,10 @@ class MarkedTable(KeyedTable[Row]):
 
     @property
     def meant_rows(self) -> list[Row]:
-        """The same, as they are drawn."""
         return [self.rows[key] for key in self.meant]
 
     @property
     def held(self) -> set[str | None]:
-        """The row under the cursor, and those that are marked."""
         return {*super().held, *self.marks}
 
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
@@ -147,7 +145,6 @@ class MarkedTable(KeyedTable[Row]):
         return (none, *cells)
 
     def clear_marks(self) -> None:
-        """Nothing is marked any more."""
         self._change(frozenset(), all_matching=False)
 
     def _change(self, marks: frozenset[str], *, all_matching: bool = False) -> None:
@@ -180,5 +177,4 @@ class MarkedTable(KeyedTable[Row]):
         self._change(self._marks | {before, self.cursor_key})
 
     def action_mark_all(self) -> None:
-        """All that match, or nothing again."""
         self._change(frozenset(), all_matching=not self.all_matching)

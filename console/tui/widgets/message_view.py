@@ -134,7 +134,6 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def laying_out(self) -> bool:
-        """Whether another lay-out is under way."""
         return self._question.under_way
 
     def show_payload(self, payload: str | bytes, *, cut: bool) -> None:

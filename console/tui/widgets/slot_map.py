@@ -138,7 +138,6 @@ class SlotStrip(Words):
         self.say(drawn)
 
     def legend(self) -> Text:
-        """What the marks mean, for a line of its own."""
         line = Text(no_wrap=True)
         for slot, words in _LEGEND:
             line.append(slot.mark, tone(self, STRIP_TONES[slot]))
@@ -239,7 +238,6 @@ class SlotMapView(Widget, can_focus=True):
 
     @property
     def zoomed(self) -> bool:
-        """Whether it is a part of the ring."""
         return bool(self._windows)
 
     @property
@@ -362,7 +360,6 @@ class SlotMapView(Widget, can_focus=True):
         self.go(known[place][0])
 
     def action_line(self, lines: int) -> None:
-        """The same cell of another line."""
         self.action_move(lines * max(1, self.size.width))
 
     def action_first(self) -> None:
