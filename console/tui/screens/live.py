@@ -13,8 +13,7 @@ from textual.widgets import Input
 
 from console.tui.context import FEW_CONNECTIONS, Context
 from console.tui.text import Paragraph, plain, tone
-from console.tui.widgets.key_footer import KeyFooter
-from console.tui.widgets.summary import BackgroundLine, ConnectionLines
+from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp

@@ -29,7 +29,7 @@ from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import RefreshPace
 from console.tui.text import Words, error_text, plain, say_lines, tone
-from console.tui.widgets.message_view import MessageHead, PayloadView
+from console.tui.widgets.messages import MessageHead, PayloadView
 
 FIRST_BYTES = 64 * 1024
 """So much of a payload is read at first; each time that more is wanted, eight times as much."""

@@ -25,7 +25,7 @@ from console.tui.jobs import Question
 from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
 from console.tui.text import Words, error_text, figure, plain, say_lines, tone
 from console.tui.views import QueueView
-from console.tui.widgets.message_table import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
+from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
 
 PAGE = 100
 _MORE = 200

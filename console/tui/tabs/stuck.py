@@ -20,7 +20,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import TableTab
 from console.tui.text import Words, plain, tone
 from console.tui.widgets.keyed_table import Column, known
-from console.tui.widgets.message_table import MarkedTable
+from console.tui.widgets.messages import MarkedTable
 
 _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "", Evidence.UNKNOWN: "quiet"}
 
