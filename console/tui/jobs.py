@@ -10,7 +10,9 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from textual.message import Message
 
 from console import catalog
 from console.errors import ConsoleError
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from console.catalog import Queue
     from console.tui.open_connection import OpenConnection
     from console.verbs.verb import OnProgress, Progress, Result
-from typing import Any, Generic, TypeVar
-
-from textual.message import Message
 
 T = TypeVar("T")
 

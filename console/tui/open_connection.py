@@ -2,38 +2,34 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from console.doctor.finding import Diagnosis
-from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import Recorder
-from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
-from console.monitor.recording.segments import CONSUMERS, FINDINGS
-from console.monitor.sampler import Reading, probe
-from console.tui.text import first_line
-
-if TYPE_CHECKING:
-    from console.doctor.recording import WaitsAndActions
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from datetime import tzinfo
 
 from console import catalog
 from console.catalog import Queue
 from console.config import Profile
 from console.config.passwords import Credentials
 from console.config.profile import URL as URL_KEY
+from console.doctor.finding import Diagnosis
 from console.engines import Capabilities, Database
+from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import Sampler
+from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
+from console.monitor.recording.segments import CONSUMERS, FINDINGS
+from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.turns import Turns
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
+from console.tui.text import first_line
+
+if TYPE_CHECKING:
+    from console.doctor.recording import WaitsAndActions
 
 
 @dataclass(frozen=True)

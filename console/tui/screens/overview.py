@@ -9,18 +9,23 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from console.doctor.ring_map import SlotMap, whole_map
+from console.errors import ConsoleError
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
+from console.tui.jobs import Question
 from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
-from console.tui.text import Words, plain
+from console.tui.tabs.tab import RefreshPace
+from console.tui.text import Words, first_line, plain, tone
 from console.tui.views import QueueView, expanded, parse
 from console.tui.widgets.keyed_table import KeyedTable
-from console.tui.widgets.queue_detail import QueueDetail, RingSlots
+from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
+from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.summary import Summary, SummaryFacts
 
 _HINT_SECONDS = 3.0
@@ -28,6 +33,87 @@ _FEW_LINES = 30
 _MANY_LINES = 36
 _FEWEST_FINDINGS = 4
 _SHRINKS_AFTER_SECONDS = 20.0
+
+
+_RING_SECONDS = 3.0
+_LEAST_LINES = 36
+_LEAST_COLUMNS = 100
+
+
+_RingMap = tuple[QueueKey, SlotMap]
+
+
+class RingSlots(SlotStrip):
+    """Asks only while it is in sight; where the screen is small it is not there."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="slots")
+        self._app_context = context
+        self._key: QueueKey | None = None
+        self._asked_of: QueueKey | None = None
+        self._map: SlotMap | None = None
+        self._why = ""
+        self._pace = RefreshPace(context.clock.monotonic, _RING_SECONDS)
+        self._question: Question[_RingMap] = Question(self, self.show_map, self._failed)
+
+    def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
+        """Show the ring under the cursor, else the one of before, else the first there is."""
+        size = self.app.size
+        room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
+        rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
+        if under_cursor is not None and under_cursor.key in rings:
+            self._key = under_cursor.key
+        elif self._key not in rings:
+            self._key = next(iter(rings), None)
+        view = rings.get(self._key) if self._key is not None and room else None
+        self.display = view is not None
+        if view is None:
+            return
+        self._ask()
+        self._show(view)
+
+    def _can_be_mapped(self, view: QueueView) -> bool:
+        return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
+
+    def _ask(self) -> None:
+        key = self._key
+        if key is None or (key == self._asked_of and not self._pace.due):
+            return
+        conn = self._app_context.conn(key)
+        if conn is None:
+            return
+        if key != self._asked_of:
+            self._map, self._why = None, ""
+        self._asked_of = key
+        self._pace.asked()
+
+        def work() -> _RingMap:
+            return key, whole_map(conn.database, conn.find(*key[1:]))
+
+        self._question.ask(work)
+
+    def show_map(self, answer: _RingMap) -> None:
+        self._pace.answered()
+        if answer[0] == self._key:
+            self._map, self._why = answer[1], ""
+
+    def _failed(self, error: ConsoleError) -> None:
+        self._pace.answered()
+        self._why = first_line(error.why or error.what)
+
+    def _show(self, view: QueueView) -> None:
+        label = f"slots of {view.label}  "
+        if view.snapshot.capacity is not None:
+            size = f"{view.snapshot.capacity:,}"
+            by = "" if self._map is None else self._map.subscriber
+            label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
+        if self._map is None or self._why:
+            words = self._why and f"cannot be mapped now: {plain(self._why)}"
+            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
+            return
+        now, width = self._map, max(20, self.app.size.width - 2)
+        heads = (now.next_pop, now.next_push)
+        self.draw(now.ranges, now.capacity, width, *heads, label=label)
 
 
 class OverviewScreen(FilteredScreen):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,24 +11,16 @@ from textual.geometry import Size
 
 from console import formats
 from console.catalog import Queue
-from console.errors import ConsoleError
 from console.monitor.latency import KINDS, Percentiles
 from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge, slowest_name
 from console.monitor.snapshot import QueueSnapshot
-from console.tui import jobs
-from console.tui.context import Context
-from console.tui.findings import QueueKey
-from console.tui.tabs.tab import RefreshPace
+from console.tui.findings import FindingView
 from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
 from console.tui.views import QueueView
+from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER, slowest_first
 from console.tui.widgets.queue_groups import Group
-from console.tui.widgets.slot_map import SlotStrip
-from console.tui.widgets.subscribers import subscriber_lines
 
-if TYPE_CHECKING:
-    from console.doctor.ring_map import SlotMap
-from console.tui.findings import FindingView
-
+_INDENT = "  "
 _STEP = 16
 """Figures begin at multiples of it, so that they stay where they are while they change."""
 _TALL_PANEL = 30
@@ -151,6 +142,32 @@ class FiguresPanel(Words):
         return Text(f"limits {words}" if words else "no limits", tone(self, "quiet"), no_wrap=True)
 
 
+def subscriber_lines(on: Words, snapshot: QueueSnapshot, most: int, *, stale: bool) -> list[Text]:
+    """The figures of each under one another, the slowest first; at most so many lines."""
+    if "subscribers" in snapshot.unknown:
+        return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", tone(on, "quiet"))]
+    found = slowest_first(snapshot)
+    shown = found if len(found) <= most else found[: most - 1]
+    figures = [list(one.figures) for one in found]
+    if all(one.parked == 0 for one in found):
+        figures = [[piece for piece in told if piece[0] != "parked"] for told in figures]
+    widths = [max(len(words) for _, words in column) for column in zip(*figures, strict=True)]
+    name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
+    lines = []
+    for one, told in zip(shown, figures, strict=False):
+        line = Text(_INDENT, no_wrap=True)
+        name = formats.plain(one.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
+        line.append(name, tone(on, "strong" if one is found[0] else ""))
+        for (title, words), width in zip(told, widths, strict=True):
+            line.append(f"  {title} ", tone(on, "quiet"))
+            line.append(words.rjust(width), tone(on, "stale" if stale else ""))
+        lines.append(line)
+    if len(shown) < len(found):
+        more = formats.numbered(len(found) - len(shown), "subscriber")
+        lines.append(Text(f"{_INDENT}{more} less behind", tone(on, "quiet")))
+    return lines
+
+
 def decided(snapshot: QueueSnapshot, width: int) -> str:
     """What operators have decided of it, behind two blanks each; why, only where there is room."""
     whole = [one.shown for one in snapshot.decisions]
@@ -240,88 +257,6 @@ def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
         yield words.format(told[Severity.WARNING]) + (f" (critical {critical})" if critical else "")
     elif told:
         yield words.format(told[Severity.CRITICAL]) + " is critical"
-
-
-EVERY_SECONDS = 3.0
-_LEAST_LINES = 36
-_LEAST_COLUMNS = 100
-
-
-class RingSlots(SlotStrip):
-    """Asks only while it is in sight; where the screen is small it is not there."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(id="slots")
-        self._app_context = context
-        self._key: QueueKey | None = None
-        self._asked_of: QueueKey | None = None
-        self._map: SlotMap | None = None
-        self._why = ""
-        self._pace = RefreshPace(context.clock.monotonic, EVERY_SECONDS)
-        self._question: jobs.Question[tuple[QueueKey, SlotMap]] = jobs.Question(
-            self, self.show_map, self._failed
-        )
-
-    def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
-        """Show the ring under the cursor, else the one of before, else the first there is."""
-        size = self.app.size
-        room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
-        rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
-        if under_cursor is not None and under_cursor.key in rings:
-            self._key = under_cursor.key
-        elif self._key not in rings:
-            self._key = next(iter(rings), None)
-        view = rings.get(self._key) if self._key is not None and room else None
-        self.display = view is not None
-        if view is None:
-            return
-        self._ask()
-        self._show(view)
-
-    def _can_be_mapped(self, view: QueueView) -> bool:
-        return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
-
-    def _ask(self) -> None:
-        key = self._key
-        if key is None or (key == self._asked_of and not self._pace.due):
-            return
-        conn = self._app_context.conn(key)
-        if conn is None:
-            return
-        if key != self._asked_of:
-            self._map, self._why = None, ""
-        self._asked_of = key
-        self._pace.asked()
-
-        def work() -> tuple[QueueKey, SlotMap]:
-            from console.doctor.ring_map import whole_map  # noqa: PLC0415  # not every queue
-
-            return key, whole_map(conn.database, conn.find(*key[1:]))
-
-        self._question.ask(work)
-
-    def show_map(self, answer: tuple[QueueKey, SlotMap]) -> None:
-        self._pace.answered()
-        if answer[0] == self._key:
-            self._map, self._why = answer[1], ""
-
-    def _failed(self, error: ConsoleError) -> None:
-        self._pace.answered()
-        self._why = first_line(error.why or error.what)
-
-    def _show(self, view: QueueView) -> None:
-        label = f"slots of {view.label}  "
-        if view.snapshot.capacity is not None:
-            size = f"{view.snapshot.capacity:,}"
-            by = "" if self._map is None else self._map.subscriber
-            label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
-        if self._map is None or self._why:
-            words = self._why and f"cannot be mapped now: {plain(self._why)}"
-            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
-            return
-        now, width = self._map, max(20, self.app.size.width - 2)
-        heads = (now.next_pop, now.next_push)
-        self.draw(now.ranges, now.capacity, width, *heads, label=label)
 
 
 _MANY_LINES = 36
