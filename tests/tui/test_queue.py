@@ -30,11 +30,10 @@ from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
 from console.tui.tabs import sql as sql_tab
 from console.tui.tabs.findings import FindingsTab
-from console.tui.tabs.sql import SqlTab
+from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import QueueTab, TabLine
 from console.tui.text import tone
 from console.tui.widgets.charts import Charts
-from console.tui.widgets.plan_pane import CodeView, aligned
 from console.tui.widgets.queue_detail import FiguresPanel, limit_words, pieces
 from tests.faults.ring_tools import make_ring
 from tests.servers import PATIENCE_SECONDS

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import ClassVar
 
 from rich.text import Text
@@ -327,19 +328,12 @@ def _is_known(points: Sequence[Point], name: str) -> bool:
 
 def _runs(found: History, name: str) -> tuple[Run, ...]:
     """A figure where it was known; where looks were missed there is a gap."""
-    runs = []
-    for points in found.runs:
-        run: list[tuple[float, float]] = []
-        for point in points:
-            value = getattr(point, name)
-            if value is not None:
-                run.append((_middle(point.at, found), float(value)))
-            elif run:
-                runs.append(tuple(run))
-                run = []
-        if run:
-            runs.append(tuple(run))
-    return tuple(runs)
+    return tuple(
+        tuple((_middle(point.at, found), float(getattr(point, name))) for point in some)
+        for points in found.runs
+        for is_known, some in groupby(points, lambda point: getattr(point, name) is not None)
+        if is_known
+    )
 
 
 def _middle(at: datetime, found: History) -> float:

@@ -1,5 +1,6 @@
 """The slots of a ring: which are in use, and what is lost in it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -229,9 +230,9 @@ def _piece(head: Words, state: str, count: int) -> Text:
 
 def _told(parts: list[SlotRange]) -> Iterator[str]:
     """`38 ready, 2 orphans (numbers 17 to 18)`."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for part in parts:
-        counts[part.state] = counts.get(part.state, 0) + part.count
+        counts[part.state] += part.count
     for state, count in counts.items():
         words = state if count == 1 else _PLURALS.get(state, state)
         numbers = [p.first_number for p in parts if p.state == state and p.first_number is not None]

@@ -1,6 +1,7 @@
 """Messages on the screen: a table in which rows are marked for what is done with them; one whole,
 its head, and its payload, of which only the rows in sight are drawn."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
@@ -394,11 +395,4 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
 
 def _row_of(rows: Sequence[PayloadRow], line: int) -> int:
     """The first row of a line, else of the one before it; rows are in the order of their lines."""
-    low, high = 0, len(rows)
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle].line < line:
-            low = middle + 1
-        else:
-            high = middle
-    return min(low, max(0, len(rows) - 1))
+    return min(bisect_left(rows, line, key=lambda row: row.line), max(0, len(rows) - 1))

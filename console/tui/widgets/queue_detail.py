@@ -15,7 +15,16 @@ from console.monitor.latency import KINDS, Percentiles
 from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge, slowest_name
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import FindingView
-from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
+from console.tui.text import (
+    SEVERITY_TONES,
+    Words,
+    figure,
+    first_line,
+    plain,
+    say_lines,
+    tone,
+    whole_seconds,
+)
 from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER, slowest_first
 from console.tui.widgets.queue_groups import Group
@@ -77,23 +86,13 @@ class FiguresPanel(Words):
         self.say(Text("\n").join(lines))
 
     def _verdict(self, view: QueueView, gone: str) -> Text:
-        snapshot = view.snapshot
         line = Text(no_wrap=True)
         if view.level > Severity.NOTE and not gone:
             line.append(f"{view.level.mark} ", tone(self, SEVERITY_TONES.get(view.level, "")))
-        line.append(plain(f"{snapshot.schema}.{snapshot.queue}"), tone(self, "strong"))
-        line.append(f"  {snapshot.design}", tone(self, "quiet"))
-        if view.place:
-            line.append(f"  on {view.place}", tone(self, "quiet"))
+        _append_name(line, self, view)
         if gone:
-            line.append(f"  {gone}", tone(self, "critical"))
-            return line
-        if view.stale_seconds is not None:
-            since = whole_seconds(view.stale_seconds)
-            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
-        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
-        for acting in snapshot.acting:
-            line.append(f"  ▶ {plain(acting.words)}", tone(self, "strong"))
+            return line.append(f"  {gone}", tone(self, "critical"))
+        _append_state(line, self, view, "▶ ")
         line.append("  ")
         line.append_text(self._findings(view))
         return line
@@ -166,6 +165,23 @@ def subscriber_lines(on: Words, snapshot: QueueSnapshot, most: int, *, stale: bo
         more = formats.numbered(len(found) - len(shown), "subscriber")
         lines.append(Text(f"{_INDENT}{more} less behind", tone(on, "quiet")))
     return lines
+
+
+def _append_name(line: Text, on: Words, view: QueueView) -> None:
+    line.append(plain(f"{view.snapshot.schema}.{view.snapshot.queue}"), tone(on, "strong"))
+    line.append(f"  {view.snapshot.design}", tone(on, "quiet"))
+    if view.place:
+        line.append(f"  on {view.place}", tone(on, "quiet"))
+
+
+def _append_state(line: Text, on: Words, view: QueueView, mark: str = "") -> None:
+    """How old its figures are, what was decided of it, who is at it."""
+    if view.stale_seconds is not None:
+        since = whole_seconds(view.stale_seconds)
+        line.append(f"  {view.why_stale}, figures are {since} old", tone(on, "critical"))
+    line.append(decided(view.snapshot, on.app.size.width), tone(on, "warning"))
+    for acting in view.snapshot.acting:
+        line.append(f"  {mark}{plain(acting.words)}", tone(on, "strong"))
 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
@@ -276,14 +292,11 @@ class QueueDetail(Words):
         if view is None:
             self.say(Text())
             return
-        width = max(20, self.app.size.width - 2)
         lines = [self._verdict(view), self._figures(view)]
         if self.app.size.height >= _MANY_LINES:
             gravest = next((one for one in view.findings if one.finding is not None), None)
             lines += [self._why(gravest), self._more_of(gravest)]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        say_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
         """Say it of a connection or a group of them: how many answer, and why one does not."""
@@ -294,18 +307,14 @@ class QueueDetail(Words):
         )
         grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
         told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
-        lines = [head, Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)]
-        width = max(20, self.app.size.width - 2)
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        queues = Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)
+        say_lines(self, [head, queues])
 
     def draw_finding(self, view: FindingView | None) -> None:
         """Say it of this finding: the whole line, and what repairs it or why it is so."""
         if view is None:
             self.say(Text())
             return
-        width = max(20, self.app.size.width - 2)
         head = Text(no_wrap=True)
         head.append(view.label, tone(self, "strong"))
         head.append(f"  {view.code}", tone(self, "quiet"))
@@ -315,35 +324,25 @@ class QueueDetail(Words):
         lines = [head, self._more_of(view, "Enter: ")]
         if self.app.size.height >= _MANY_LINES:
             lines = [head, self._why(view), *lines[1:], Text()]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        say_lines(self, lines)
 
     def _more_of(self, view: FindingView | None, key: str = "repaired by: ") -> Text:
         """What repairs it; else what comes of it."""
         if view is None or view.finding is None:
             return Text()
         if view.mends:
-            return Text(key, tone(self, "quiet")).append(view.mends, tone(self, "strong"))
-        return Text(first_line(view.finding.consequence), tone(self, "quiet"))
+            line = Text(key, tone(self, "quiet"), no_wrap=True)
+            return line.append(view.mends, tone(self, "strong"))
+        return Text(first_line(view.finding.consequence), tone(self, "quiet"), no_wrap=True)
 
     def _why(self, view: FindingView | None) -> Text:
         why = "" if view is None or view.finding is None else view.finding.cause
-        return Text(first_line(why), tone(self, "quiet"))
+        return Text(first_line(why), tone(self, "quiet"), no_wrap=True)
 
     def _verdict(self, view: QueueView) -> Text:
-        snapshot = view.snapshot
         line = Text(no_wrap=True)
-        line.append(plain(f"{snapshot.schema}.{snapshot.queue}"), tone(self, "strong"))
-        line.append(f"  {snapshot.design}", tone(self, "quiet"))
-        if view.place:
-            line.append(f"  on {view.place}", tone(self, "quiet"))
-        if view.stale_seconds is not None:
-            since = whole_seconds(view.stale_seconds)
-            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
-        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
-        for acting in snapshot.acting:
-            line.append(f"  {plain(acting.words)}", tone(self, "strong"))
+        _append_name(line, self, view)
+        _append_state(line, self, view)
         found = [one for one in view.findings if one.level > Severity.NOTE]
         words = ", ".join(one.words for one in found)
         if not words and view.stale_seconds is None:
