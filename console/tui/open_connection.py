@@ -86,6 +86,18 @@ class OpenConnection:
         return Tested(capabilities, probe(self.database, []), time.monotonic() - began)
 
 
+def lacks(has: Rights, wanted: Rights) -> str:
+    """Why what wants a right cannot be done with another; empty: it can."""
+    if has >= wanted:
+        return ""
+    return f"it needs the right {wanted.word}; this connection has {has.word}"
+
+
+def why_not(conn: OpenConnection | None, wanted: Rights) -> str:
+    """The same of a connection, which may not be there."""
+    return "there is no such connection here" if conn is None else lacks(conn.rights, wanted)
+
+
 def open_connection(
     profile: Profile, database: Database, name: str, credentials: Credentials | None = None
 ) -> OpenConnection:

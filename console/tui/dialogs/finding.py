@@ -20,9 +20,9 @@ from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
-from console.tui.open_connection import OpenConnection
+from console.tui.open_connection import OpenConnection, lacks
 from console.tui.tabs.findings import FindingLines
-from console.tui.text import Words, plain, said, tone
+from console.tui.text import Words, plain, said, sentence, tone
 from console.tui.views import ConnectionView, Link, QueueView
 
 _TABS = {
@@ -130,9 +130,8 @@ class FindingDialog(Dialog[None]):
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
             return "The connection does not answer: nothing is done on old figures."
-        if conn.rights < repair.rights:
-            needs, has = repair.rights.word, conn.rights.word
-            return f"It needs the right {needs}; this connection has {has}."
+        if why := lacks(conn.rights, repair.rights):
+            return sentence(why)
         if conn.database.read_only:
             return "This connection is read-only."
         return ""

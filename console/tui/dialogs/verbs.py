@@ -20,6 +20,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
 from console.tui.findings import QueueKey
 from console.tui.jobs import look_up
+from console.tui.open_connection import lacks
 from console.tui.text import Words, plain, said
 from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
@@ -58,14 +59,10 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
     of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
-        why = unavailable(queue, verb)
-        if not why and rights < wanted:
-            why = f"it needs the right {wanted.word}; this connection has {rights.word}"
+        why = unavailable(queue, verb) or lacks(rights, wanted)
         yield VerbChoice(verb, summary, why or stale)
     for name, verb in ON_THE_LAKE.items():
-        why = ""
-        if jobs.BY_NAME[verb].confirmed and rights < Rights.OPERATOR:
-            why = f"it needs the right operator; this connection has {rights.word}"
+        why = lacks(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
         yield VerbChoice(name, _LAKE_WORDS[name], why or stale)
 
 
@@ -103,7 +100,7 @@ class VerbsDialog(Dialog[None]):
     def __init__(
         self, context: Context, key: QueueKey, words: Sequence[str] = (), state: str = ""
     ) -> None:
-        """`words` and `state`: as `Ways.open_actions` has them."""
+        """`words` and `state`: as `Navigator.open_actions` has them."""
         super().__init__()
         self._app_context = context
         self._key = key

@@ -18,6 +18,7 @@ from console.bench.candidate import Load
 from console.bench.drawing import as_json, checked, compared_lines, load_in_words, waits
 from console.bench.results import comparisons
 from console.errors import ConsoleError, RefusedError
+from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
     LOST_FIRST,
@@ -28,11 +29,11 @@ from console.tui.bench import (
     lines_of,
     ms,
     prospect,
-    why_not,
 )
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import Running, start
+from console.tui.open_connection import why_not
 from console.tui.payloads import save, suggestion
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.series import ChartSpan
@@ -95,7 +96,7 @@ class BenchScreen(FormScreen):
         self.query_one("#bench-file").display = False
         if self._course is not None:
             self.follow()
-        elif why := why_not(self._conn):
+        elif why := why_not(self._conn, Rights.ADMIN):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:

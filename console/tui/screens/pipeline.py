@@ -16,7 +16,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
 from console.tui.jobs import start
-from console.tui.open_connection import OpenConnection
+from console.tui.open_connection import OpenConnection, why_not
 from console.tui.screens.form import FormScreen
 from console.tui.text import Words, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -34,15 +34,14 @@ DOES = {
 """Of those that have no dry run: what they do."""
 
 
-def why_not(verb: str, conn: OpenConnection | None) -> str:
+def why_no_job(verb: str, conn: OpenConnection | None) -> str:
     """Why a job cannot be begun from a console, whatever its form says; empty: it can."""
     if verb not in ABOUT_A_QUEUE:
         return ""
-    if conn is None:
-        return "there is no such connection here"
-    if BY_NAME[verb].confirmed and conn.rights < Rights.OPERATOR:
-        return f"it needs the right operator; this connection has {conn.rights.word}"
-    if conn.credentials is not None and conn.credentials.is_typed:
+    wanted = Rights.OPERATOR if BY_NAME[verb].confirmed else Rights.READ_ONLY
+    if why := why_not(conn, wanted):
+        return why
+    if conn is not None and conn.credentials is not None and conn.credentials.is_typed:
         return "its password is typed in, and a separate process cannot ask for it"
     return ""
 
@@ -62,7 +61,7 @@ def job_of(
 
     RefusedError where it cannot be from here, UsageError for what cannot be said.
     """
-    if why := why_not(verb, conn):
+    if why := why_no_job(verb, conn):
         raise RefusedError(f"pipeline {verb} cannot be started from here.", why=f"{why}.")
     options = _options(BY_NAME[verb], said)
     lake = said.get("lake", "")
@@ -161,7 +160,7 @@ class PipelineScreen(FormScreen):
     def opened(self) -> None:
         """The form, or why there is none."""
         try:
-            if why := why_not(self.verb, self._conn):
+            if why := why_no_job(self.verb, self._conn):
                 raise RefusedError(
                     f"pipeline {self.verb} cannot be started here.", why=sentence(why)
                 )
