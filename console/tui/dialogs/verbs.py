@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -19,7 +20,7 @@ from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import look_up
+from console.tui.jobs import start
 from console.tui.open_connection import lacks
 from console.tui.text import Words, plain, said
 from console.tui.views import QueueView
@@ -125,7 +126,9 @@ class VerbsDialog(Dialog[None]):
         if conn is None:
             self._say([self._app_context.nothing_behind])
             return
-        look_up(self, conn, self._key, self.show, self._failed)
+        _, schema, name = self._key
+        find = partial(conn.find, schema, name, any_design=True)
+        start(self, find, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:
         conn = self._app_context.conn(self._key)

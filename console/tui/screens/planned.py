@@ -17,7 +17,7 @@ from console.monitor.filters import line_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import Running, look_up
+from console.tui.jobs import Running, start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import Words, plain
@@ -239,7 +239,9 @@ class ActionScreen(PlannedScreen):
             self._refuse(RefusedError(self.context.nothing_behind))
             return
         self.close_form("Looking up the queue ...")
-        look_up(self, conn, self._key, self.show_form, self._refuse)
+        _, schema, name = self._key
+        find = partial(conn.find, schema, name, any_design=True)
+        start(self, find, self.show_form, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:
         self.close_form("Nothing was changed.", error)
