@@ -126,8 +126,7 @@ class VerbsDialog(Dialog[None]):
         if conn is None:
             self._say([self._app_context.nothing_behind])
             return
-        _, schema, name = self._key
-        find = partial(conn.find, schema, name, any_design=True)
+        find = partial(conn.find, *self._key[1:], any_design=True)
         start(self, find, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:

@@ -37,7 +37,7 @@ from console.tui.open_connection import why_not
 from console.tui.payloads import save, suggestion
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.series import ChartSpan
-from console.tui.text import Paragraph, Words, plain, sentence, tone, whole_seconds
+from console.tui.text import Paragraph, Words, open_line, plain, sentence, tone, whole_seconds
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -281,12 +281,9 @@ class BenchScreen(FormScreen):
         show_equivalent_command(self, self._conn, "bench", None, words(BENCH, texts))
 
     def action_save(self) -> None:
-        line = self.query_one("#bench-file", Input)
         stamp = f"{self.context.clock.utc():%Y%m%d-%H%M%S}"
-        line.value = str(suggestion("bench", f"{self._connection}-{stamp}", "svg"))
-        line.display = True
-        line.cursor_position = len(line.value)
-        self.set_focus(line)
+        path = suggestion("bench", f"{self._connection}-{stamp}", "svg")
+        open_line(self.query_one("#bench-file", Input), str(path))
 
     def _write(self, name: str) -> None:
         self._close_line()

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from console.tui.context import FEW_CONNECTIONS, Context
-from console.tui.text import Paragraph, plain, tone
+from console.tui.text import Paragraph, open_line, plain, tone
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 if TYPE_CHECKING:
@@ -238,9 +238,7 @@ class FilteredScreen(LiveScreen):
 
     def action_filter(self) -> None:
         line = self.query_one("#filter", Input)
-        line.display = True
-        self.set_focus(line)  # at once; focus() would let the next keys go the old way
-        self.refresh_bindings()
+        open_line(line, line.value)
 
     def action_keep_filter(self) -> None:
         self.set_focus(self.listed)

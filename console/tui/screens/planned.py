@@ -239,8 +239,7 @@ class ActionScreen(PlannedScreen):
             self._refuse(RefusedError(self.context.nothing_behind))
             return
         self.close_form("Looking up the queue ...")
-        _, schema, name = self._key
-        find = partial(conn.find, schema, name, any_design=True)
+        find = partial(conn.find, *self._key[1:], any_design=True)
         start(self, find, self.show_form, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:

@@ -115,9 +115,9 @@ class QueueScreen(LiveScreen):
         self._ask_options()
 
     def _ask_options(self) -> None:
-        conn, (_, schema, name) = self.conn, self.key
+        conn = self.conn
         if conn is not None:
-            start(self, lambda: conn.find(schema, name), self.show_options, lambda _: None)
+            start(self, lambda: conn.find(*self.key[1:]), self.show_options, lambda _: None)
 
     def show_options(self, queue: Queue) -> None:
         self.queue = queue

@@ -203,14 +203,13 @@ class SmokeScreen(FormScreen):
             self.say(RefusedError("The smoke test was not started.", why=f"{self._why_not}."))
             return
         live = self.form["how"].value == "live"
-        _, schema, name = self._key
 
         def begin(queue: Queue) -> None:
             self._trial = trial = Trial()
             work = trial.work(conn, queue, live=live)
             self.run_here(self._key, "smoke", work, lambda _: self.follow())
 
-        self.make_plan(lambda: conn.find(schema, name), begin, "Looking up the queue")
+        self.make_plan(lambda: conn.find(*self._key[1:]), begin, "Looking up the queue")
 
     def action_stop(self) -> None:
         """After the call that each of its threads is in."""
