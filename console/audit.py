@@ -50,7 +50,6 @@ class Ledger:
     """Reason -> messages with which it could not be done; they were skipped."""
 
     def __add__(self, other: Ledger) -> Ledger:
-        """Both together."""
         return Ledger(
             self.selected + other.selected,
             self.out + other.out,
@@ -61,17 +60,14 @@ class Ledger:
 
     @property
     def skipped_count(self) -> int:
-        """All that were skipped, whatever the reason."""
         return sum(self.skipped.values())
 
     @property
     def failed_count(self) -> int:
-        """All that failed, whatever the reason."""
         return sum(self.failed.values())
 
     @property
     def balanced(self) -> bool:
-        """Whether every message is accounted for."""
         told = self.out + self.skipped_count + self.failed_count
         return self.selected == told and self.out == self.into
 
@@ -157,7 +153,6 @@ class Subject:
 
     @classmethod
     def of(cls, database: Database, queue: Queue, verb: str, detail: str = "") -> Subject:
-        """Of a verb on a whole queue."""
         return cls(verb, queue.schema, queue.name, database.label, detail=detail)
 
 
@@ -284,14 +279,11 @@ class ActionRecord:
         return end(connection, self.action_id, outcome, detail or self._subject.detail)
 
     def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
-        """The local line."""
         note(self._subject, outcome, ledger, detail, action_id=self.action_id)
 
 
 @dataclass
 class Act:
-    """An action that is one transaction, while it runs."""
-
     connection: Connection
     record: ActionRecord
     detail: str = ""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from console import decisions, sql
 from console.decisions import Decision
 from console.designs import Design, recorded
 from console.designs.subscribers import NO_SUBSCRIBERS, Subscriber, subscribers_of
-from console.engines import Database, Product, product_of
+from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
 from console.formats import duration, numbered
 
@@ -131,18 +129,11 @@ class Queue:
         return subscribers_of(self.options.get("subscribers", NO_SUBSCRIBERS))
 
     @property
-    def highest_subscriber(self) -> int:
-        """The highest number that a subscriber has; 0: there is none."""
-        return max((one.number for one in self.subscribers), default=0)
-
-    @property
     def verbs(self) -> tuple[str, ...]:
-        """What can be done with it."""
         return self.design.verbs_with(self.options)
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states its messages can have."""
         return self.design.states_with(self.options)
 
     def scope(
@@ -275,7 +266,6 @@ class Acting:
     done: int
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         shown = ("verb", "operator", "database_user", "since_seconds", "planned", "done")
         return {name: getattr(self, name) for name in shown}
 
@@ -425,7 +415,6 @@ def look_up(
 
 
 def require_known(queue: Queue) -> None:
-    """RefusedError where this version does not know the queue's design."""
     if queue.not_known:
         raise RefusedError(
             f"The queue {queue.name!r} cannot be used: {queue.not_known}.",
@@ -439,8 +428,6 @@ def require_known(queue: Queue) -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
-
     name: str
     type: str
 
@@ -454,107 +441,9 @@ class Relation:
 
 
 def columns(connection: Connection, schema: str, table: str) -> list[Column]:
-    """The table's columns, in their order; none where it is not there."""
     return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
 
 
 def relations(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
-    """What is there under these names."""
     wanted = product_of(connection).array(names)
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
-
-
-def name_limit(
-    product: Product, design: str, schema: str, partitions: int = 0, subscribers: int = 0
-) -> tuple[int, str]:
-    """The longest name that a queue of the design can have, and the suffix that decides it.
-
-    Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
-    Broker's) bear the schema's name in their own.
-    """
-    lengths = {
-        (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, suffix in _suffixes(product.name, design, partitions, subscribers)
-    }
-    length, longest = max(lengths)
-    return product.name_limit - length, longest
-
-
-@cache
-def _suffixes(
-    engine: str, design: str, partitions: int, subscribers: int
-) -> frozenset[tuple[str | None, str]]:
-    """What stands before a queue's name in those of its objects, if anything, and after it.
-
-    `subscribers`: the highest number that one has.
-    """
-    texts = [
-        s.template for file in (design, "common") for s in sql.statements(engine, file).values()
-    ]
-    found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
-    numbers = {"{partition}": range(partitions), "{subscriber_number}": range(1, subscribers + 1)}
-    whole = {(before, suffix) for before, suffix in found if "{" not in suffix}
-    if not subscribers:
-        whole = {(before, suffix) for before, suffix in whole if suffix not in _OF_SUBSCRIBERS}
-    return frozenset(whole) | {
-        (before, suffix.replace(placeholder, str(number)))
-        for before, suffix in found
-        for placeholder, those in numbers.items()
-        if placeholder in suffix
-        for number in those
-    }
-
-
-_SUFFIX = re.compile(
-    r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\}|\{subscriber_number\})*)(?<!_)(?![\w{])"
-)
-_OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
-"""What a ring has only with subscribers."""
-
-
-def check_names(product: Product, queue: Queue) -> None:
-    """UsageError where the queue's or the schema's name cannot be used."""
-    for what, name in (("queue", queue.name), ("schema", queue.schema)):
-        if not name:
-            raise UsageError(f"The name of a {what} cannot be empty.")
-        if "\0" in name:
-            raise UsageError(f"The name of a {what} cannot hold the character NUL.")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"The name of the {what} is not valid Unicode.") from None
-    if (length := product.name_length(queue.schema)) > product.name_limit:
-        raise UsageError(
-            f"The schema's name is too long: {length} {product.name_unit}, "
-            f"at most {product.name_limit}.",
-            next_step="Check the schema's name.",
-        )
-    limit, suffix = name_limit(
-        product, queue.design.name, queue.schema, queue.partitions, queue.highest_subscriber
-    )
-    length = product.name_length(queue.name)
-    if length > limit:
-        raise UsageError(
-            f"The queue's name is too long: {length} {product.name_unit}, at most {limit}.",
-            why=(
-                f"{product.title} allows names of {product.name_limit} {product.name_unit}, "
-                f"and the longest object of the queue is <queue>{suffix}."
-            ),
-            next_step="Choose a shorter name.",
-        )
-
-
-def lockable_names(product: Product, queue: Queue) -> list[str]:
-    """The names under which something of the queue may be locked: others may be among them."""
-    if queue.kind is not Kind.ADOPTED:
-        return object_names(product, queue)
-    sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
-    return [queue.table, *sequences]
-
-
-def object_names(product: Product, queue: Queue) -> list[str]:
-    """Every name that the queue's tables, sequences and functions have or may have."""
-    if not queue.design.known:
-        return [queue.name]
-    found = _suffixes(product.name, queue.design.name, queue.partitions, queue.highest_subscriber)
-    return sorted({queue.name + suffix for _, suffix in found})

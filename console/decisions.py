@@ -63,7 +63,6 @@ class Decision:
 
     @property
     def lasting(self) -> str:
-        """Since when, until when, why."""
         text = f"since {moment(self.since, UTC)}"
         if self.until is not None:
             text += f", until {moment(self.until, UTC)}"
@@ -102,12 +101,10 @@ class Note:
     note: str
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `report --json`."""
         return {**vars(self), "noted_at": self.noted_at.isoformat()}
 
 
 def kept(connection: Connection) -> Kept:
-    """What the catalog of this database keeps."""
     return sql.row(connection, Kept, "catalog.exists")
 
 
@@ -164,7 +161,6 @@ def taken_back(verb: str, queue: str) -> str:
 
 
 def notes(connection: Connection, schema: str, queue: str, limit: int) -> list[Note]:
-    """Of the queue and of the whole database, the newest first."""
     if not kept(connection).decisions_readable:
         return []
     return sql.rows(connection, Note, "catalog.notes", n=limit, schema=schema, queue=queue)

@@ -64,7 +64,6 @@ def word(process: "subprocess.Popen[bytes]", deadline: float) -> str:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """SIGKILL, as the kernel does when memory is short; then nothing of it is left here."""
     process.kill()
     process.wait()
     close(process)

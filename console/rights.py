@@ -13,7 +13,6 @@ class Rights(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it is written on the command line and in the configuration."""
         return self.name.lower().replace("_", "-")
 
 
@@ -71,7 +70,6 @@ class ConnectionRights:
 
     @property
     def words(self) -> str:
-        """For a connection's line."""
         word = self.rights.word
         if self.login is not None and self.rights > Rights.READ_ONLY and not self.login.can:
             return f"{word}, but the login can only read"
@@ -80,7 +78,6 @@ class ConnectionRights:
         return f"{word} by this session only" if self.transactions else f"{word}, {_NOT_ENFORCED}"
 
     def as_json(self, name: str) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {
             "name": name,
             "rights": self.rights.word,

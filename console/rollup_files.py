@@ -114,12 +114,10 @@ def own_lake() -> str | None:
 
 
 def folder(width: str, kind: str, connection: str) -> str:
-    """Where in the lake a table of one connection lies."""
     return f"rollup/{width}/{kind}/{connection_part(connection)}"
 
 
 def manifests(connection: str) -> str:
-    """Where the manifests of its days lie."""
     return f"_manifests/rollup/{connection_part(connection)}"
 
 

@@ -22,6 +22,7 @@ from console.designs.libraries import design_of
 from console.designs.own_file import parse
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
+from console.sql import templates
 from tests.cli.own_presets import PRESET
 from tests.moves import moves
 from tests.pipeline.statements import asked as piped
@@ -91,7 +92,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
 def _libraries(product: Product) -> Iterator[tuple[str, str]]:
     """What is asked of the tables of libraries."""
     for queue in of_libraries(product):
-        for statement in sql.statements_of(product.name, queue.design.name).values():
+        for statement in templates.statements_of(product.name, queue.design.name).values():
             scope = queue.scope(product)
             scope = replace(scope, options={**scope.options, "hashed": "no"})
             text = sql.script(statement, product.dialect, scope).strip()
@@ -105,10 +106,10 @@ def _own_presets(product: Product) -> Iterator[tuple[str, str]]:
     file = parse(PRESET)
     if product.name != file.engine:
         return
-    sql.give(product.name, {"crate": file.definitions()}, like="own", untrusted=())
+    templates.give(product.name, {"crate": file.definitions()}, like="own", untrusted=())
     design = design_of(product.name, "crate", {**_NO_WORDS, **file.head}, (), file.written)
     queue = queue_of(design, LibraryTable("s", "crates", "beside it", None), "t", "its's")
-    for statement in sql.statements(product.name, "own").values():
+    for statement in templates.statements(product.name, "own").values():
         for verb in file.sets if statement.name == "make_ready" else ("",):
             scope = queue.scope(product)
             scope = replace(scope, options={**scope.options, "verb": verb})
@@ -139,7 +140,7 @@ def _benches(product: Product) -> Iterator[tuple[str, str]]:
         *_, options = variants(design, product.name)
         queue = installed_queue("sales", "orders", design, options)
         scope = queue.scope(product, rows="10", width="10")
-        for statement in sql.statements(product.name, "bench").values():
+        for statement in templates.statements(product.name, "bench").values():
             if statement.name.startswith("complete") and not queue.finishes:
                 continue
             text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
@@ -150,12 +151,12 @@ def _benches(product: Product) -> Iterator[tuple[str, str]]:
 
 def _doctors(product: Product) -> Iterator[tuple[str, str]]:
     """What the doctor asks of each design, as far as the engine has it."""
-    if not (sql.queries_folder() / product.name / "doctor.sql").is_file():
+    if not (templates.queries_folder() / product.name / "doctor.sql").is_file():
         return
     for design in designs_on(product.name).values():
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
-            for statement in sql.statements(product.name, "doctor").values():
+            for statement in templates.statements(product.name, "doctor").values():
                 scope = queue.scope(product)
                 if statement.name in IN_HAND and queue.finishes:
                     scope = scope_of(product, queue)
@@ -205,7 +206,7 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
     if file != queue.design.name and file in done:
         return
     done.add(file)
-    own = sql.statements_of if file == queue.design.name else sql.statements
+    own = templates.statements_of if file == queue.design.name else templates.statements
     for statement in own(product.name, file).values():
         if file == "common" and statement.name in _FINISHING and not queue.finishes:
             continue

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, catalog, object_names, sql
 from console.actions import libraries
 from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
@@ -63,7 +63,7 @@ def tables(database: Database) -> list[CandidateTable]:
 def _names(database: Database, queue: Queue) -> list[str]:
     if queue.kind is Kind.ADOPTED:
         return [] if queue.part else [queue.table]
-    return catalog.object_names(database.product, queue)
+    return object_names.of(database.product, queue)
 
 
 def adopted(database: Database) -> list[Queue]:
@@ -146,7 +146,6 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "done_at": ("finished_at", "completed_at", "processed_at"),
 }
 
-RING_ROLES = ("slot", "id", "payload", "reference_count", "push_sequence", "pop_sequence", "size")
 WHAT_ROLES_ARE: Mapping[str, str] = {
     "id": "identifies a message",
     "pushed_at": "when it was pushed",
@@ -164,6 +163,7 @@ WHAT_ROLES_ARE: Mapping[str, str] = {
     "pop_sequence": "name of the sequence that pop draws from",
     "size": "how many slots the ring has",
 }
+_RING_ROLES = ("slot", "reference_count", "push_sequence", "pop_sequence", "size")
 WITHOUT: Mapping[str, str] = {
     "id": "no requeue, release or purge",
     "pushed_at": "no age, no filter older= and newer=",
@@ -182,7 +182,7 @@ WITHOUT: Mapping[str, str] = {
 def roles_of(of: Design) -> tuple[str, ...]:
     """The roles that a table of the design can have mapped, those that it must first."""
     if "slot" in of.needed_roles:
-        return (*RING_ROLES, "pushed_at")
+        return (*("slot", "id", "payload"), *_RING_ROLES[1:], "pushed_at")
     return (*of.needed_roles, *(role for role in of.roles if role not in of.needed_roles))
 
 
@@ -205,20 +205,7 @@ def verbs(queue: Queue) -> tuple[list[str], dict[str, str]]:
     return able, unable
 
 
-_ROLES = (
-    "id",
-    "pushed_at",
-    "due_at",
-    "claimed_at",
-    "claimed_by",
-    "status",
-    "error",
-    "attempts",
-    "payload",
-    "done_at",
-)
 _SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
-_RING_ROLES = ("slot", "reference_count", "push_sequence", "pop_sequence", "size")
 
 
 def adopt(
@@ -329,7 +316,7 @@ def forget(database: Database, queue: Queue) -> None:
 
 def _objects(connection: Connection, queue: Queue) -> list[str]:
     """What is there under the names that the queue's own objects have."""
-    names = catalog.object_names(product_of(connection), queue)
+    names = object_names.of(product_of(connection), queue)
     found = catalog.relations(connection, queue.schema, names)
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 
@@ -349,14 +336,15 @@ def _check_name(product: Product, name: str) -> None:
 
 
 def _check_roles(of: Design, roles: Mapping[str, str]) -> None:
-    known = (*_ROLES, *(_RING_ROLES if "slot" in of.needed_roles else ()))
+    ring = "slot" in of.needed_roles
+    known = [role for role in WHAT_ROLES_ARE if ring or role not in _RING_ROLES]
     for role in roles:
         if role not in known:
             raise UsageError(
                 f"There is no role {role!r} for the design {of.name}.",
                 next_step=f"Roles: {', '.join(known)}.",
             )
-    needed = (*of.needed_roles, *(("size",) if "slot" in of.needed_roles else ()))
+    needed = (*of.needed_roles, *(("size",) if ring else ()))
     missing = [role for role in needed if role not in roles]
     if missing:
         raise UsageError(

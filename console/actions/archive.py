@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from console import audit, sql
 from console.actions import broker, execute, plan
-from console.actions.availability import require_verb
+from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Control, Pace, Result
-from console.actions.plan import Mover, Plan
+from console.actions.mover import Candidates, Mover, RowMover
+from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
-from console.actions.rows import Candidates, RowMover
+from console.actions.rows import Choosing
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow
@@ -30,7 +31,7 @@ from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import ERROR_LENGTH, Message
 from console.monitor.messages import check_payload, doing
 from console.monitor.sample import take_sample
-from console.monitor.scan_query import MessageSource, scope_of, values_of
+from console.monitor.scan_query import MessageSource, scope_of, values_of, yes_no
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from console.monitor.snapshot import snapshot
 
@@ -55,12 +56,8 @@ class Purge(RowMover):
         """RefusedError where there is no archive to purge into."""
         queue = source.queue
         require_verb(queue, self.verb)
-        if queue.kind is Kind.ADOPTED and not permanently:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-                next_step="To delete for good, use --permanently.",
-            )
+        if not permanently:
+            require_archive(queue, "To delete for good, use --permanently.")
         if queue.kind is Kind.ADOPTED and queue.design.flow is Flow.NUMBERS:
             raise RefusedError(
                 f"The ring {queue.name!r} was adopted: this console does not empty its slots.",
@@ -80,24 +77,16 @@ class Purge(RowMover):
         self._permanently = permanently
         self._reason = f"purge: {reason}" if reason else "purge"
 
-    def choice(
-        self,
-        database: Database,
-        session: Session,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> Candidates:
-        """Where the queue's messages lie, oldest first."""
+    def choice(self, of: Choosing) -> Candidates:
         if self.source.queue.design.waits_itself:
-            broker.require_from_the_front(self.verb, filters)
-        return super().choice(database, session, filters, states, cutoff)
+            broker.require_from_the_front(self.verb, of.filters)
+        return super().choice(of)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
         if self.source.queue.design.waits_itself:
             bound = self.bound(action_id)
-            return broker.receive(connection, self.source, self._statement, chosen, **bound)
+            statement = self.source.own(self.statement)
+            return broker.receive(connection, self.source, statement, chosen, **bound)
         return super().act(connection, chosen, action_id)
 
     def bound(self, action_id: int) -> dict[str, object]:
@@ -105,7 +94,6 @@ class Purge(RowMover):
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they go, and what that means for those that stay."""
         del session
         queue = self.source.queue
         if self._permanently:
@@ -198,11 +186,7 @@ class Archive(RowMover):
         queue = source.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
-        if queue.kind is Kind.ADOPTED:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-            )
+        require_archive(queue)
         super().__init__(source, detail=reason)
         # Where nothing is ever done, because a message's end deletes it, the errors are what stays.
         self.states = ("done",) if "done" in queue.states else ("error",)
@@ -213,7 +197,6 @@ class Archive(RowMover):
         return {"reason": self._reason, "action_id": action_id}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they go."""
         del session, plan
         return [f"they go into {self.source.queue.name}_archive; restore brings them back"], []
 
@@ -271,33 +254,22 @@ class ArchiveSelection:
 
     complete = True
 
-    def __init__(
-        self,
-        database: Database,
-        session: Session,
-        source: MessageSource,
-        filters: Filters,
-        taken: Taken,
-        cutoff: datetime,
-    ) -> None:
+    def __init__(self, source: MessageSource, of: Choosing, taken: Taken) -> None:
         """UsageError for filters that can mean nothing here."""
-        check_payload(source, filters)
-        filters = replace(source.known(filters), limit=None, keep_newest=None)
+        check_payload(source, of.filters)
+        filters = replace(source.known(of.filters), limit=None, keep_newest=None)
         self._filters, *self._others = filters.each
-        self._database = database
-        self._session = session
+        self._of = of
         self._source = source
         self._taken = taken
-        self._cutoff = cutoff
         self._after = 0
         self._ended = False
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         while self._goes_on():
             look = max(most, _READ_AT_ONCE) if self._narrow else most
-            with self._session.transaction(doing(self._source.queue)) as connection:
-                self._source.begin(connection, self._database)
+            with self._of.session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._of.database)
                 rows = self._fetch(connection, look, most)
             if rows:
                 self._after = rows[-1].archive_id
@@ -327,14 +299,14 @@ class ArchiveSelection:
             n=most,
             after=ScanKey("archive", id=str(self._after)),
             filters=self._filters,
-            moment=self._cutoff,
+            moment=self._of.cutoff,
             error_length=max(wording.TEXT_LENGTH, ERROR_LENGTH + 1),
         )
         conditions = {
-            "by_state": _yes(self._filters.state is not None),
-            "by_action": _yes(self._taken.action is not None),
-            "by_reason": _yes(self._taken.reason is not None),
-            "popped": _yes(self._taken.popped),
+            "by_state": yes_no(self._filters.state is not None),
+            "by_action": yes_no(self._taken.action is not None),
+            "by_reason": yes_no(self._taken.reason is not None),
+            "popped": yes_no(self._taken.popped),
         }
         plain = scope_of(self._source, ask)
         return sql.rows(
@@ -358,9 +330,7 @@ class _Purges:
     action_id: int | None
 
 
-def last_purge(
-    database: Database, session: Session, source: MessageSource, cutoff: datetime
-) -> int | None:
+def last_purge(source: MessageSource, of: Choosing) -> int | None:
     """The last purge of which the archive still has messages: the greatest number of one.
 
     Backwards, a part at a time. It ends early where the audit says that there was none later.
@@ -368,12 +338,12 @@ def last_purge(
     queue, product = source.queue, source.product
     greatest: int | None = None
     before: int | None = None
-    with session.transaction(doing(queue)) as connection:
+    with of.session.transaction(doing(queue)) as connection:
         wanted = audit.EntryFilter(queue.schema, queue.name, "purge")
         newest = next((e.action_id for e in audit.entries(connection, wanted, 1)), None)
     while True:
-        with session.transaction(doing(queue)) as connection:
-            source.begin(connection, database)
+        with of.session.transaction(doing(queue)) as connection:
+            source.begin(connection, of.database)
             found = sql.row(
                 connection,
                 _Purges,
@@ -381,14 +351,10 @@ def last_purge(
                 queue.scope(product),
                 before=before,
                 look=_PURGES_AT_ONCE,
-                moment=cutoff,
+                moment=of.cutoff,
             )
         met = [number for number in (greatest, found.action_id) if number is not None]
         greatest = max(met, default=None)
         if found.looked < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
             return greatest
         before = found.lowest
-
-
-def _yes(condition: object) -> str:
-    return "yes" if condition else "no"

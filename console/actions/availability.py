@@ -73,3 +73,13 @@ def require_verb(queue: Queue, verb: str) -> None:
             f"The queue {queue.name!r} has no verb {verb}.",
             why=f"Its design is {queue.design.name}; that has: {', '.join(queue.verbs)}.",
         )
+
+
+def require_archive(queue: Queue, instead: str = "") -> None:
+    """RefusedError where there is none. `instead`: what can be done without."""
+    if queue.kind is Kind.ADOPTED:
+        raise RefusedError(
+            f"The queue {queue.name!r} was adopted and has no archive.",
+            why="The console creates no tables next to those of other programs.",
+            next_step=instead,
+        )

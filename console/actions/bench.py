@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from console import catalog, processes
+from console import object_names, processes
 from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
 from console.bench import fanout, queues
@@ -80,7 +80,6 @@ class BenchPlan:
         return [Entrant(one, self._queues) for one in found]
 
     def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
-        """In each batch and size."""
         ground, product = fanout.Fanout(self._database, self._queues), self._database.product
         sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
         return [
@@ -97,7 +96,7 @@ class BenchPlan:
         try:
             one = queues.candidate(words, database.product, batch, options)
             queue = self._queues.queue(one, self._load.payload)
-            catalog.check_names(database.product, queue)
+            object_names.check(database.product, queue)
             require_server(database, queue)
         except UsageError as error:
             if not leave_out:
@@ -107,7 +106,6 @@ class BenchPlan:
         return one
 
     def _peers(self, wanted: BenchRequest) -> list[Entrant]:
-        """Other people's queues, in each batch."""
         everything = wanted.peers == ALL
         named = [] if wanted.peers == NONE else wanted.peers.split(",")
         ground = others.Peers(self._database, self._token)
@@ -188,16 +186,12 @@ class BenchTask:
 
 @dataclass(frozen=True)
 class Began:
-    """The rounds begin."""
-
     about: Environment
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A round is over."""
-
     candidate: Candidate
     round: RoundFigures
 

@@ -20,7 +20,7 @@ from console.actions.plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind, Queue
-from console.engines import Database, Session, retry_transient
+from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.monitor.figures import COUNTED, BrokerHealth, health
 from console.monitor.filters import Filters
@@ -62,19 +62,15 @@ def receive(
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """What switching a queue on would do."""
-
     queue: Queue
     health: BrokerHealth
     wants_queue_name: bool
 
     @property
     def needed(self) -> bool:
-        """Whether it is off."""
         return not (self.health.is_receive_enabled and self.health.is_enqueue_enabled)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         if not self.needed:
             return [f"requeue {self.queue.label}: the queue is enabled, there is nothing to do"]
         return [
@@ -86,7 +82,6 @@ class SwitchPlan:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": "requeue",
             "queue": self.queue.name,
@@ -99,7 +94,6 @@ class SwitchPlan:
 
 
 def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
-    """Look whether the queue is on. Changes nothing."""
     _require_broker(queue, "requeue")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
         production = database.production or catalog.is_production(connection)
@@ -133,11 +127,9 @@ class ConversationsPlan:
 
     @property
     def wants_queue_name(self) -> bool:
-        """Whether `y` is not enough."""
         return self.production or self.conversations > MANY_MESSAGES
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         count = f"{self.conversations:,}"
         if self.conversations > COUNTED:
             count = f"more than {COUNTED:,}"
@@ -148,7 +140,6 @@ class ConversationsPlan:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": "release",
             "queue": self.queue.name,
@@ -159,7 +150,6 @@ class ConversationsPlan:
 
     @property
     def subject(self) -> audit.Subject:
-        """For the audit."""
         queue, detail = self.queue, "conversations ended by the other side"
         return audit.Subject(
             "release",
@@ -172,7 +162,6 @@ class ConversationsPlan:
 
 
 def plan_conversations(database: Database, queue: Queue) -> ConversationsPlan:
-    """Count them. Changes nothing."""
     _require_broker(queue, "release")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
         production = database.production or catalog.is_production(connection)
@@ -190,73 +179,48 @@ def end_conversations(
     control: Control | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ledger:
-    """End those that are over, in batches, each its own transaction; how many were."""
-    ending = _Ending(database, planned, batch, control or Control(), progress)
-    return ending.all()
+    """End those that are over, in batches, each its own transaction; how many were.
 
+    How it ended is kept as far as the connection allows.
+    """
+    queue, control = planned.queue, control or Control()
+    doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_over"
+    ledger, outcome = Ledger(), audit.Outcome.STOPPED
+    with database.session(doing) as session:
+        with session.transaction(doing) as connection:
+            record = audit.ActionRecord.begin(connection, planned.subject)
 
-class _Ending:
-    def __init__(
-        self,
-        database: Database,
-        planned: ConversationsPlan,
-        batch: int,
-        control: Control,
-        progress: Callable[[int], None],
-    ) -> None:
-        self._database = database
-        self._planned = planned
-        self._batch = batch
-        self._control = control
-        self._progress = progress
-        self._doing = f"end conversations of {planned.queue.name!r}"
-        self._ledger = Ledger()
+        def once() -> Ledger:
+            with session.transaction(doing) as connection:
+                within = queue.scope(database.product)
+                ended = sql.value(connection, int, statement, within, n=batch)
+                record.batch(connection, counted := Ledger(ended, ended, ended))
+            return counted
 
-    def all(self) -> Ledger:
-        """Every batch; then how it ended is kept, as far as the connection allows."""
-        with self._database.session(self._doing) as session:
-            with session.transaction(self._doing) as connection:
-                record = audit.ActionRecord.begin(connection, self._planned.subject)
-            try:
-                outcome = self._batches(session, record)
-            except ConnectionFailedError as error:
-                record.told(audit.Outcome.FAILED, self._ledger, str(error))
-                raise
-            except (ConsoleError, KeyboardInterrupt) as error:
-                stopped = isinstance(error, KeyboardInterrupt)
-                outcome = audit.Outcome.STOPPED if stopped else audit.Outcome.FAILED
-                self._end(session, record, outcome, str(error) or "interrupted")
-                raise
-            self._end(session, record, outcome, "")
-        return self._ledger
+        def end(outcome: audit.Outcome, problem: str = "") -> None:
+            with session.transaction(doing) as connection:
+                record.end(connection, outcome, problem)
+            record.told(outcome, ledger, problem)
 
-    def _batches(self, session: Session, record: audit.ActionRecord) -> audit.Outcome:
-        while not self._control.stopped:
-            ended = retry_transient(lambda: self._one(session, record))
-            self._ledger += ended
-            self._progress(self._ledger.out)
-            if ended.out < self._batch:
-                return audit.Outcome.DONE
-            self._control.wait(0.0)
-        return audit.Outcome.STOPPED
-
-    def _one(self, session: Session, record: audit.ActionRecord) -> Ledger:
-        queue, product = self._planned.queue, self._database.product
-        within = queue.scope(product)
-        with session.transaction(self._doing) as connection:
-            ended = sql.value(
-                connection, int, f"{queue.design.name}.end_over", within, n=self._batch
-            )
-            ledger = Ledger(ended, ended, ended)
-            record.batch(connection, ledger)
-        return ledger
-
-    def _end(
-        self, session: Session, record: audit.ActionRecord, outcome: audit.Outcome, problem: str
-    ) -> None:
-        with session.transaction(self._doing) as connection:
-            record.end(connection, outcome, problem)
-        record.told(outcome, self._ledger, problem)
+        try:
+            while outcome is not audit.Outcome.DONE and not control.stopped:
+                ended = retry_transient(once)
+                ledger += ended
+                progress(ledger.out)
+                if ended.out < batch:
+                    outcome = audit.Outcome.DONE
+                else:
+                    control.wait(0.0)
+        except ConnectionFailedError as error:
+            record.told(audit.Outcome.FAILED, ledger, str(error))
+            raise
+        except (ConsoleError, KeyboardInterrupt) as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            why = str(error) or "interrupted"
+            end(audit.Outcome.STOPPED if stopped else audit.Outcome.FAILED, why)
+            raise
+        end(outcome)
+    return ledger
 
 
 def _require_broker(queue: Queue, verb: str) -> None:

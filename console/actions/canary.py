@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.actions.rows import Storage, by_storage, rows_of, scope, statement
+from console.actions.rows import Storage, by_storage, rows_of, scope
 from console.catalog import Kind
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
@@ -46,7 +46,6 @@ class Fates:
         return None if self.waiting else CanaryVerdict.PASSED
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {name: list(ids) for name, ids in vars(self).items()}
 
 
@@ -70,13 +69,12 @@ class Followed:
         """These are made ready in this transaction: what is archived later was so after it."""
         self._messages = list(messages)
         if self._source.queue.kind is Kind.INSTALLED:
-            named = statement(self._source, "archive_end")
+            named = self._source.own("archive_end")
             archive_id = sql.value(connection, int, named, scope(self._source, Storage.TABLE))
             self._archive_end = archive_id
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All of the batch."""
         return tuple(message.id or "" for message in self._messages)
 
     def fates(self, connection: Connection) -> Fates:
@@ -106,7 +104,7 @@ class Followed:
         rows = sql.rows(
             connection,
             _Archived,
-            statement(self._source, "archived_after"),
+            self._source.own("archived_after"),
             scope(self._source, Storage.TABLE),
             ids=self._source.product.array(ids),
             archive_id=self._archive_end,

@@ -25,6 +25,7 @@ from console.monitor.activity import (
     Lock,
     Session,
     find_objects,
+    label_of,
     sample_activity,
     writing,
 )
@@ -62,19 +63,15 @@ class EndPlan:
 
     @property
     def prepared(self) -> bool:
-        """Whether it is a transaction without a session."""
         return isinstance(self.session.key, str)
 
     @property
     def label(self) -> str:
-        """How it is called."""
-        return _label(self.session.key)
+        return self.session.label
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         session = self.session
-        who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
-        lines = [f"end {self.label}, which is at the queue {self.queue.label}", f"  {who}"]
+        lines = [f"end {self.label}, which is at the queue {self.queue.label}", f"  {session.who}"]
         state = session.state or "state unknown"
         if session.transaction_seconds is not None:
             state += f", in its transaction for {duration(session.transaction_seconds)}"
@@ -93,11 +90,10 @@ class EndPlan:
                 "  the numbers that it drew stay consumed: the doctor repairs what is left behind"
             )
         if self.blocks:
-            lines.append(f"  blocks {', '.join(_label(key) for key in self.blocks)}")
+            lines.append(f"  blocks {', '.join(label_of(key) for key in self.blocks)}")
         return [*lines, "  everything done in its transaction is rolled back"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -110,8 +106,6 @@ class EndPlan:
 
 @dataclass(frozen=True)
 class EndSessionResult:
-    """What came of it."""
-
     plan: EndPlan
     action_id: int | None
     changed_meanwhile: bool = False
@@ -120,7 +114,6 @@ class EndSessionResult:
     """With all its locks. Else it was terminated, and its rollback goes on."""
 
     def lines(self) -> list[str]:
-        """In words."""
         plan = self.plan
         if self.changed_meanwhile:
             return [f"{plan.label} has changed since the plan: skipped"]
@@ -130,7 +123,6 @@ class EndSessionResult:
         return [f"{plan.label} is terminated{came_back}"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.plan.queue.name,
             "schema": self.plan.queue.schema,
@@ -156,9 +148,8 @@ def holding(database: Database, queue: Queue, older_than_seconds: float = 0.0) -
 
 def who_holds(session: Session, queue: Queue) -> str:
     """A session that holds rows of the queue, and for how long."""
-    named = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
     held = f"holds rows of {queue.label} for {session.held_for}"
-    return f"{_label(session.key)} ({named}) {held}"
+    return f"{session.label} ({session.who}) {held}"
 
 
 def plan(database: Database, queue: Queue, name: str) -> EndPlan:
@@ -190,7 +181,7 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
     holds = activity.held(session, queue, objects)
     if not blocks and (queue.schema, queue.name) not in session.queues:
         raise RefusedError(
-            f"{_label(key).capitalize()} has nothing to do with the queue {queue.name!r}.",
+            f"{label_of(key).capitalize()} has nothing to do with the queue {queue.name!r}.",
             why="It holds no locks on it and blocks no session that works on it.",
             next_step="See which do: dbq-console waits",
         )
@@ -309,10 +300,6 @@ def _wait_until_gone(database: Database, planned: EndPlan, wait_seconds: float) 
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_SECONDS)
-
-
-def _label(key: Key) -> str:
-    return f"prepared transaction {key!r}" if isinstance(key, str) else f"session {key}"
 
 
 def _objects(locks: tuple[Lock, ...]) -> str:

@@ -13,8 +13,9 @@ from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryVerdict, Fates, Followed
-from console.actions.plan import Mover, Plan, require_possible
-from console.actions.rows import Candidates, Resolved
+from console.actions.mover import Candidates, Mover
+from console.actions.plan import Plan, require_possible
+from console.actions.rows import Choosing, Resolved
 from console.audit import ActionRecord, Ledger, Outcome
 from console.engines import Database, Session, patience, retry_transient
 from console.errors import (
@@ -52,7 +53,6 @@ class Pace:
     """So many of them may fail, of 1."""
 
     def __post_init__(self) -> None:
-        """UsageError for what cannot be."""
         if not 1 <= self.batch <= MOST_BATCH:
             raise UsageError(f"A batch is 1 to {MOST_BATCH:,} messages, not {self.batch:,}.")
         if self.rate is not None and self.rate <= 0:
@@ -79,7 +79,6 @@ class Control:
         self._go.clear()
 
     def resume(self) -> None:
-        """Go on."""
         self._go.set()
 
     def stop(self) -> None:
@@ -89,12 +88,10 @@ class Control:
 
     @property
     def stopped(self) -> bool:
-        """Whether it is to stop."""
         return self._stop.is_set()
 
     @property
     def paused(self) -> bool:
-        """Whether it waits."""
         return not self._go.is_set()
 
     def wait(self, seconds: float) -> None:
@@ -105,8 +102,6 @@ class Control:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is."""
-
     planned: int
     ledger: Ledger
     batches: int
@@ -116,8 +111,6 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """How it ended."""
-
     plan: Plan
     action_id: int | None
     outcome: Outcome
@@ -136,7 +129,6 @@ class Result:
         return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": self.plan.verb,
             "queue": self.plan.queue.name,
@@ -158,7 +150,6 @@ class Result:
         return {"verdict": self.verdict, **self.fates.as_json()}
 
     def lines(self) -> list[str]:
-        """In words."""
         ledger = self.ledger
         action = "" if self.action_id is None else f", action {self.action_id}"
         lines = [
@@ -248,7 +239,6 @@ class _Run:
         self._started = time.monotonic()
 
     def nothing(self) -> Result:
-        """There was nothing to do."""
         return self._result(None, Outcome.DONE)
 
     def all(self) -> Result:
@@ -352,9 +342,8 @@ class _Run:
         plan = self._plan
         choice: Candidates = Resolved(plan.targets)
         if not plan.targets:
-            choice = self._mover.choice(
-                self._database, session, plan.filters, plan.states, plan.cutoff
-            )
+            of = Choosing(self._database, session, plan.filters, plan.states, plan.cutoff)
+            choice = self._mover.choice(of)
         left = plan.count
         waiting: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:

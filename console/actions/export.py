@@ -1,8 +1,12 @@
-"""Export: the messages of a queue into a file, a page after the other, at a bounded rate.
+"""Messages that leave: all of a queue into a file, or one shown without its masks.
+
+An export writes a page after the other, at a bounded rate.
 
 What is written lies in FILE.partial, and how far that is in FILE.partial.state, until all is in it.
 The same call again goes on after the last whole page, with the cut-off of the first: a message is
 in the file at most once, and one that changed its state meanwhile may be missing.
+
+Who reads what is masked, or takes payloads away, is in the audit before anybody sees them.
 """
 
 from __future__ import annotations
@@ -21,15 +25,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from console import audit, sql
-from console.actions.reveal import kept_in_the_database
 from console.catalog import Queue
 from console.engines import Database, Session
-from console.errors import ConsoleError, RefusedError, UsageError
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.formats import numbered
 from console.monitor.filters import Filters
 from console.monitor.message import Masks, Message, MessageQuery
-from console.monitor.messages import check, check_payload, doing, looking, run_search
+from console.monitor.messages import check, check_payload, doing, looking, message, run_search
 from console.monitor.scan_query import MessageSource, Search
+from console.rights import Rights
 
 FORMS = (".jsonl", ".csv")
 RATE = 2_000.0
@@ -56,7 +60,6 @@ class ExportRequest:
 
     @property
     def page(self) -> int:
-        """How many messages are read at once."""
         size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
         return max(1, min(_PAGE, size, round(self.rate)))
 
@@ -75,8 +78,6 @@ class ExportRequest:
 
 @dataclass
 class Progress:
-    """How far a file is."""
-
     of: dict[str, object]
     cutoff: str
     """In ISO 8601; nothing that came into its state later is in the file."""
@@ -92,8 +93,6 @@ class Progress:
 
 @dataclass(frozen=True)
 class Exported:
-    """How it ended."""
-
     path: Path
     progress: Progress
     resumed: int
@@ -102,7 +101,6 @@ class Exported:
     """The database's audit could not be written; this machine's own was."""
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         told = asdict(self.progress)
         names = ("messages", "payloads_cut", "complete", "cutoff")
         return {"file": str(self.path), "resumed": self.resumed} | {n: told[n] for n in names}
@@ -144,7 +142,6 @@ def _pages(
     partial: _Partial,
     progress: Progress,
 ) -> Iterator[int]:
-    """Write one after the other; how many messages are in the file after each."""
     parts = source.known(request.filters).each
     cutoff = datetime.fromisoformat(progress.cutoff)
     with_payload = request.payload_bytes is not None
@@ -340,3 +337,71 @@ def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:
 
 def _cell(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """The message without masks, and where it is written that it was shown."""
+
+    message: Message | None
+    """None: it is no longer there in that state."""
+    only_locally: bool
+    """The database's audit could not be written; this machine's own was."""
+
+
+def reveal(
+    database: Database,
+    queue: Queue,
+    key: str,
+    *,
+    rights: Rights,
+    payload_bytes: int | None = None,
+) -> Revealed:
+    """Read the message at `key`, as a page of messages gave it, with nothing hidden.
+
+    RefusedError without the rights of an operator, and where nobody could keep that it was done.
+    """
+    filters = (f"key={key}",)
+    subject = audit.Subject(
+        "reveal", queue.schema, queue.name, database.label, filters=filters, planned=1
+    )
+    if rights < Rights.OPERATOR:
+        error = RefusedError(
+            "Masked values are not shown.",
+            why=f"That needs the right operator; this connection has {rights.word}.",
+            next_step="Use a connection with more rights.",
+        )
+        audit.note(subject, audit.Outcome.REFUSED, detail=str(error))
+        raise error
+    record = kept_in_the_database(database, subject, refused="Masked values are not shown.")
+    found = message(database, queue, key, payload_bytes=payload_bytes)
+    return Revealed(found, record is None)
+
+
+def kept_in_the_database(
+    database: Database, subject: audit.Subject, *, refused: str, ended: bool = True
+) -> audit.ActionRecord | None:
+    """The database's record of it; None where only this machine could keep it, and did.
+
+    `ended`: as done already. RefusedError, which begins with `refused`, where neither keeps it.
+    """
+    doing = f"record in the audit that messages are read ({subject.verb})"
+    outcome = audit.Outcome.DONE if ended else audit.Outcome.RUNNING
+    try:
+        with database.transaction(doing) as connection:
+            record = audit.ActionRecord.begin(connection, subject)
+            if ended:
+                record.end(connection, outcome)
+    except (ConnectionFailedError, BusyError, UsageError):
+        raise
+    except RefusedError as error:
+        if not audit.note(subject, outcome, detail=f"only here: {error.why}"):
+            raise RefusedError(
+                refused,
+                why=f"The audit could not record it: {error.why}",
+                next_step=f"Make sure that {audit.local_file()} can be written.",
+            ) from error
+        return None
+    if ended:
+        audit.note(subject, outcome, action_id=record.action_id)
+    return record

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, catalog, object_names, sql
 from console.actions import shipped
 from console.actions.push import signals_held
 from console.catalog import Kind, Queue
@@ -37,7 +37,6 @@ class UninstallPlan:
 
     @property
     def lost(self) -> int:
-        """How many messages are gone for good afterwards."""
         kept = 0 if self.keep_archive else self.archived
         return self.live + self.claimed + self.finished + kept
 
@@ -52,11 +51,9 @@ class UninstallPlan:
 
     @property
     def wants_with_messages(self) -> bool:
-        """Whether the operator has to say that the messages may go."""
         return self.lost > 0
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         lines = [
             f"uninstall {self.queue.label} (design {self.queue.design.name}) with all its objects",
             f"  {numbered(self.live, 'message')} not popped yet",
@@ -147,7 +144,7 @@ def parts(product: Product, queue: Queue) -> list[str]:
 
 def script(product: Product, queue: Queue) -> str:
     """The whole installation as one script that the engine's own client runs as it is."""
-    catalog.check_names(product, queue)
+    object_names.check(product, queue)
     scripts = ("catalog.lock", "catalog.bootstrap", *parts(product, queue))
     texts = [sql.script(part, product.dialect, queue.scope(product)) for part in scripts]
     texts.append(sql.script("catalog.record", product.dialect, recording_scope(product, queue)))
@@ -158,7 +155,7 @@ def script(product: Product, queue: Queue) -> str:
 def install(database: Database, queue: Queue) -> None:
     """Install the queue. It succeeds whole or leaves nothing; a taken name is a UsageError."""
     product = database.product
-    catalog.check_names(product, queue)
+    object_names.check(product, queue)
     require_server(database, queue)
     subject = audit.Subject.of(database, queue, "install", detail=f"design {queue.design.name}")
     with audit.recorded(database, f"install the queue {queue.name!r}", subject) as act:
@@ -172,7 +169,7 @@ def install(database: Database, queue: Queue) -> None:
 
 def check(database: Database, queue: Queue) -> None:
     """UsageError where it cannot be installed as things stand. Changes nothing."""
-    catalog.check_names(database.product, queue)
+    object_names.check(database.product, queue)
     require_server(database, queue)
     with database.transaction("check which names are taken", read_only=True) as connection:
         refuse_taken_names(connection, queue)
@@ -185,7 +182,6 @@ def lacking(database: Database, of: Design) -> str:
 
 
 def require_server(database: Database, queue: Queue) -> None:
-    """UsageError where the server cannot have such a queue."""
     if why := lacking(database, queue.design):
         raise UsageError(
             f"The design {queue.design.name} cannot be installed in this database.",
@@ -203,7 +199,6 @@ def prepare_catalog(connection: Connection) -> None:
 
 
 def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
-    """What the catalog keeps of the queue."""
     return queue.scope(
         on,
         kind=queue.kind.value,
@@ -215,7 +210,6 @@ def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
 
 
 def record(connection: Connection, queue: Queue) -> None:
-    """Write the queue's line of the catalog."""
     sql.run(connection, "catalog.record", recording_scope(connection, queue))
 
 
@@ -229,7 +223,7 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
                 why=_why_taken(known),
                 next_step="Choose another name, or uninstall that one first.",
             )
-    names = catalog.object_names(product_of(connection), queue)
+    names = object_names.of(product_of(connection), queue)
     taken = catalog.relations(connection, queue.schema, names)
     if taken:
         things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)
@@ -241,7 +235,6 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
 
 
 def require_schema(connection: Connection, schema: str) -> None:
-    """UsageError where the schema is not there."""
     present = sql.value(connection, bool, "catalog.schema_exists", schema=schema)
     if not present:
         raise UsageError(

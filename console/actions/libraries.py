@@ -33,8 +33,6 @@ class LibraryTable:
 
 @dataclass(frozen=True)
 class DiscoveredTable:
-    """A library's table, and what is known of it here."""
-
     of: Design
     table: LibraryTable
     version: str | None
@@ -45,7 +43,6 @@ class DiscoveredTable:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Schema and table."""
         return (self.table.schema, self.table.table)
 
     @property
@@ -65,7 +62,6 @@ class DiscoveredTable:
         return whole + parts
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "preset": self.of.name,
             "library": self.of.library,

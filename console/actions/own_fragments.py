@@ -33,8 +33,6 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Fragment:
-    """One expression or predicate of the file."""
-
     name: str
     """What it is for; of a column that is set: `requeue: column`."""
     type: str
@@ -51,8 +49,6 @@ class _Typed:
 
 @dataclass(frozen=True)
 class StatesRow:
-    """Rows that are in the same states."""
-
     states: str
     """With blanks between them; empty: in none."""
     status: str | None
@@ -146,7 +142,6 @@ def states_met(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
 
 
 def overlap(row: StatesRow) -> str:
-    """Rows that are in several states, in words."""
     states = " and ".join(row.states.split())
     return (
         f"{numbered(row.rows, 'row')} in two states at once, {states}, as that with the id {row.id}"

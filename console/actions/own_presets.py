@@ -29,8 +29,6 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Size:
-    """About how large the table is. None: nothing tells it."""
-
     rows: int | None
     pages: int | None
 
@@ -58,8 +56,6 @@ class Cost:
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of a preset on one table."""
-
     queue: Queue
     size: Size
     fragments: tuple[Fragment, ...]
@@ -73,12 +69,10 @@ class Check:
 
     @property
     def looked(self) -> int:
-        """Rows that were counted."""
         return sum(one.rows for one in self.states or ())
 
     @property
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         met = self.states or ()
         return {
             "schema": self.queue.schema,

@@ -9,12 +9,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
 
 from console import catalog, sql
-from console.actions.canary import Followed
-from console.actions.rows import Candidates, SelectedError
-from console.audit import Ledger, Subject
+from console.actions.mover import Mover
+from console.actions.rows import Choosing, SelectedError
+from console.audit import Subject
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -26,88 +25,10 @@ from console.monitor.sample import ArchivedRow, EstimateRow, QueueSample
 from console.monitor.scan_query import MessageSource
 from console.monitor.snapshot import snapshot
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 MANY_MESSAGES = 1_000
 """An action on more than these wants the queue's name as confirmation."""
 SAMPLE = 3
 _AT_ONCE = 5_000
-
-
-class Mover(Protocol):
-    """One verb on the messages of one queue: everything that differs between such verbs."""
-
-    @property
-    def verb(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """The messages that it takes where the filters name no state."""
-        ...
-
-    @property
-    def allowed(self) -> tuple[str, ...]:
-        """The states that a filter may name."""
-        ...
-
-    @property
-    def wants_name(self) -> bool:
-        """Whether it wants the queue's name however few they are."""
-        ...
-
-    @property
-    def detail(self) -> str:
-        """What the audit keeps besides: a target, a reason."""
-        ...
-
-    @property
-    def aged(self) -> str:
-        """Where, or how, the messages have been for as long as their ages say."""
-        ...
-
-    @property
-    def followed(self) -> Followed | None:
-        """What becomes of the last batch; None: nothing tells it."""
-        ...
-
-    @property
-    def source(self) -> MessageSource:
-        """The queue, and what its ids and payloads are."""
-        ...
-
-    def choice(
-        self,
-        database: Database,
-        session: Session,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> Candidates:
-        """Those that match, for a plan as for what it plans."""
-        ...
-
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        """Of some that match: those that it would leave alone, by the reason."""
-        ...
-
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """What follows, in the design's own terms; and what stands in the way."""
-        ...
-
-    def script(self) -> str:
-        """The statement that would act, as a DBA can read it."""
-        ...
-
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
-        ...
-
-    def stops(self, ledger: Ledger) -> str:
-        """Why nothing more can be done after a batch that ended so; empty: it goes on."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +40,6 @@ class Total:
 
     @property
     def words(self) -> str:
-        """As a figure."""
         return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
 
 
@@ -171,7 +91,6 @@ class Plan:
 
     @property
     def subject(self) -> Subject:
-        """For the audit."""
         return Subject(
             self.verb,
             self.queue.schema,
@@ -213,7 +132,6 @@ class Plan:
         }
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.whose})"
         where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
@@ -292,7 +210,6 @@ class _Count:
         return min(_AT_ONCE, left + self._kept - len(self._newest)) if left else 0
 
     def add(self, chosen: Sequence[Message], left: Mapping[str, list[Message]]) -> None:
-        """Count these too, up to the limit."""
         why_left = {id(message): why for why, some in left.items() for message in some}
         for message in chosen:
             self.matching[message.state] += 1
@@ -343,14 +260,10 @@ def make(
     doing = f"plan {mover.verb} of {queue.name!r}"
     with database.session(doing, read_only=True) as session:
         with session.transaction(doing) as connection:
-            moment = sql.value(
-                connection,
-                datetime,
-                "actions.moment",
-            )
+            moment = sql.value(connection, datetime, "actions.moment")
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
-        choice = mover.choice(database, session, filters, states, moment)
+        choice = mover.choice(Choosing(database, session, filters, states, moment))
         while (wanted := counted.wanted) and (chosen := choice.next(wanted)):
             counted.add(chosen, mover.consider(session, chosen))
             progress(counted.matching.total())
@@ -432,7 +345,6 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
 
 
 def require_possible(plan: Plan) -> None:
-    """RefusedError where something stands in the plan's way."""
     if plan.obstacles:
         raise RefusedError(
             f"{plan.verb} of {plan.queue.name!r} cannot be done as it stands.",

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from console import sql
@@ -97,7 +98,7 @@ def fail(
 def pop(
     database: Database,
     queue: Queue,
-    deliver: Callable[[Sequence[PoppedMessage]], None],
+    deliver: _Deliver,
     *,
     count: int = 1,
     wait_seconds: float = 0.0,
@@ -121,10 +122,12 @@ def pop(
         while delivered < count:
             n = min(BATCH, count - delivered)
             inside = 0.0 if delivered else min(_LONGEST_INSIDE, deadline - time.monotonic())
-            take = _Take(queue, n, consumer, max(0.0, inside))
-            messages = _pop_batch(database, take, deliver)
+            inside = max(0.0, inside)
+            take = partial(pop_many, queue=queue, n=n, consumer=consumer, wait_seconds=inside)
+            messages = _pop_batch(database, queue, take, deliver)
             if messages:
-                finished += _finish(database, queue, messages, finish, error)
+                if finish is not Finish.NOTHING:
+                    finished += sum(_finished(database, queue, messages, finish, error))
                 delivered += len(messages)
             elif delivered or not wait(deadline):
                 break
@@ -171,29 +174,24 @@ def finish_claims(
     return _finished(database, queue, claims, how, error)
 
 
-@dataclass(frozen=True)
-class _Take:
-    """What one batch asks for."""
-
-    queue: Queue
-    n: int
-    consumer: str | None
-    wait_seconds: float
+_Take = Callable[["Connection"], list[PoppedMessage]]
+"""Pops what one batch asks for."""
+_Deliver = Callable[[Sequence[PoppedMessage]], None]
 
 
 def _pop_batch(
-    database: Database, take: _Take, deliver: Callable[[Sequence[PoppedMessage]], None]
+    database: Database, queue: Queue, take: _Take, deliver: _Deliver
 ) -> list[PoppedMessage]:
-    if not take.queue.finishes:
-        return _take(database, take, deliver)
-    messages = _take(database, take, lambda _: None)
+    if not queue.finishes:
+        return _taken(database, queue, take, deliver)
+    messages = _taken(database, queue, take, lambda _: None)
     if messages:
         deliver(messages)
     return messages
 
 
-def _take(
-    database: Database, take: _Take, before_commit: Callable[[Sequence[PoppedMessage]], None]
+def _taken(
+    database: Database, queue: Queue, take: _Take, before_commit: _Deliver
 ) -> list[PoppedMessage]:
     """Pop one batch in one transaction; again where the server undid it before it was delivered."""
     delivering = False
@@ -204,28 +202,21 @@ def _take(
         before_commit(messages)
 
     return retry_transient(
-        lambda: _take_once(database, take, deliver), while_true=lambda: not delivering
+        lambda: _taken_once(database, queue, take, deliver), while_true=lambda: not delivering
     )
 
 
-def _take_once(
-    database: Database, take: _Take, before_commit: Callable[[Sequence[PoppedMessage]], None]
+def _taken_once(
+    database: Database, queue: Queue, take: _Take, before_commit: _Deliver
 ) -> list[PoppedMessage]:
     """A ring gets the numbers back that a rollback has consumed."""
-    queue = take.queue
     messages: list[PoppedMessage] = []
     base = None
     try:
         with database.transaction(f"pop from {queue.name!r}") as connection:
             # Which numbers a ring's pop has consumed is only known from its answer.
             with signals_held() if _is_ring(queue) else nullcontext():
-                messages = pop_many(
-                    connection,
-                    queue,
-                    take.n,
-                    take.consumer,
-                    wait_seconds=take.wait_seconds,
-                )
+                messages = take(connection)
                 if messages:
                     base = ring_base(connection, queue)
             if messages:
@@ -274,15 +265,6 @@ def give_back(
     with signals_held(), database.transaction(giving) as connection:
         scope = queue.scope(database.product)
         sql.values(connection, int, f"{queue.design.name}.give_back", scope, base=base, ids=ids)
-
-
-def _finish(
-    database: Database, queue: Queue, messages: Sequence[PoppedMessage], how: Finish, error: str
-) -> int:
-    """Finish the whole batch in one transaction; how many of the claims were still ours."""
-    if how is Finish.NOTHING:
-        return 0
-    return sum(_finished(database, queue, messages, how, error))
 
 
 def _finished(

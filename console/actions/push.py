@@ -73,7 +73,6 @@ class With:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What it says, by the command line's names."""
         due = self.due_in_seconds is not None or self.due_at is not None
         there = {"due": due, "title": self.title is not None, "id": self.id is not None}
         return tuple(name for name, is_there in there.items() if is_there)
@@ -93,7 +92,6 @@ class With:
                 )
 
     def values(self, product: Product, queue: Queue) -> dict[str, object]:
-        """What is bound, for the queue's design."""
         takes = queue.design.push_takes
         values: dict[str, object] = {}
         if "due" in takes:

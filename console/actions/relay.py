@@ -38,8 +38,6 @@ def retry_while_busy(once: Callable[[], Done]) -> Done:
 
 @dataclass(frozen=True)
 class Blocker:
-    """A transaction that a relay has to wait for."""
-
     pid: int | None
     user_name: str | None
     application_name: str | None
@@ -80,8 +78,6 @@ class Measure:
 
 @dataclass(frozen=True)
 class RelayPlan:
-    """What a relay would do."""
-
     queue: Queue
     measure: Measure
     new_size: int
@@ -93,7 +89,6 @@ class RelayPlan:
         return max(0, self.measure.live - self.new_size)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         now = self.measure
         start = max(now.next_push, now.next_pop)
         lines = [
@@ -115,8 +110,6 @@ class RelayPlan:
 
 @dataclass(frozen=True)
 class Relaid:
-    """What a relay did."""
-
     size_before: int
     size_after: int
     live: int
@@ -124,7 +117,6 @@ class Relaid:
     next_push: int
 
     def lines(self, queue: Queue) -> list[str]:
-        """In words."""
         live = numbered(self.live, "live message")
         numbers = f", numbers {self.base:,} to {self.next_push - 1:,}" if self.live else ""
         return [

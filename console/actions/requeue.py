@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import Followed
+from console.actions.mover import RowMover
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import (
     Held,
     Moved,
-    RowMover,
     Storage,
     by_storage,
     scope,
-    statement,
 )
 from console.audit import Ledger
 from console.catalog import Kind
@@ -61,7 +60,6 @@ class TargetState:
 
     @property
     def count(self) -> str:
-        """How many are ready, in words."""
         return _counted(self.ready - (self.voids or 0))
 
     def needs(self, count: int) -> tuple[list[str], list[str]]:
@@ -85,7 +83,7 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
     if not source.queue.design.library:
         return []
     with session.transaction("look for the library's own function") as connection:
-        rule = statement(source, "rule")
+        rule = source.own("rule")
         problem: str | None = sql.value(
             connection, str | None, rule, source.queue.scope(source.product)
         )
@@ -93,9 +91,8 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
 
 
 def standing(connection: Connection, source: MessageSource) -> TargetState:
-    """How the queue stands now."""
     within = scope(source, Storage.TABLE)
-    return sql.row(connection, TargetState, statement(source, "standing"), within)
+    return sql.row(connection, TargetState, source.own("standing"), within)
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,6 @@ class Release(RowMover):
         force: bool = False,
         unknown: bool = False,
     ) -> None:
-        """UsageError where the queue has no claims."""
         queue = source.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
@@ -190,7 +186,6 @@ class Release(RowMover):
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """What becomes of the claims, and who the living are."""
         library = self.source.queue.design.library
         lines = [
             "they can be popped again; a consumer still working on one can no longer finish it"
@@ -212,7 +207,6 @@ class Release(RowMover):
         return lines, against_the_rule(session, self.source)
 
     def _living(self, session: Session) -> list[str]:
-        """Who and where they are."""
         if not self._alive:
             return []
         with session.transaction("read the owners of claims") as connection:
@@ -282,7 +276,7 @@ class Requeue(RowMover):
             rows = sql.rows(
                 connection,
                 _KeptBack,
-                statement(self.source, "kept_back"),
+                self.source.own("kept_back"),
                 self.source.queue.scope(self.source.product),
                 keys=self.source.product.array([message.id or "" for message in chosen]),
             )
@@ -294,7 +288,6 @@ class Requeue(RowMover):
         return left
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where in the order they come."""
         del plan
         queue = self.source.queue
         if queue.design.library:
@@ -367,7 +360,6 @@ class RequeueTo(RowMover):
         return left
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they come there, and whether there is room."""
         target = self._to.queue
         with session.transaction("read the other queue") as connection:
             self._to.pass_gate(connection)
@@ -410,7 +402,7 @@ class RequeueTo(RowMover):
                 rows = sql.rows(
                     connection,
                     _Weighed,
-                    statement(self.source, "weigh"),
+                    self.source.own("weigh"),
                     self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )
@@ -428,10 +420,9 @@ class RequeueTo(RowMover):
         return {row.id: told_of[row.too_long] for row in rows if row.too_long in told_of}
 
     def script(self) -> str:
-        """The statement as it runs on each batch."""
         ring = self.source.queue.design.flow is Flow.NUMBERS
         within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
-        return sql.script(self._statement, self.source.product.dialect, within)
+        return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
 
     def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
         del action_id
@@ -444,7 +435,7 @@ class RequeueTo(RowMover):
             moved = sql.row(
                 connection,
                 Moved,
-                self._statement,
+                self.source.own(self.statement),
                 self._scope(held.storage),
                 places=self.source.product.array(places),
             )

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 
 from console import sql
 from console.actions.availability import require_verb
+from console.actions.mover import Candidates, RowMover
 from console.actions.plan import Plan
-from console.actions.rows import Candidates, RowMover, Storage, scope, statement
-from console.engines import Database, Session
+from console.actions.rows import Choosing, Storage, scope
+from console.engines import Session
 from console.errors import UsageError
 from console.formats import duration, numbered
-from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 
@@ -41,26 +41,19 @@ class Reschedule(RowMover):
         self._earlier = 0
         """How many of those that are chosen were due before."""
 
-    def choice(
-        self,
-        database: Database,
-        session: Session,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> Candidates:
+    def choice(self, of: Choosing) -> Candidates:
         """Where the queue's messages lie. A whole second, which every type of a column keeps."""
-        filters.without(self.verb, keep_newest="It is for actions that remove messages.")
+        of.filters.without(self.verb, keep_newest="It is for actions that remove messages.")
         if self._in_seconds is not None:
             try:
-                self._due = cutoff + timedelta(seconds=self._in_seconds)
+                self._due = of.cutoff + timedelta(seconds=self._in_seconds)
             except OverflowError:
                 raise UsageError("That is beyond the year 9999.") from None
         if self._due is not None and self._due.microsecond:
             self._due = self._due.replace(microsecond=0) + timedelta(seconds=1)
         self.detail = f"to {self._due:%Y-%m-%d %H:%M:%S} UTC"
         self._earlier = 0
-        return super().choice(database, session, filters, states, cutoff)
+        return super().choice(of)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves alone what is due then anyway: what was moved ahead of the search is met again."""
@@ -72,14 +65,13 @@ class Reschedule(RowMover):
         return {THE_SAME: same} if same else {}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """When they are popped, behind how many others."""
         doing = f"count what is due in {self.source.queue.name!r}"
         with session.transaction(doing) as connection:
             self.source.pass_gate(connection)
             before = sql.value(
                 connection,
                 int,
-                statement(self.source, "due_before"),
+                self.source.own("due_before"),
                 scope(self.source, Storage.TABLE),
                 **self.bound(0),
             )
@@ -95,6 +87,5 @@ class Reschedule(RowMover):
         ], []
 
     def bound(self, action_id: int) -> dict[str, object]:
-        """The new due time."""
         del action_id
         return {"due_time": self._due}

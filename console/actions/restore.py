@@ -15,22 +15,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
-from console.actions.availability import require_verb
+from console.actions.availability import require_archive, require_verb
+from console.actions.mover import Candidates, Mover
 from console.actions.plan import Plan
 from console.actions.requeue import standing
-from console.actions.rows import Candidates, Moved, Storage, scope, statement
+from console.actions.rows import Choosing, Moved, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
-from console.engines import Database, Session
-from console.errors import RefusedError, UsageError
-from console.monitor.filters import Filters
+from console.engines import Session
+from console.errors import UsageError
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 
@@ -43,8 +42,6 @@ ID_TAKEN = "its id was taken meanwhile"
 
 
 class _Way(IntEnum):
-    """How a message comes back."""
-
     NEW_ID = 0
     OWN_ID = 1
     PUSHED = 2
@@ -63,21 +60,18 @@ class _Nobody:
     complete = True
 
     def next(self, most: int) -> list[Message]:
-        """None."""
         del most
         return []
 
 
-class Restore:
+class Restore(Mover):
     """Without filters, action or reason: all that the last purge took and the archive still has."""
 
     verb = "restore"
     states: tuple[str, ...] = ("ready", "scheduled", "claimed", "error", "done")
     """Those in which they came into the archive."""
     allowed = states
-    wants_name = False
     aged = "in the archive"
-    followed = None
 
     def __init__(
         self,
@@ -97,50 +91,32 @@ class Restore:
                 "table into it.",
             )
         require_verb(queue, self.verb)
-        if queue.kind is Kind.ADOPTED:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-            )
+        require_archive(queue)
         if popped and action is not None:
             raise UsageError(
                 "Popped messages belong to no action.",
                 next_step="Name the action or popped messages, not both.",
             )
-        self._source = source
         self._taken = Taken(action, reason, popped)
-        self.detail = _words(self._taken)
+        super().__init__(source, _words(self._taken))
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
         self._ways = bytearray()
         """The way of each that matches, in order: a byte a message, as there may be many."""
 
-    @property
-    def source(self) -> MessageSource:
-        """The queue, and what its ids and payloads are."""
-        return self._source
-
-    def choice(
-        self,
-        database: Database,
-        session: Session,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> Candidates:
+    def choice(self, of: Choosing) -> Candidates:
         """The archive's rows, in the order in which they came into it."""
-        del states
         self._ways.clear()
         taken = self._taken
-        if taken == Taken() and not filters.narrowing and filters.state is None:
-            action = last_purge(database, session, self._source, cutoff)
+        if taken == Taken() and not of.filters.narrowing and of.filters.state is None:
+            action = last_purge(self.source, of)
             if action is None:
                 self.detail = "the archive has nothing from a purge"
                 return _Nobody()
             taken = Taken(action)
             self.detail = f"{_words(taken)}, the last purge"
-        return ArchiveSelection(database, session, self._source, filters, taken, cutoff)
+        return ArchiveSelection(self.source, of, taken)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves alone what is over the limit that the queue has now."""
@@ -170,7 +146,6 @@ class Restore:
         return f"over the queue's limit of {self._limit} bytes"
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Which come back with their id, and where in the order the others come."""
         ways = Counter(self._ways[: plan.count])
         lines: list[str] = []
         obstacles: list[str] = []
@@ -181,12 +156,12 @@ class Restore:
             lines.append("those that were claimed come back as errors")
         if pushed:
             with session.transaction("read the queue") as connection:
-                self._source.pass_gate(connection)
-                now = standing(connection, self._source)
+                self.source.pass_gate(connection)
+                now = standing(connection, self.source)
             lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
             needs, obstacles = now.needs(pushed)
             lines += needs
-            if names := ", ".join(one.name for one in self._source.queue.subscribers):
+            if names := ", ".join(one.name for one in self.source.queue.subscribers):
                 lines.append(f"every subscriber gets them, also one that had them before: {names}")
         if self._taken.popped:
             lines.append("they were delivered once before: consumers get them again")
@@ -194,7 +169,7 @@ class Restore:
 
     def _place(self, ready: str) -> str:
         """Where a push puts them, in the design's own terms."""
-        order = self._source.queue.design.order_with(self._source.queue.options)
+        order = self.source.queue.design.order_with(self.source.queue.options)
         if order is Order.LIFO:
             return f"runs next, before {ready} older messages"
         if order is Order.DUE:
@@ -204,17 +179,15 @@ class Restore:
         return f"goes behind {ready} messages"
 
     def script(self) -> str:
-        """The statement that puts most of them back."""
         if self._keeps:
-            name, within = "put_back", scope(self._source, Storage.TABLE, ids="kept")
+            name, within = "put_back", scope(self.source, Storage.TABLE, ids="kept")
         else:
-            name, within = "push_back", scope(self._source, Storage.TABLE)
-        return sql.script(statement(self._source, name), self._source.product.dialect, within)
+            name, within = "push_back", scope(self.source, Storage.TABLE)
+        return sql.script(self.source.own(name), self.source.product.dialect, within)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
         del action_id
-        self._source.pass_gate(connection)
+        self.source.pass_gate(connection)
         rows = self._rows(connection, chosen, lock="yes")
         held = [message for message in chosen if message.key in rows]
         fit = [message for message in held if not rows[message.key].too_long]
@@ -264,9 +237,9 @@ class Restore:
         rows = sql.rows(
             connection,
             _Held,
-            statement(self._source, "hold_archived"),
-            scope(self._source, self._storage, lock=lock, rows=kept),
-            keys=self._source.product.array([message.key for message in chosen]),
+            self.source.own("hold_archived"),
+            scope(self.source, self._storage, lock=lock, rows=kept),
+            keys=self.source.product.array([message.key for message in chosen]),
         )
         return {str(row.archive_id): row for row in rows}
 
@@ -276,9 +249,9 @@ class Restore:
         return sql.row(
             connection,
             Moved,
-            statement(self._source, name),
-            scope(self._source, self._storage, **conditions),
-            keys=self._source.product.array([message.key for message in messages]),
+            self.source.own(name),
+            scope(self.source, self._storage, **conditions),
+            keys=self.source.product.array([message.key for message in messages]),
         )
 
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from console import sql
-from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.designs import Flow, Order
 from console.engines import Database, Session
@@ -30,16 +29,11 @@ from console.monitor.scan_query import MessageSource, Search
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.actions.canary import Followed
-    from console.actions.plan import Plan
-
 CHANGED = "popped, changed or in other hands meanwhile"
 """Why a message was skipped."""
 
 
 class Storage(StrEnum):
-    """Where a queue's rows lie."""
-
     TABLE = "table"
     SLOTS = "slots"
     """A ring's: emptied, never deleted."""
@@ -86,7 +80,6 @@ class Held:
 
 
 def storage_of(queue: Queue, message: Message) -> Storage:
-    """Where the message lies."""
     if queue.design.flow is not Flow.NUMBERS:
         return Storage.TABLE
     return Storage.IN_HAND if message.number is None else Storage.SLOTS
@@ -110,11 +103,6 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
         **conditions,
     }
     return sql.Scope(values, options, roles)
-
-
-def statement(source: MessageSource, name: str) -> str:
-    """One of actions.sql, or what the design has of that name in its own file."""
-    return source.own(name)
 
 
 def hold(
@@ -159,7 +147,7 @@ def rows_of(
     return sql.rows(
         connection,
         HeldRow,
-        statement(source, "hold"),
+        source.own("hold"),
         scope(source, storage, lock=lock, hashed=hashed),
         keys=source.product.array([key_of(source.queue, storage, message) for message in messages]),
         due=source.product.array([due_of(message) for message in messages]),
@@ -181,7 +169,6 @@ def _is_still(row: HeldRow, message: Message) -> bool:
 def by_storage(
     queue: Queue, chosen: Sequence[Message]
 ) -> Iterator[tuple[Storage, Sequence[Message]]]:
-    """The messages of each storage."""
     found: Mapping[Storage, list[Message]] = defaultdict(list)
     for message in chosen:
         found[storage_of(queue, message)].append(message)
@@ -201,19 +188,6 @@ def due_of(message: Message) -> str:
     """The first half of the key in a queue by due time, as the server wrote it."""
     place = message.key.split(",", 2)
     return place[1] if len(place) == 3 else ""
-
-
-class Candidates(Protocol):
-    """The messages that an action is for, in the order in which it takes them."""
-
-    @property
-    def complete(self) -> bool:
-        """False: the search was cut short, and there may be more."""
-        ...
-
-    def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
-        ...
 
 
 class SelectedError(NamedTuple):
@@ -240,23 +214,26 @@ class Resolved:
         self._left = iter(targets)
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         return [target.message for target in islice(self._left, most)]
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """By what an action's messages are chosen, for its plan as for what it plans."""
+
+    database: Database
+    session: Session
+    filters: Filters
+    states: Sequence[str]
+    cutoff: datetime
 
 
 class Selection:
     """The messages of some states that match, oldest first. In the hands of one thread."""
 
-    def __init__(
-        self,
-        database: Database,
-        session: Session,
-        source: MessageSource,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> None:
+    def __init__(self, source: MessageSource, of: Choosing) -> None:
         """UsageError for filters that can mean nothing in one of the states."""
+        filters, states = of.filters, of.states
         if filters.keep_newest is not None and len(states) > 1:
             raise UsageError(
                 "keep-newest needs one state.",
@@ -268,8 +245,7 @@ class Selection:
                 "keep-newest does not go with several ids.",
                 why="They are taken one id after another, whatever their ages.",
             )
-        self._database = database
-        self._session = session
+        self._of = of
         self._source = source
         bare = replace(filters, limit=None, keep_newest=None)
         for state in states:
@@ -278,7 +254,6 @@ class Selection:
         self._left = [replace(one, state=state) for state in states for one in each]
         """What is still to be read: each state by itself, and in it each id."""
         check_payload(source, bare)
-        self._cutoff = cutoff
         self._after: str | None = None
         self._met: set[str | None] = set()
         self._beyond = 0
@@ -288,10 +263,9 @@ class Selection:
         self._bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         while self._left and self._within_bounds():
             limit = most + self._beyond
-            wanted = MessageQuery(self._left[0], limit, oldest_first=True, moment=self._cutoff)
+            wanted = MessageQuery(self._left[0], limit, oldest_first=True, moment=self._of.cutoff)
             search = Search(self._source, wanted, self._after)
             self._run(search)
             self._bound.rows += search.read
@@ -334,105 +308,6 @@ class Selection:
 
     def _run(self, search: Search) -> None:
         while not search.ended:
-            with self._session.transaction(doing(self._source.queue)) as connection:
-                self._source.begin(connection, self._database)
+            with self._of.session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._of.database)
                 search.step(connection)
-
-
-class RowMover:
-    """A verb that does the same to every row that it holds: one statement of actions.sql."""
-
-    verb = ""
-    states: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
-    wants_name = False
-    aged = "in that state"
-    statement = ""
-    """Its name in actions.sql."""
-    followed: Followed | None = None
-    """What becomes of a batch; None: nothing tells it."""
-
-    def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
-        """`conditions` are what the statement's `-- when` asks for besides queue and storage."""
-        self._source = source
-        self._conditions = {"verb": self.verb, **conditions}
-        self.detail = ", ".join(filter(None, (source.queue.whose.removeprefix(", "), detail)))
-        self.states = tuple(state for state in self.states if state in source.queue.states)
-        self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
-
-    @property
-    def source(self) -> MessageSource:
-        """The queue, and what its ids and payloads are."""
-        return self._source
-
-    def choice(
-        self,
-        database: Database,
-        session: Session,
-        filters: Filters,
-        states: Sequence[str],
-        cutoff: datetime,
-    ) -> Candidates:
-        """Where the queue's messages lie, oldest first."""
-        return Selection(database, session, self._source, filters, states, cutoff)
-
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        """Leaves none alone."""
-        del session, chosen
-        return {}
-
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Nothing that would not be known."""
-        del session, plan
-        return [], []
-
-    def bound(self, action_id: int) -> dict[str, object]:
-        """What the statement binds besides the rows."""
-        del action_id
-        return {}
-
-    def script(self) -> str:
-        """The statement as it runs on each batch, for the storage that most rows lie on."""
-        ring = self._source.queue.design.flow is Flow.NUMBERS
-        storage = Storage.TABLE
-        if ring:
-            storage = Storage.SLOTS if "ready" in self.states else Storage.IN_HAND
-        within = scope(self._source, storage, **self._conditions)
-        return sql.script(self._statement, self._source.product.dialect, within)
-
-    @property
-    def _statement(self) -> str:
-        return statement(self._source, self.statement)
-
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
-        self._source.pass_gate(connection)
-        held, skipped = hold(connection, self._source, chosen)
-        ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
-        if self.followed is not None and self.followed.wanted:
-            ids = {id_ for some in held for id_ in some.ids}
-            self.followed.begin(connection, [one for one in chosen if one.id in ids])
-        for some in held:
-            ledger += self._move(connection, some, action_id)
-        return ledger
-
-    def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
-        moved = sql.row(
-            connection,
-            Moved,
-            self._statement,
-            scope(self._source, held.storage, **self._conditions),
-            places=self._source.product.array(list(held.places)),
-            state=held.state,
-            **self.bound(action_id),
-        )
-        # A library's own rule may leave some where they are.
-        stayed = len(held.places) - moved.taken_out
-        why = self._source.queue.design.stays
-        failed = {why: stayed} if stayed > 0 and why else {}
-        return Ledger(len(held.places), moved.taken_out, moved.put_in, failed=failed)
-
-    def stops(self, ledger: Ledger) -> str:
-        """Goes on whatever comes."""
-        del ledger
-        return ""

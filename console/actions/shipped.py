@@ -14,8 +14,6 @@ from console.engines import Product
 
 @dataclass(frozen=True)
 class Routine:
-    """One function or procedure."""
-
     name: str
     signature: str
     """Another one means that callers see another function; empty where that can be altered."""
@@ -25,8 +23,6 @@ class Routine:
 
 @dataclass(frozen=True)
 class ShippedColumn:
-    """One column of a table."""
-
     table: str
     name: str
     definition: str
@@ -42,7 +38,6 @@ class ShippedColumn:
 
     @property
     def statement(self) -> str:
-        """Adds it."""
         return f"ALTER TABLE {self.place} ADD {self.name} {self.definition}"
 
 
@@ -78,7 +73,6 @@ _CATALOG_WORDS = {"timestamptz": "timestamp with time zone", "int8": "bigint"}
 
 
 def code(product: Product, queue: Queue) -> list[Routine]:
-    """All functions (procedures) of the queue."""
     if queue.kind is not Kind.INSTALLED:
         return []
     texts = _batches(product, queue, lambda _, of: code_scripts(of))
@@ -110,7 +104,6 @@ def body_of(settings: Sequence[str], body: str) -> str:
 
 
 def columns(product: Product, queue: Queue) -> list[ShippedColumn]:
-    """All columns of the queue's tables."""
     return _columns(_batches(product, queue, _table_scripts))
 
 
@@ -139,7 +132,6 @@ def added_sequences(product: Product, queue: Queue) -> list[str]:
 
 
 def catalog_columns(product: Product) -> list[ShippedColumn]:
-    """All columns of the console's own tables."""
     return _columns(sql.batches("catalog.bootstrap", product.dialect))
 
 
@@ -191,7 +183,6 @@ def _unquoted(name: str) -> str:
 
 
 def _arguments(text: str) -> str:
-    """As PostgreSQL writes them."""
     return ", ".join(_typed(argument) for argument in text.split(",") if argument.strip())
 
 

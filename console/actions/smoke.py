@@ -1,21 +1,29 @@
 """Prove a design on the server at hand: a scratch queue, real concurrency, all checked."""
 
 import secrets
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from console.actions.execute import Control
 from console.actions.install import scratch_queue
 from console.actions.pop import PoppedMessage, complete, pop_many
-from console.actions.push import Payload, push, push_many
+from console.actions.push import push, push_many
+from console.actions.smoke_result import (
+    SmokeProgress,
+    SmokeResult,
+    StoppedError,
+    Tell,
+    latency_of,
+    number_of,
+    payload_of,
+    together,
+)
 from console.bench.call_log import CallLog, Calls, Latency
 from console.bench.load_blocking import LostError, consume, produce
 from console.bench.message import DAMAGED, NO_HEAD, codes_and_times, head
@@ -27,11 +35,9 @@ from console.designs.model import Pop
 from console.designs.model import judge as judge_pops
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
-from console.formats import numbered
 
 PREFIX = "dbq_smoke_"
 """Of a scratch queue's name: one that is left behind by a kill can be told and uninstalled."""
-
 _PRODUCERS = 3
 _CONSUMERS = 3
 _MOST_CONSUMERS = 6
@@ -40,68 +46,11 @@ _MESSAGES_EACH = 100
 _SEQUENTIAL = 40
 """Of producer 0, by itself; the others' are numbered behind them."""
 _SMALLEST_PAYLOAD = 8
-_MOST_DIGITS = 9
 _SMALLEST_RING = _SEQUENTIAL
 LARGEST_RING = 100
 _STALLED_SECONDS = 60.0
 """Without one more message pushed or popped it ends; a busy server may take as long as it needs."""
 _TELL_SECONDS = 0.1
-NOT_YET = Latency(0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True)
-class SmokeResult:
-    """What a smoke test saw. Everything but `messages` and the latencies should be 0."""
-
-    queue: str
-    design: str
-    order: str
-    messages: int
-    lost: int
-    doubled: int
-    damaged: int
-    out_of_order: int
-    unfinished: int
-    push_ms: Latency
-    pop_ms: Latency
-    errors: tuple[str, ...] = ()
-    subscribers: tuple[str, ...] = ()
-    """Each of whom had to get every message; what went wrong for each is counted together."""
-
-    @property
-    def ok(self) -> bool:
-        """Every message once, intact, in the promised order, and no call failed."""
-        bad = (self.lost, self.doubled, self.damaged, self.out_of_order, self.unfinished)
-        return not any(bad) and not self.errors
-
-
-@dataclass(frozen=True)
-class SmokeProgress:
-    """How far a smoke test is; where there are subscribers, the slowest of them."""
-
-    pushed: int
-    popped: int
-    total: int
-    seconds: float
-    """Since it began."""
-    push_ms: Latency
-    pop_ms: Latency
-    """Of the calls so far that were measured."""
-
-
-Tell = Callable[[SmokeProgress], None]
-
-
-class StoppedError(ConsoleError):
-    """The operator stopped the test: nothing was judged, and nothing is left of it."""
-
-    def __init__(self, pushed: int) -> None:
-        super().__init__(
-            "The smoke test was stopped.",
-            why=f"{numbered(pushed, 'message')} had been pushed. Nothing was judged, and nothing "
-            "is left "
-            "behind.",
-        )
 
 
 def smoke_queue(
@@ -122,7 +71,6 @@ def smoke_queue(
 
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
-    """Smoke-test a design with its default options."""
     return _smoke(database, schema, of, {}, of.name, Control(), lambda _: None)
 
 
@@ -157,44 +105,6 @@ def smoke_scratch(
     run.concurrent()
     found = [judged(scratch, name, run.call_log(one), one.ids) for one in run.pops]
     return together(found, [subscriber.name for subscriber in scratch.subscribers])
-
-
-def together(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
-    """The results of each subscriber as one, whose errors say who lacks what."""
-    first = found[0]
-    if not subscribers:
-        return first
-    errors = dict.fromkeys(error for one in found for error in one.errors)
-    bad = ("lost", "doubled", "damaged", "out_of_order", "unfinished")
-    for subscriber, one in zip(subscribers, found, strict=True):
-        told = [f"{getattr(one, name)} {name.replace('_', ' ')}" for name in bad]
-        if any(getattr(one, name) for name in bad):
-            errors[f"{subscriber}: {', '.join(words for words in told if words[:2] != '0 ')}"] = (
-                None
-            )
-    counts = {name: sum(getattr(one, name) for one in found) for name in bad}
-    return replace(first, **counts, errors=tuple(errors), subscribers=tuple(subscribers))
-
-
-def payload_of(number: int, queue: Queue) -> Payload:
-    """A payload that says which message it is, with what databases like to damage where it fits."""
-    limit = queue.options["max_bytes"]
-    roomy = limit == "unlimited" or int(limit) >= 64
-    kind = queue.options["payload"]
-    if kind == "bytes":
-        return str(number).encode() + (b"\x00\xff '\\" if roomy else b"")
-    if kind == "json":
-        return f'{{"n": {number}, "x": 12345678901234567890.0123456789}}' if roomy else str(number)
-    return f"{number} 'mä\\ 日本 🂡 \t  " if roomy else str(number)
-
-
-def number_of(payload: Payload, queue: Queue) -> int:
-    """The message's number if its payload is exactly one that is pushed, else -1."""
-    text = payload.decode("latin-1") if isinstance(payload, bytes) else payload
-    digits = text.removeprefix('{"n": ')
-    end = next((i for i, sign in enumerate(digits) if not sign.isdecimal()), len(digits))
-    number = int(digits[:end]) if 0 < end < _MOST_DIGITS else -1
-    return number if number >= 0 and payload == payload_of(number, queue) else -1
 
 
 @dataclass(frozen=True)
@@ -240,24 +150,20 @@ class _Pops:
         self.ids: list[str] = []
         """Of the concurrent part, in the order of the pops where the queue is strict."""
         self.counters = SharedCounters(None, 2)
-        self.alone = _side(queue, self.counters, produces=False, first=0, clients=1, place=0)
-        self.concurrent = _side(
-            queue,
-            self.counters,
-            produces=False,
-            first=1,
-            clients=consumers,
-            place=1,
-            messages=_expected(),
+        alone = WorkerTask(produces=False, first=0, clients=1, place=0)
+        self.alone = _side(queue, self.counters, alone)
+        together = WorkerTask(
+            produces=False, first=1, clients=consumers, place=1, messages=_expected()
         )
+        self.concurrent = _side(queue, self.counters, together)
 
 
-def _side(queue: Queue, counters: SharedCounters, **task: Any) -> WorkerRound:
+def _side(queue: Queue, counters: SharedCounters, task: WorkerTask) -> WorkerRound:
     def go() -> Times:
         return Times(0, 0, 0, sys.maxsize)  # until all are through, or `_look_on` ends it
 
     messages = _Messages(queue)
-    return WorkerRound(WorkerTask(**task), counters, go, messages=messages, errors_endured=1)
+    return WorkerRound(task, counters, go, messages=messages, errors_endured=1)
 
 
 class _SmokeRound:
@@ -272,18 +178,12 @@ class _SmokeRound:
         self._began = self._moved_at = time.monotonic()
         self._moved = 0
         self._counters = SharedCounters(None, 2)
-        self._pushes_alone = _side(
-            queue, self._counters, produces=True, first=0, clients=1, place=0
+        alone = WorkerTask(produces=True, first=0, clients=1, place=0)
+        self._pushes_alone = _side(queue, self._counters, alone)
+        together = WorkerTask(
+            produces=True, first=1, clients=_PRODUCERS, place=1, messages=_MESSAGES_EACH
         )
-        self._pushes = _side(
-            queue,
-            self._counters,
-            produces=True,
-            first=1,
-            clients=_PRODUCERS,
-            place=1,
-            messages=_MESSAGES_EACH,
-        )
+        self._pushes = _side(queue, self._counters, together)
         each = min(_CONSUMERS, max(1, _MOST_CONSUMERS // len(queue.views)))
         self.pops = [_Pops(view, each) for view in queue.views]
         for one in self.pops:
@@ -381,11 +281,9 @@ class _Client:
 
     @property
     def queue(self) -> Queue:
-        """As it has it."""
         return self.run.queue if self.pops is None else self.pops.queue
 
     def push(self, payloads: Sequence[bytes]) -> int:
-        """As any producer does."""
         queue = self.queue
         given = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
         with self._answered("push to the scratch queue") as connection:
@@ -393,7 +291,6 @@ class _Client:
         return sum(id_ is not None for id_ in ids)
 
     def pop(self, n: int) -> Sequence[PoppedMessage]:
-        """As any consumer does."""
         with self._answered("pop from the scratch queue") as connection:
             popped = pop_many(connection, self.queue, n, f"smoke {self.number}")
             # A strict queue holds its lock until the commit: noted here, the order is exact.
@@ -403,7 +300,6 @@ class _Client:
         return popped
 
     def finish(self, popped: Sequence[PoppedMessage]) -> tuple[Sequence[bytes], int]:
-        """All at once."""
         missed, queue = 0, self.queue
         if queue.finishes and popped:
             with self._answered("complete messages of the scratch queue") as connection:
@@ -477,11 +373,3 @@ def _overtaken(numbers: Iterable[int]) -> int:
 def _of_concurrent(calls: Calls) -> Latency:
     took = zip(calls.took_us, calls.client, strict=True)
     return latency_of([us for us, client in took if client])
-
-
-def latency_of(microseconds: Sequence[int]) -> Latency:
-    """In Python alone: in the midst of a library's own code an interrupt could be lost."""
-    if len(microseconds) < 2:
-        return NOT_YET
-    cuts = statistics.quantiles(microseconds, n=100, method="inclusive")
-    return Latency(*(round(cuts[at - 1] / 1000, 3) for at in (50, 95, 99)))

@@ -18,7 +18,7 @@ from console import decisions
 from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_held
-from console.actions.smoke import (
+from console.actions.smoke_result import (
     NOT_YET,
     SmokeProgress,
     SmokeResult,
@@ -117,7 +117,6 @@ def _require_drained(database: Database, queue: Queue) -> None:
 def _once(
     database: Database, queue: Queue, number: int, views: Sequence[tuple[Queue, _Seen]]
 ) -> list[float]:
-    """Seconds of the push and of each pop."""
     ring = queue.design.flow is Flow.NUMBERS
     payload = payload_of(number, queue)
     strange: list[tuple[Queue, list[PoppedMessage]]] = []

@@ -42,8 +42,6 @@ class Owed:
 
 @dataclass(frozen=True)
 class Beginnings:
-    """Where a new subscriber can begin."""
-
     number: int
     next_push: int
     oldest: int

@@ -2,11 +2,13 @@
 
 One transaction, under traffic: who is in a function of the old version ends it, and calls the new
 one the next time. Tables are only locked where they lack a column.
+
+And a queue's own code as its server has it, beside what this console would install.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -40,8 +42,6 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as this console installs it."""
-
     kind: str
     """`function`, `column`, `table`, `sequence`, `catalog` or `version`."""
     name: str
@@ -54,7 +54,6 @@ class Difference:
 
     @property
     def line(self) -> str:
-        """In words."""
         words = {
             How.MISSING: "is missing"
             if self.mendable
@@ -70,14 +69,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """What an upgrade would make alike."""
-
     queue: Queue
     differences: tuple[Difference, ...]
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do."""
         return bool(self.differences)
 
     @property
@@ -87,7 +83,6 @@ class UpgradePlan:
         return same and any(d.how in {How.OTHER, How.CALLED_OTHERWISE} for d in self.differences)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         if not self.differences:
             return [
                 f"upgrade {self.queue.label}: nothing to do, it matches what this console installs"
@@ -101,7 +96,6 @@ class UpgradePlan:
         return [*lines, "  messages are not touched; callers go on"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -120,7 +114,6 @@ class _Caller:
 
 
 def plan(database: Database, queue: Queue) -> UpgradePlan:
-    """Compare. Changes nothing."""
     _require_ours(queue)
     return UpgradePlan(queue, tuple(differences(database, queue)))
 
@@ -169,32 +162,52 @@ def _differences(connection: Connection, queue: Queue) -> list[Difference]:
     return found
 
 
-def _code(connection: Connection, queue: Queue) -> list[Difference]:
+@dataclass(frozen=True)
+class _Compared:
+    """A function that this console would install, and one that is there under its name."""
+
+    shipped: shipped.Routine
+    installed: pause.Installed | None
+    body: str | None
+    """Of what is installed; None: it is missing, or hidden from this login."""
+    how: How | None
+    """How they differ; None: they do not."""
+
+
+def _compared(connection: Connection, queue: Queue) -> Iterator[_Compared]:
     product = product_of(connection)
     wanted = {code.name: code for code in shipped.code(product, queue)}
-    there: dict[str, list[pause.Installed]] = {name: [] for name in wanted}
-    for row in pause.installed_code(connection, queue, list(wanted)):
-        there[row.name].append(row)
-    found = []
+    rows = pause.installed_code(connection, queue, list(wanted)) if wanted else []
     for name, code in wanted.items():
-        if not there[name]:
-            found.append(Difference("function", name, How.MISSING, shipped=code.body))
-        found += [d for row in there[name] if (d := _compared(product, row, code))]
+        there = [row for row in rows if row.name == name]
+        if not there:
+            yield _Compared(code, None, None, How.MISSING)
+        for row in there:
+            how = None
+            if (body := body_of(product, row)) is None:
+                how = How.HIDDEN
+            elif row.signature != code.signature:
+                how = How.CALLED_OTHERWISE
+            elif body != code.body:
+                how = How.OTHER
+            yield _Compared(code, row, body, how)
+
+
+def _code(connection: Connection, queue: Queue) -> list[Difference]:
+    found = []
+    for one in _compared(connection, queue):
+        signature = "" if one.installed is None else one.installed.signature
+        texts = {
+            How.MISSING: ("", one.shipped.body),
+            How.CALLED_OTHERWISE: (signature, one.shipped.signature),
+            How.OTHER: (one.body or "", one.shipped.body),
+        }
+        if one.how is not None:
+            told = texts.get(one.how, ("", ""))
+            found.append(Difference("function", one.shipped.name, one.how, *told))
     named = {one.name for one in found}
     replaced = [name for name in pause.undone(connection, queue) if name not in named]
     return found + [Difference("function", name, How.POPS) for name in replaced]
-
-
-def _compared(product: Product, row: pause.Installed, code: shipped.Routine) -> Difference | None:
-    if row.body is None:
-        return Difference("function", row.name, How.HIDDEN)
-    if row.signature != code.signature:
-        texts = (row.signature, code.signature)
-        return Difference("function", row.name, How.CALLED_OTHERWISE, *texts)
-    body = body_of(product, row)
-    if body == code.body:
-        return None
-    return Difference("function", row.name, How.OTHER, body or "", code.body)
 
 
 def body_of(product: Product, row: pause.Installed) -> str | None:
@@ -228,7 +241,6 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 
 def _catalog(connection: Connection) -> list[Difference]:
-    """What the console's own tables lack."""
     missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
     return [
         Difference("catalog", f"dbq.{table}", How.MISSING)
@@ -363,3 +375,65 @@ def _require_alike(connection: Connection, queue: Queue) -> None:
             why="; ".join(difference.line for difference in left) + ".",
             next_step="Check whether a trigger in this database changes what is created.",
         )
+
+
+@dataclass(frozen=True)
+class InstalledObject:
+    kind: str
+    """`function` or `table`."""
+    name: str
+    installed: str | None
+    """Its text; None: it is missing, or this login may not see it."""
+    shipped: str | None = None
+    """What this console would install, where that is another text."""
+    how: How | None = None
+    """How they differ; None: they do not, or there is nothing to compare with."""
+
+
+def parts(database: Database, queue: Queue) -> tuple[InstalledObject, ...]:
+    """Functions, then tables, as scripts make them. Of an adopted queue its table alone."""
+    with database.transaction(f"read the code of {queue.name!r}", read_only=True) as connection:
+        return (*_functions(connection, queue), *_tables(connection, queue))
+
+
+def _functions(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
+    for one in _compared(connection, queue):
+        code, row = one.shipped, one.installed
+        would, text = _text(code.name, code.signature, code.body), None
+        if row is not None and one.body is not None:
+            text = _text(row.name, row.signature, one.body)
+        yield InstalledObject("function", code.name, text, would if one.how else None, one.how)
+
+
+def _text(name: str, signature: str, body: str) -> str:
+    """A signature is empty where it is a part of the body."""
+    return f"{name}{signature}\n{body}" if signature else f"{name} {body}"
+
+
+def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
+    wanted: dict[str, list[shipped.ShippedColumn]] = {}
+    for column in shipped.columns(product_of(connection), queue):
+        wanted.setdefault(column.table, []).append(column)
+    for table in dict.fromkeys((queue.table, *wanted)):
+        columns = wanted.get(table, [])
+        yield _table(table, catalog.columns(connection, queue.schema, table), columns)
+
+
+def _table(
+    table: str, there: Sequence[catalog.Column], wanted: Sequence[shipped.ShippedColumn]
+) -> InstalledObject:
+    """Types are written in other words by scripts and by servers: columns are compared by name."""
+    names = {column.name for column in there}
+    lacking = [column for column in wanted if column.name not in names]
+    installed = "\n".join(f"{column.name} {column.type}" for column in there)
+    if not there:
+        return InstalledObject("table", table, None, _definitions(wanted), How.MISSING)
+    if lacking:
+        return InstalledObject(
+            "table", table, installed, f"{installed}\n{_definitions(lacking)}", How.OLDER
+        )
+    return InstalledObject("table", table, installed)
+
+
+def _definitions(columns: Sequence[shipped.ShippedColumn]) -> str:
+    return "\n".join(f"{column.name} {column.definition}" for column in columns)

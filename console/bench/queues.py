@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from console import catalog, sql
+from console import object_names, sql
 from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes, schema_of_its_own
 from console.bench.message import filler
 from console.catalog import FILLFACTOR, Queue, installed_queue
@@ -148,7 +148,7 @@ class ScratchQueue:
     @property
     def tables(self) -> Sequence[str]:
         """All names that its tables can have."""
-        return catalog.object_names(self._database.product, self._queue)
+        return object_names.of(self._database.product, self._queue)
 
     def left(self, filler: bytes) -> list[LeftRow]:
         """Counted and checked in the database."""

@@ -12,11 +12,10 @@ from console.cli.context import Call, Rights, queue_name, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
 from console.formats import duration, moment, numbered, plain, rate
-from console.monitor import consumer_words as words
+from console.monitor import consumers as words
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers
+from console.monitor.consumers import NOT_RECORDED, Consumer, Consumers, gone, latest, recorded
 from console.monitor.figures import RateWindow, key_of
-from console.monitor.recording.consumers import NOT_RECORDED, gone, latest, recorded
 from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
 

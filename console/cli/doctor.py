@@ -178,7 +178,7 @@ def _examining(
     from console.doctor.examination import naming  # noqa: PLC0415
     from console.doctor.examine import examine  # noqa: PLC0415
     from console.doctor.unusual import Usual  # noqa: PLC0415
-    from console.monitor.recording.consumers import recorded  # noqa: PLC0415
+    from console.monitor.consumers import recorded  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
     def recall(queue: Queue) -> Sequence[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 from rich.cells import cell_len, set_cell_size
 
-from console.actions.reveal import reveal as unmask
+from console.actions.export import reveal as unmask
 from console.catalog import Queue
 from console.cli.context import Call, Rights, queue_name, verb_options
 from console.cli.streams import LinesNowAndThen, narrate

@@ -19,8 +19,16 @@ from console.config import CommandLineValues, Profile
 from console.decisions import Decision
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count, numbered, plain
-from console.monitor import silences
-from console.monitor.limits import DEFAULTS, Exceeded, Limits, Severity, Thresholds, slowest_name
+from console.monitor.limits import (
+    DEFAULTS,
+    Exceeded,
+    Limits,
+    Severity,
+    Thresholds,
+    of_limit,
+    of_stuck,
+    slowest_name,
+)
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.verbs.parameters import DURATION
@@ -182,9 +190,9 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
     if found is None:
         return one
     if one.name == "stuck":
-        by = silences.of_stuck(seen.silences, seen.stuck, seen.claims)
+        by = of_stuck(seen.silences, seen.stuck, seen.claims)
     else:
-        by = silences.of_limit(seen.silences, found)
+        by = of_limit(seen.silences, found)
     return replace(one, silenced=by)
 
 

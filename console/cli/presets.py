@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from console import sql
 from console.actions.own_presets import Check, check
 from console.cli.context import Call, Rights, verb_options
 from console.designs import LIBRARIES, Design, own, presets
@@ -13,6 +12,7 @@ from console.designs.own import OwnPreset
 from console.designs.own_file import SETS
 from console.errors import UsageError
 from console.formats import numbered
+from console.sql import templates
 
 _DESCRIPTION = ("summary", "advice")
 
@@ -101,7 +101,7 @@ def show(call: Call, name: str) -> None:
         of = LIBRARIES.get(name)
         if of is None:
             raise _no_preset(name)
-        written = dict(sql.definitions(of.engines[0], name))
+        written = dict(templates.definitions(of.engines[0], name))
     else:
         of, written = mine.meant or mine.require(), dict(mine.parsed.written if mine.parsed else {})
     answer = {

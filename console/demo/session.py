@@ -16,9 +16,9 @@ from console.demo.child import Child, held, noted
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
-from console.monitor.figures import RateWindow
+from console.monitor.figures import Rates, RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
-from console.monitor.snapshot import QueueSnapshot, Rates, snapshot
+from console.monitor.snapshot import QueueSnapshot, snapshot
 
 _TRAFFIC_WITHIN_SECONDS = 60.0
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Container, Mapping
 from importlib.resources.abc import Traversable
 
-from console import sql
 from console.designs.model import Design, Flow, Order
+from console.sql import templates
 
 _FIRST = "-- preset: "
 _FIELD = re.compile(r"^-- (?P<key>[a-z][a-z ]*): (?P<text>.*)$")
@@ -36,7 +36,7 @@ def every() -> tuple[Design, ...]:
     """All that are shipped, by name."""
     return tuple(
         _design(engine.name, path.name.removesuffix(".sql"))
-        for engine in sorted(sql.queries_folder().iterdir(), key=lambda one: one.name)
+        for engine in sorted(templates.queries_folder().iterdir(), key=lambda one: one.name)
         if engine.is_dir()
         for path in sorted(engine.iterdir(), key=lambda one: one.name)
         if _is_preset(path)
@@ -49,11 +49,11 @@ def _is_preset(path: Traversable) -> bool:
 
 
 def _design(engine: str, name: str) -> Design:
-    head = fields(sql.head(engine, name), _NEEDED, _KEYS)
+    head = fields(templates.head(engine, name), _NEEDED, _KEYS)
     if isinstance(head, str):
         raise ValueError(f"{engine}/{name}.sql: {head} (see preset.sql)")  # noqa: TRY004
     return design_of(
-        engine, name, head, sql.statements(engine, name), sql.definitions(engine, name)
+        engine, name, head, templates.statements(engine, name), templates.definitions(engine, name)
     )
 
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from console import sql
 from console.designs.libraries import design_of
 from console.designs.model import Design
 from console.designs.own_file import SETS, NotAPresetError, OwnFile, parse
 from console.engines import PRODUCTS
 from console.errors import RefusedError, UsageError
+from console.sql import templates
 from console.state import configuration_folder
 
 VARIABLE = "DBQ_PRESETS"
@@ -123,7 +123,7 @@ def _give(presets: Iterable[OwnPreset]) -> None:
             for one in given
             if one.parsed is not None and one.parsed.engine == engine
         }
-        sql.give(engine, definitions, like="own", untrusted=untrusted)
+        templates.give(engine, definitions, like="own", untrusted=untrusted)
 
 
 def forget_read() -> None:
@@ -211,7 +211,7 @@ def _check_place(name: str, engine: str) -> None:
 
 
 def _engines() -> Iterator[Path]:
-    for folder in sql.queries_folder().iterdir():
+    for folder in templates.queries_folder().iterdir():
         if folder.is_dir():
             yield Path(str(folder))
 

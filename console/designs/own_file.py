@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from console import sql
 from console.designs.libraries import fields
+from console.sql import templates
 
 STATES = ("ready", "scheduled", "claimed", "error", "done")
 PREDICATES = (
@@ -238,11 +238,11 @@ def _is_own(name: str) -> bool:
 def _of_the_house(engine: str) -> frozenset[str]:
     """What the shared statements are made of, or ask for: nobody else says what that is."""
     found = {"part", "queue_column"}
-    for file in ("own", "preset", *sql.SHARED):
-        definitions = sql.definitions(engine, file)
-        templates = (one.template for one in sql.statements(engine, file).values())
+    for file in ("own", "preset", *templates.SHARED):
+        definitions = templates.definitions(engine, file)
+        texts = (one.template for one in templates.statements(engine, file).values())
         found |= definitions.keys()
-        for text in (*definitions.values(), *templates):
+        for text in (*definitions.values(), *texts):
             found.update(name for pair in _ASKED.findall(text) for name in pair if name)
     return frozenset(found)
 

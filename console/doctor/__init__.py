@@ -33,5 +33,4 @@ def plan_by(planner: Planner) -> None:
 
 
 def planned(database: Database, repair: ByVerb) -> PlannedVerb:
-    """The plan of a repair's verb."""
     return _planners[0](database, repair)

@@ -66,7 +66,6 @@ def _switches(examination: Examination) -> Iterator[Finding]:
 
 
 def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
-    """The database's switch, or the queue's own two."""
     if not found.broker_enabled:
         yield Finding(
             BROKER_OFF,

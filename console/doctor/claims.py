@@ -64,7 +64,6 @@ NOBODY = Code(
 
 
 def applies(queue: Queue) -> bool:
-    """Whether it keeps what was popped."""
     return "claimed" in queue.states and queue.finishes and queue.design.shape != "broker"
 
 
@@ -350,7 +349,6 @@ def _there(queue: Queue) -> str:
 
 
 def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
-    """Why nobody can tell whether they live."""
     names = [one.row.claimed_by for one in owned if one.row.claimed_by]
     if queue.design.library and names:
         return (

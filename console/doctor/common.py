@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from console.actions import maintain
+from console.actions import maintain_plan
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor.claims import scope_of
@@ -182,7 +182,6 @@ def fills(seen: QueueSnapshot) -> bool:
 
 
 def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
-    """When a ring is full, if it fills."""
     soonest, latest = seen.full_in_range_seconds
     middle = seen.full_in_seconds
     if not fills(seen) or soonest is None or latest is None or middle is None:
@@ -314,9 +313,9 @@ def _archive(examination: Examination) -> Iterator[Finding]:
 
 
 def _bloat(examination: Examination) -> Iterator[Finding]:
-    measures = maintain.measure(examination.database, examination.queue)
-    planned = maintain.picked(
-        examination.database, examination.queue, measures, maintain.MaintainLimits()
+    measures = maintain_plan.measure(examination.database, examination.queue)
+    planned = maintain_plan.picked(
+        examination.database, examination.queue, measures, maintain_plan.MaintainLimits()
     )
     # What a queue that is in use leaves behind is daily work of the server's own.
     steps = [step for step in planned.steps if not _daily(step)]
@@ -352,7 +351,7 @@ def _bloat(examination: Examination) -> Iterator[Finding]:
             )
 
 
-def _daily(step: maintain.MaintainStep) -> bool:
+def _daily(step: maintain_plan.MaintainStep) -> bool:
     """Dead rows or old statistics in no number worth a note."""
     if step.what == "ANALYZE":
         return dict(step.figures).get("live_rows", 0.0) < MOST

@@ -20,13 +20,12 @@ from console.doctor.finding import Code, Finding
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration, moment
-from console.monitor.client_statements import POP
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers
+from console.monitor.consumers import Consumer, Consumers, consumer_of, latest
 from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity
-from console.monitor.recording.consumers import consumer_of, latest
 from console.monitor.snapshot import QueueSnapshot
+from console.monitor.statement_text import POP
 
 SILENT = Code(
     "consumer_silent",
@@ -98,7 +97,6 @@ class _Record:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Evidence of a finding."""
         one = self.newest
         last_pop = None if self.last_pop is None else self.last_pop.isoformat()
         return {
@@ -189,7 +187,6 @@ class ConsumerMemory:
                 del records[name]
 
     def is_new(self, queue: Queue) -> bool:
-        """Whether it cannot know yet who has fallen silent."""
         return self._looked.get(key_of(queue), (None, 0))[1] < _SURE_LOOKS
 
     def silent(

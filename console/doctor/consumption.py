@@ -77,8 +77,6 @@ class Position:
 
 
 class ConsumptionState(Enum):
-    """What is known of a queue's consumption."""
-
     FINE = "it is consumed, or nothing waits for long"
     PENDING = "another sample is needed"
     UNKNOWN = "it cannot be determined"
@@ -196,7 +194,6 @@ class Consumption:
         return {key: _of_all(found) for key, found in verdicts.items()}
 
     def _limit(self, thresholds: Thresholds) -> float:
-        """From which age on a message is late."""
         limits = thresholds.age_seconds
         return limits.warning or limits.critical or self.idle_for_seconds
 

@@ -68,11 +68,15 @@ class Examination:
     """Held while it works; None: nobody else examines at the same time."""
     _opened: ExitStack = field(default_factory=ExitStack, repr=False)
 
-    def ask(self, row_type: type[Row], name: str, file: str = "", **values: object) -> list[Row]:
-        """The rows of one statement (of the design's file, where none is named), alone in its
-        transaction: it sees what is committed when it begins, and keeps nothing."""
-        with self.session.transaction(self._doing) as connection:
-            return self.fetch(connection, row_type, name, file, **values)
+    def has(self, name: str) -> bool:
+        """Whether the queue's design has that statement, on this engine."""
+        return sql.has(self.database.product, f"{self.queue.design.name}.{name}")
+
+    def ask(self, row_type: type[Row], name: str, **values: object) -> list[Row]:
+        """The rows of one statement of the design's file, alone in its transaction: it sees what is
+        committed when it begins, and keeps nothing."""
+        with self.moment() as connection:
+            return self.fetch(connection, row_type, name, **values)
 
     def pause(self, seconds: float) -> None:
         """Wait. Looks at other queues go on meanwhile, on the connection that this one leaves."""
@@ -106,21 +110,10 @@ class Examination:
             yield connection
 
     def fetch(
-        self,
-        connection: Connection,
-        row_type: type[Row],
-        name: str,
-        file: str = "",
-        **values: object,
+        self, connection: Connection, row_type: type[Row], name: str, **values: object
     ) -> list[Row]:
-        """The rows of one statement in the caller's transaction."""
-        return sql.rows(
-            connection,
-            row_type,
-            f"{file or self.queue.design.name}.{name}",
-            self.queue.scope(self.database.product),
-            **values,
-        )
+        of, scope = f"{self.queue.design.name}.{name}", self.queue.scope(self.database.product)
+        return sql.rows(connection, row_type, of, scope, **values)
 
     @property
     def _doing(self) -> str:
@@ -171,7 +164,6 @@ class Family:
     applies: Callable[[Queue], bool] = lambda _: True
 
     def examine(self, examination: Examination) -> Iterator[Finding]:
-        """Every finding; what cannot be told goes to `unseen`."""
         if self.applies(examination.queue):
             for what, check in self.checks.items():
                 yield from checked(examination, what, check)
@@ -197,9 +189,8 @@ def checked(examination: Examination, what: str, check: Check) -> Iterator[Findi
 
 def can_ask(examination: Examination, what: str, name: str) -> bool:
     """Whether the queue has that statement of the doctor's; else `what` is unseen."""
-    product = examination.database.product
-    there = sql.has(product, f"{examination.queue.design.name}.{name}")
-    if not there:
+    if not (there := examination.has(name)):
+        product = examination.database.product
         examination.unseen.append(f"{what}: not examined on {product.title} yet")
     return there
 
@@ -250,7 +241,6 @@ def counted(number: int, noun: str, many: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Its beginning, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
@@ -275,7 +265,6 @@ def naming(*words: str) -> Iterator[None]:
 
 
 def command(queue: Queue, verb: str, *words: str) -> str:
-    """A verb on the queue as it is typed."""
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
     return shlex.join(["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION.get()])
 
@@ -299,7 +288,6 @@ AnyCountedRow = TypeVar("AnyCountedRow", bound=CountedRow)
 
 
 def bound_of(examination: Examination) -> ReadBound:
-    """How far one scan of it goes."""
     return ReadBound(MOST_ROWS, examination.patience_seconds)
 
 

@@ -21,6 +21,7 @@ from console.doctor.consumption import (
     Consumption,
     ConsumptionVerdict,
 )
+from console.doctor.decisions import over
 from console.doctor.examination import (
     PATIENCE_SECONDS,
     Examination,
@@ -29,14 +30,12 @@ from console.doctor.examination import (
 )
 from console.doctor.families import CODES, FAMILIES
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.silences import over
 from console.doctor.unusual import Usual
 from console.engines import Database
 from console.monitor.figures import Key, RateWindow, key_of
-from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.limits import ThresholdsOf, defaults_of, silencing
 from console.monitor.message import Masks
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
-from console.monitor.silences import silencing
 from console.monitor.snapshot import QueueSnapshot, snapshot
 
 _TOGETHER = 16

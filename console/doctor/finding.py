@@ -37,11 +37,9 @@ class Code:
 
     @property
     def advice(self) -> str:
-        """What to do where nothing repairs it."""
         return "" if self.repair and self.judgement == DEFAULT_JUDGEMENT else self.judgement
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `doctor --codes --json`."""
         return {
             "code": self.name,
             "severity": self.severity.word,
@@ -52,7 +50,6 @@ class Code:
 
     @property
     def lines(self) -> list[str]:
-        """The same for a terminal."""
         judgement = "otherwise" if self.repair else "needs your judgement"
         return [
             f"{self.name}: {self.severity.word}",
@@ -67,8 +64,6 @@ def _wrapped(text: str) -> list[str]:
 
 
 class Repair(Protocol):
-    """What repairs a finding, through the actions: planned, confirmed, audited."""
-
     @property
     def summary(self) -> str:
         """What it does: `park 21 numbers`."""
@@ -105,8 +100,6 @@ class Repair(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with one queue."""
-
     code: Code
     summary: str
     """One line: `21 orphans, 23 holes since the crash at 01:58:11`."""
@@ -189,7 +182,6 @@ class Finding:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `doctor --json`."""
         repair = None
         if self.repair is not None:
             repair = {
@@ -287,7 +279,6 @@ class Diagnosis:
         return words.get(self.severity, self.severity.word)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `doctor --json`."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,

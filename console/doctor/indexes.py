@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from console import sql
-from console.actions import maintain
+from console.actions import maintain_plan
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.doctor import schema
@@ -100,13 +100,13 @@ def _by_definition(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _step(examination: Examination, one: ShippedIndex) -> maintain.MaintainStep:
+def _step(examination: Examination, one: ShippedIndex) -> maintain_plan.MaintainStep:
     """Beside the traffic, in the words of either engine, as far as the server can."""
     statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
     if "online_rebuild" not in examination.database.capabilities.missing:
         options = "WITH (ALLOW_PAGE_LOCKS"
         statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
-    return maintain.MaintainStep(
+    return maintain_plan.MaintainStep(
         "CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,)
     )
 
@@ -181,7 +181,7 @@ def _shown(node: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _pages(examination: Examination, table: str) -> int:
-    tables = maintain.measure(examination.database, examination.queue).tables
+    tables = maintain_plan.measure(examination.database, examination.queue).tables
     return max((one.pages for one in tables if one.name == table), default=0)
 
 
@@ -221,14 +221,11 @@ _BETWEEN = re.compile(r"(\w+?)between(\d+)and(\d+)")
 
 @dataclass(frozen=True)
 class ShippedCheck:
-    """One CHECK as the script makes it."""
-
     table: str
     condition: str
 
     @property
     def column(self) -> str:
-        """The one that it is about, with which it begins."""
         return self.condition.split()[0]
 
     @property
@@ -242,13 +239,11 @@ class Check:
     condition: str
 
     def is_wanted(self, wanted: ShippedCheck) -> bool:
-        """Whether it asks for the same, however the server writes it."""
         there = bare(self.condition).removeprefix("check").removesuffix("notvalid")
         return self.table_name == wanted.table and there == _plain(wanted.condition)
 
 
 def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
-    """All that the design's script makes."""
     return [
         ShippedCheck(table, check["condition"])
         for table, columns in schema.tables(product, queue)
@@ -281,11 +276,11 @@ def _constraints(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain.MaintainStep:
+def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain_plan.MaintainStep:
     """First for rows to come, then for those that are there."""
     values = {"schema": schema, "relation": one.table, "constraint": f"{one.table}_{one.column}_ck"}
     scope = sql.Scope(values, {"check": one.column})
-    return maintain.MaintainStep(
+    return maintain_plan.MaintainStep(
         "ADD CHECK",
         one.table,
         f"it is missing: {one.label}",

@@ -38,10 +38,6 @@ RETRYING = Code(
 )
 
 
-def _has(examination: Examination, statement: str) -> bool:
-    return sql.has(examination.database.product, f"{examination.queue.design.name}.{statement}")
-
-
 @dataclass(frozen=True)
 class _Partition:
     schema: str
@@ -81,7 +77,7 @@ class _LockedQueue:
 
 
 def _locked(examination: Examination) -> Iterator[Finding]:
-    if not _has(examination, "locked_queues"):
+    if not examination.has("locked_queues"):
         return
     with examination.moment() as connection:
         be_careful(connection, examination.database, STATEMENT_SECONDS)
@@ -124,7 +120,7 @@ class _Retrying:
 
 
 def _retrying(examination: Examination) -> Iterator[Finding]:
-    if not _has(examination, "retrying"):
+    if not examination.has("retrying"):
         return
     with examination.moment() as connection:
         be_careful(connection, examination.database, STATEMENT_SECONDS)

@@ -61,14 +61,11 @@ PAYLOAD_ALONE = Code(
 
 
 def applies(queue: Queue) -> bool:
-    """Whether its messages have two halves."""
     return queue.design.shape == "split" and queue.kind is Kind.INSTALLED
 
 
 @dataclass(frozen=True)
 class AloneRow:
-    """What the statement `alone` returns."""
-
     looked: int
     lowest: int | None
     alone: int
@@ -178,8 +175,6 @@ def _alone(examination: Examination) -> Iterator[Finding]:
 def _scan(
     examination: Examination, what: str, chunk: Callable[[Examination, int], Row]
 ) -> Iterator[tuple[int, Row]]:
-    """Each chunk with the id that it began at."""
-
     def read(newest: int) -> tuple[int, Row]:
         return newest, chunk(examination, newest)
 
@@ -225,8 +220,6 @@ POISON = Code(
 
 @dataclass(frozen=True)
 class TriedRow:
-    """What the statement `tried` returns."""
-
     key_time: str | None
     key_id: str
     position: int
@@ -293,12 +286,10 @@ def _way_out(queue: Queue) -> str:
 
 
 def scans(queue: Queue) -> list[Scan]:
-    """The ways through all messages that have been tried and may be again."""
     return [scan for scan in claims.scans(queue) if scan.state in _UNDONE]
 
 
 def _tried(examination: Examination, scan: Scan) -> Iterator[TriedRow]:
-    """The rows of one scan that were tried too often."""
     rows = scanned(examination, _TOO_OFTEN, scan, TriedRow, "tried", least=LEAST_ATTEMPTS)
     return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
 

@@ -21,10 +21,10 @@ from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
 from console.engines import Database, patience
 from console.errors import ConsoleError
 from console.monitor.activity import Activity, find_objects, sample_activity
+from console.monitor.consumers import rows
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.recording import Recorder
-from console.monitor.recording.consumers import rows
+from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler

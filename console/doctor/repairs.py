@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from console import audit, sql
-from console.actions import end_session, maintain
+from console.actions import end_session, maintain, maintain_plan
 from console.actions.plan import MANY_MESSAGES
 from console.audit import Ledger
 from console.catalog import Queue
@@ -68,8 +68,6 @@ _ARCHIVED_AFTER_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class ByVerb:
-    """A verb and its words, as somebody would type them."""
-
     queue: Queue
     verb: str
     words: tuple[str, ...] = ()
@@ -229,7 +227,7 @@ class MakeIndex(OwnRepair):
     """Indexes and keys that are missing are made beside the traffic."""
 
     queue: Queue
-    steps: tuple[maintain.MaintainStep, ...]
+    steps: tuple[maintain_plan.MaintainStep, ...]
     waits: str = ""
     """For how long callers do, where that is known."""
 
@@ -252,9 +250,9 @@ class MakeIndex(OwnRepair):
     def run(self, database: Database) -> Sequence[str]:
         return maintain.maintain(database, self._planned(database)).lines()
 
-    def _planned(self, database: Database) -> maintain.MaintainPlan:
-        measures = maintain.measure(database, self.queue)
-        return maintain.MaintainPlan(self.queue, measures, self.steps)
+    def _planned(self, database: Database) -> maintain_plan.MaintainPlan:
+        measures = maintain_plan.measure(database, self.queue)
+        return maintain_plan.MaintainPlan(self.queue, measures, self.steps)
 
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads no longer exists"
@@ -264,9 +262,16 @@ _TRY_AGAIN_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class _Aside:
+class Mended:
+    """What a repair's statement returns: how many it chose, and how many of them it put right."""
+
     selected: int
     done: int
+
+    def ledger(self, skipped: str = "") -> Ledger:
+        """`skipped`: why some may be left as they are; without it a rest is an imbalance."""
+        left = self.selected - self.done if skipped else 0
+        return Ledger(self.selected, self.done, self.done, {skipped: left} if left else {})
 
 
 @dataclass(frozen=True)
@@ -340,15 +345,14 @@ class SetAside(OwnRepair):
         for newest in self.chunks:
             with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
                 n, held = self._chunk(act.connection, database, newest)
-                ledger = Ledger(n.selected, n.done, n.done)
-                act.record.batch(act.connection, ledger.require_balance())
+                act.record.batch(act.connection, n.ledger().require_balance())
                 act.detail = f"{n.done} rows without a payload are errors"
             aside, left = aside + n.done, left + held
         told = f"marked as errors: {counted(aside, 'row')} without a payload"
         held_by_others = f"; {counted(left, 'row')} left, held by sessions" if left else ""
         return [told + held_by_others]
 
-    def _chunk(self, connection: Connection, database: Database, newest: int) -> tuple[_Aside, int]:
+    def _chunk(self, connection: Connection, database: Database, newest: int) -> tuple[Mended, int]:
         """What was set aside, and how many are left.
 
         A pop that meets such a row holds it for a moment, and pops meet it again and again: what
@@ -364,7 +368,7 @@ class SetAside(OwnRepair):
                 time.sleep(_TRY_AGAIN_SECONDS)
             n = sql.row(
                 connection,
-                _Aside,
+                Mended,
                 f"{queue.design.name}.set_aside",
                 queue.scope(product),
                 error=NO_PAYLOAD,
@@ -376,4 +380,4 @@ class SetAside(OwnRepair):
             found, gone = incomplete_messages(connection, queue, stuck_after, **where)
             if not found.ready + found.stuck:
                 break
-        return _Aside(selected, done), found.ready + found.stuck
+        return Mended(selected, done), found.ready + found.stuck

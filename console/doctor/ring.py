@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import ring_contents, ring_losses
-from console.doctor.examination import Examination, Family, command
+from console.doctor import ring_losses
+from console.doctor.examination import Examination, Family, can_ask, command
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import relay
 from console.doctor.ring_losses import Ring
@@ -117,19 +116,15 @@ class _Settings:
 
 
 def _ring(examination: Examination) -> Iterator[Finding]:
-    """Every finding on a ring, the gravest first."""
     if examination.queue.kind is not Kind.INSTALLED:
         examination.unseen.append(
             "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "
             "the database shows proves one lost"
         )
-        if _can(examination, "sequence_settings"):
+        if examination.has("sequence_settings"):
             yield from _sequences(examination)
         return
-    if not _can(examination, "lost"):
-        examination.unseen.append(
-            f"lost numbers: not examined on {examination.database.product.title} yet"
-        )
+    if not can_ask(examination, "lost numbers", "lost"):
         return
     (life,) = examination.ask(Life, "life")
     if life.recovering:
@@ -145,10 +140,10 @@ def _ring(examination: Examination) -> Iterator[Finding]:
     yield from _of_each([whole], _slots, _missing)
     yield from _of_each(rings, *([_unseen_slots] if queue.subscribers else []), _behind)
     yield from _sequences(examination)
-    halves = list(ring_contents.astray(examination))
-    yield from (one for one in halves if one.code is ring_contents.SLOT)
+    halves = list(ring_losses.astray(examination))
+    yield from (one for one in halves if one.code is ring_losses.SLOT)
     yield from _of_each([slowest], _room)
-    yield from (one for one in halves if one.code is ring_contents.CONTENT)
+    yield from (one for one in halves if one.code is ring_losses.CONTENT)
     yield from _of_each(rings, _laps, ring_losses.spent, _stranded, ring_losses.holes)
     yield from _of_each(rings, ring_losses.voids)
 
@@ -180,10 +175,6 @@ def _of_each(
             with ring.examination.seen_as(ring.view):
                 found += [one.of_subscriber(ring.view.subscriber) for one in check(ring)]
         yield from sorted(found, key=lambda one: -one.code.severity)
-
-
-def _can(examination: Examination, statement: str) -> bool:
-    return sql.has(examination.database.product, f"{examination.queue.design.name}.{statement}")
 
 
 def _slots(ring: Ring) -> Iterator[Finding]:
@@ -419,7 +410,7 @@ FAMILY = Family(
     "the ring",
     (
         *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
-        *(ring_contents.SLOT, FILLING, ring_contents.CONTENT),
+        *(ring_losses.SLOT, FILLING, ring_losses.CONTENT),
         *(LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
         *(ring_losses.HOLE, ring_losses.STALE_VOID),
     ),

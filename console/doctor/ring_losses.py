@@ -1,4 +1,9 @@
-"""A ring's lost numbers: what was drawn, and will never be used or asked for."""
+"""What a ring has lost: numbers that will never be used or asked for, contents without a slot.
+
+With content=apart a push writes both slot and content, and a pop removes both, each in one
+transaction: only somebody who writes past the ring's functions, or half a restored backup, leaves
+one without the other. So nothing is waited for: what is proven of one moment stays so.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,9 +12,9 @@ from datetime import datetime
 from console import sql
 from console.catalog import Queue
 from console.doctor import ring_proof as causes
-from console.doctor.examination import Examination
+from console.doctor.examination import Examination, counted
 from console.doctor.finding import Code, Finding, Repair
-from console.doctor.repairs import relay
+from console.doctor.repairs import Mended, OwnRepair, relay
 from console.doctor.ring_map import Structure
 from console.doctor.ring_proof import (
     Astray,
@@ -18,10 +23,12 @@ from console.doctor.ring_proof import (
     Losses,
     NumberRange,
     as_evidence,
+    gated,
     spelled,
     total,
 )
-from console.doctor.ring_repairs import Mend
+from console.doctor.ring_repairs import Mend, mending
+from console.engines import Database
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
 
@@ -201,3 +208,120 @@ def voids(ring: Ring) -> Iterator[Finding]:
             "none but their rows",
             ring.mend(Astray.VOID),
         )
+
+
+SLOT = Code(
+    "slot_without_content",
+    Severity.CRITICAL,
+    "slots whose content is gone: their messages are lost, and no pop takes them",
+    judgement="insert the contents from a backup: then pops take them",
+    repair="doctor --fix --code: it frees these slots, and counts what is lost",
+)
+CONTENT = Code(
+    "content_without_slot",
+    Severity.WARNING,
+    "contents without a slot: messages that no pop will return",
+    repair="doctor --fix: it moves them into the archive, for restore",
+)
+
+
+@dataclass(frozen=True)
+class AstrayRow:
+    kind: str
+    id: int
+    found: int
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How the half of one kind is repaired."""
+
+    statement: str
+    does: str
+    did: str
+    noun: str
+    unattended: bool
+
+
+_WAYS = {
+    "content": _Way(
+        "put_away_contents",
+        "move {} without a slot into the archive; restore brings them back",
+        "moved into the archive: {} without a slot",
+        "content",
+        unattended=True,
+    ),
+    "slot": _Way(
+        "free_slots",
+        "free {} whose message is lost; with a content from a backup a pop would take it",
+        "freed: {} whose message is LOST",
+        "slot",
+        unattended=False,  # somebody may have that backup
+    ),
+}
+
+
+@dataclass(frozen=True)
+class MendHalves(OwnRepair):
+    """One statement in one transaction, which proves again what it changes."""
+
+    queue: Queue
+    kind: str
+    count: int
+
+    @property
+    def unattended(self) -> bool:
+        return _WAYS[self.kind].unattended
+
+    @property
+    def summary(self) -> str:
+        return self._words(_WAYS[self.kind].does, self.count)
+
+    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        return [self.summary]
+
+    def run(self, database: Database) -> Sequence[str]:
+        way = _WAYS[self.kind]
+        with mending(database, self.queue, self.summary) as (act, scope):
+            action, statement = act.record.action_id, f"{self.queue.design.name}.{way.statement}"
+            n = sql.row(act.connection, Mended, statement, scope, action_id=action)
+            ledger = n.ledger("in another's hands")
+            act.record.batch(act.connection, ledger.require_balance())
+            act.detail = self._words(way.did, n.done)
+        return [act.detail]
+
+    def _words(self, text: str, count: int) -> str:
+        return text.format(counted(count, _WAYS[self.kind].noun))
+
+
+def astray(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if not queue.partitions:
+        return
+    with gated(examination) as connection:
+        rows = examination.fetch(connection, AstrayRow, "contents_astray")
+    for code, noun, what, consequence in (
+        (
+            SLOT,
+            "slot",
+            "without a content: lost messages",
+            "their messages are lost; a slot that nobody frees takes a number at each lap",
+        ),
+        (
+            CONTENT,
+            "content",
+            "without a slot",
+            "no pop returns these messages, and nothing else removes them",
+        ),
+    ):
+        if found := [row for row in rows if row.kind == noun]:
+            count = found[0].found
+            yield Finding(
+                code,
+                f"{counted(count, noun)} {what}",
+                evidence={"count": count, "ids": [row.id for row in found]},
+                cause="one of the two was deleted or restored by hand, past the ring's own "
+                "functions",
+                consequence=consequence,
+                repair=MendHalves(queue, noun, count),
+            )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from console import sql
 from console.actions.relay import Blocker
 from console.catalog import Queue
 from console.doctor import ring_proof
@@ -33,16 +32,14 @@ _TICK = 0.1
 
 
 def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    """Wait until whoever has drawn by now is gone, as long as the check has patience."""
-    if _tells_drawers(examination):
+    if examination.has("drawers"):
         return ring_proof.prove(examination, sides)
     drawn = ring_proof.next_numbers(examination)
     return Proof(drawn.next_push, drawn.next_pop, _drawers(examination, sides))
 
 
 def losses(examination: Examination) -> Losses:
-    """What is lost. Where nothing even looks like it, nobody is waited for."""
-    if _tells_drawers(examination):
+    if examination.has("drawers"):
         return ring_proof.losses(examination)
     drawn = ring_proof.next_numbers(examination)
     proof = Proof(drawn.next_push, drawn.next_pop)
@@ -69,10 +66,6 @@ def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
         return examination.fetch(
             connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
         )
-
-
-def _tells_drawers(examination: Examination) -> bool:
-    return sql.has(examination.database.product, f"{examination.queue.design.name}.drawers")
 
 
 def _outwait(
@@ -149,8 +142,6 @@ def _clipped(run: NumberRange, chunks: Sequence[tuple[int, int]]) -> list[Number
 
 @dataclass(frozen=True)
 class Structure:
-    """The ring's numbers and slots at one moment."""
-
     next_push: int
     next_pop: int
     size: int
@@ -202,8 +193,6 @@ class Structure:
 
 @dataclass(frozen=True)
 class Missing:
-    """Slots in a row that have no row."""
-
     first: int
     last: int
 
@@ -217,8 +206,6 @@ class _Extent:
 
 @dataclass(frozen=True)
 class SlotRange:
-    """Slots in a row in one state."""
-
     first_slot: int
     last_slot: int
     state: str

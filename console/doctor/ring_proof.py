@@ -109,7 +109,6 @@ class Proof:
     """Who is still open after all patience."""
 
     def in_the_way(self, side: Side) -> tuple[Drawer, ...]:
-        """Of one side; nobody: it is proven."""
         return tuple(drawer for drawer in self.drawers if drawer.side == side)
 
 
@@ -122,7 +121,6 @@ class Losses:
     in_progress: Mapping[Side, tuple[NumberRange, ...]] = field(default_factory=dict)
 
     def unseen(self) -> list[str]:
-        """What could not be proven, in words."""
         return [
             f"{numbered(total(runs), f'{side} number')} ({spelled(runs)}) may be held by "
             + "; ".join(drawer.line for drawer in self.proof.in_the_way(side))
@@ -132,7 +130,6 @@ class Losses:
 
 
 def next_numbers(examination: Examination) -> SequencePositions:
-    """Where they stand, exactly."""
     (now,) = examination.ask(SequencePositions, "next_numbers")
     return now
 
@@ -285,7 +282,6 @@ class Loss(StrEnum):
 
 
 def loss_of(run: NumberRange, life: Life) -> Loss:
-    """The class of one run of lost numbers, by its length and the times around it."""
     crash = life.crashed_at
     if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
         # A batch that was rolled back since looks alike, unless what came before it is known.
@@ -314,7 +310,6 @@ def causes(runs: Sequence[NumberRange], life: Life) -> dict[Loss, list[NumberRan
 
 
 def told(found: dict[Loss, list[NumberRange]], life: Life) -> str:
-    """The cause of a finding in words."""
     crash = life.crashed_at
     at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
     lost = f"{life.sessions_lost:,} sessions were lost in this database"

@@ -4,7 +4,8 @@ Each repair proves again right before it acts, in the same words as the finding,
 transaction with its audit. None ever takes a message away.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from console import audit, sql
@@ -12,16 +13,13 @@ from console.actions.relay import retry_while_busy
 from console.audit import Ledger
 from console.catalog import Queue
 from console.doctor.examination import PATIENCE_SECONDS, open_examination
-from console.doctor.repairs import OwnRepair, relay
+from console.doctor.repairs import Mended, OwnRepair, relay
 from console.doctor.ring_map import losses, prove
 from console.doctor.ring_proof import Astray, Losses, Proof, Side, spelled, total
 from console.engines import Database
 from console.errors import BusyError
 from console.formats import numbered
 from console.rights import Rights
-
-VERB = "mend"
-"""As the audit has it."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,24 @@ _WAYS: Mapping[Astray, _Way] = {
 }
 
 
-@dataclass(frozen=True)
-class _Count:
-    selected: int
-    done: int
+@contextmanager
+def mending(
+    database: Database, queue: Queue, summary: str
+) -> Iterator[tuple[audit.Act, sql.Scope]]:
+    """One transaction with its audit, which no relay comes into."""
+    with _audited(database, queue, summary) as act:
+        scope = queue.scope(database.product)
+        sql.values(act.connection, int, f"{queue.design.name}.gate", scope)
+        yield act, scope
+
+
+def _audited(database: Database, queue: Queue, summary: str) -> AbstractContextManager[audit.Act]:
+    subject = audit.Subject.of(database, queue, "mend", summary)
+    return audit.recorded(database, f"repair the ring {queue.name!r}", subject)
 
 
 @dataclass(frozen=True)
 class Mend(OwnRepair):
-    """Numbers put right one by one, while traffic goes on."""
-
     queue: Queue
     found: Mapping[Astray, int]
     """What is to be repaired, and how many there were."""
@@ -65,12 +71,10 @@ class Mend(OwnRepair):
 
     @property
     def summary(self) -> str:
-        """`park 21 orphans`."""
         words = ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
         return words + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
     def plan(self, database: Database) -> Sequence[str]:
-        """Which numbers it would repair as things stand."""
         with open_examination(
             database, self.queue, patience_seconds=self.patience_seconds
         ) as examination:
@@ -91,27 +95,17 @@ class Mend(OwnRepair):
             proof = prove(examination, {kind.side for kind in self.found})
         self._require(proof)
         told = []
-        subject = audit.Subject.of(database, self.queue, VERB, self.summary)
-        doing = f"repair the ring {self.queue.name!r}"
-        with audit.recorded(database, doing, subject) as act:
-            scope = self.queue.scope(database.product)
-            sql.values(act.connection, int, f"{self.queue.design.name}.gate", scope)
-            ledger = Ledger()
+        ledger = Ledger()
+        with mending(database, self.queue, self.summary) as (act, scope):
             for kind in self.found:
                 way = _WAYS[kind]
                 bound = {
                     Side.PUSH: {"drawn_push": proof.drawn_push},
                     Side.POP: {"drawn_pop": proof.drawn_pop},
                 }[kind.side]
-                n = sql.row(
-                    act.connection,
-                    _Count,
-                    f"{self.queue.design.name}.{way.statement}",
-                    scope,
-                    **bound,
-                )
-                left = n.selected - n.done
-                ledger += Ledger(n.selected, n.done, n.done, {way.skipped: left} if left else {})
+                statement = f"{self.queue.design.name}.{way.statement}"
+                n = sql.row(act.connection, Mended, statement, scope, **bound)
+                ledger += n.ledger(way.skipped)
                 told.append(way.words(n.done))
             act.record.batch(act.connection, ledger.require_balance())
             act.detail = ", ".join(told)
@@ -150,8 +144,6 @@ def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
 
 @dataclass(frozen=True)
 class AddSlots(OwnRepair):
-    """Slots whose rows were deleted come back empty."""
-
     queue: Queue
     count: int
 
@@ -179,14 +171,10 @@ class AddSlots(OwnRepair):
         return [f"{self.summary}; the messages in them were deleted with their rows and stay lost"]
 
     def run(self, database: Database) -> Sequence[str]:
-        subject = audit.Subject.of(database, self.queue, VERB, self.summary)
-        with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
-            scope = self.queue.scope(database.product)
-            sql.values(act.connection, int, f"{self.queue.design.name}.gate", scope)
+        with mending(database, self.queue, self.summary) as (act, scope):
             if self.queue.subscriber:
-                n = sql.row(act.connection, _Count, f"{self.queue.design.name}.add_popped", scope)
-                left = {"added meanwhile": n.selected - n.done} if n.selected > n.done else {}
-                ledger = Ledger(n.selected, n.done, n.done, left)
+                n = sql.row(act.connection, Mended, f"{self.queue.design.name}.add_popped", scope)
+                ledger = n.ledger("added meanwhile")
                 act.record.batch(act.connection, ledger.require_balance())
                 act.detail = f"{n.done} rows of {self.queue.subscriber} added to popped"
                 return [act.detail]
@@ -218,7 +206,6 @@ class Straighten(OwnRepair):
         return f"correct slots and sequences, then {relay(self.queue).summary}"
 
     def plan(self, database: Database) -> Sequence[str]:
-        """What it would do, and whom it would wait for."""
         return [
             "every slot with a payload becomes a message again, all others are freed",
             "missing slots get an empty row; both sequences are numbered one by one",
@@ -232,8 +219,7 @@ class Straighten(OwnRepair):
         return [*straightened, *relay(self.queue).run(database)]
 
     def _straighten(self, database: Database) -> list[str]:
-        subject = audit.Subject.of(database, self.queue, VERB, "correct slots and sequences")
-        with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
+        with _audited(database, self.queue, "correct slots and sequences") as act:
             scope = self.queue.scope(database.product)
             sql.run(act.connection, f"{self.queue.design.name}.alone", scope)
             sql.run(act.connection, f"{self.queue.design.name}.uncache", scope)

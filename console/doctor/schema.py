@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from console import sql
-from console.actions import maintain, shipped, upgrade
+from console.actions import maintain_plan, shipped, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.doctor import repairs
@@ -116,8 +116,6 @@ def _difference(one: Difference) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class ShippedIndex:
-    """One index, or one key, as the script makes it."""
-
     table: str
     columns: tuple[str, ...]
     condition: str
@@ -143,7 +141,6 @@ class Index:
     being_built: bool
 
     def is_wanted(self, wanted: ShippedIndex) -> bool:
-        """Whether it does what that one is for."""
         return (
             self.table_name == wanted.table
             and [bare(column) for column in texts(self.columns)]
@@ -183,7 +180,6 @@ _INDEX = re.compile(
 
 
 def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
-    """All that the design's script makes."""
     text = _script(product, queue)
     return list(_keys(text)) + [
         ShippedIndex(
@@ -198,7 +194,6 @@ def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
 
 
 def tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
-    """Each table that the script makes, and the text of its columns."""
     found = _TABLE.finditer(_script(product, queue))
     return [(_unquoted(table["name"]), table["columns"]) for table in found]
 
@@ -226,7 +221,7 @@ def there(examination: Examination, tables: Sequence[str]) -> list[Index]:
     return ask(examination, Index, "indexes", schema=examination.queue.schema, tables=names)
 
 
-def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain.MaintainStep:
+def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.MaintainStep:
     """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
     made = f"{one.table}{_MADE}"
     column, second = (*one.columns, "")[:2]
@@ -239,7 +234,7 @@ def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain.Maint
     def text(name: str) -> str:
         return sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
 
-    return maintain.MaintainStep(
+    return maintain_plan.MaintainStep(
         "ADD KEY",
         one.table,
         f"it is missing: {one.label}",
@@ -260,10 +255,9 @@ def on_tables(examination: Examination, missing: Sequence[Part]) -> list[Part]:
     """Those whose table is there: one that is not is a finding of its own."""
     if not missing:
         return []
-    tables = {
-        table.name for table in maintain.measure(examination.database, examination.queue).tables
-    }
-    return [one for one in missing if one.table in tables]
+    measures = maintain_plan.measure(examination.database, examination.queue)
+    there = {table.name for table in measures.tables}
+    return [one for one in missing if one.table in there]
 
 
 def bare(text: str) -> str:

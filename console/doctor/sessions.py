@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from console import sql
-from console.actions import end_session, maintain
+from console.actions import end_session, maintain_plan
 from console.catalog import Kind
 from console.designs import Order
 from console.doctor import schema as indexes
@@ -91,10 +91,8 @@ def _holders(examination: Examination) -> Iterator[Finding]:
 
 
 def _who(session: Session) -> str:
-    if isinstance(session.key, str):
-        return f"prepared transaction {session.key!r} of {session.user or '?'}"
-    who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
-    return f"session {session.key} ({who})"
+    whose = f"of {session.user or '?'}" if isinstance(session.key, str) else f"({session.who})"
+    return f"{session.label} {whose}"
 
 
 def _session(session: Session) -> dict[str, object]:
@@ -152,9 +150,10 @@ def _starved(examination: Examination) -> Iterator[Finding]:
         return
     if not can_ask(examination, "starvation", "bottom"):
         return
+    seen = examination.snapshot
     limit = examination.thresholds.age_seconds.warning or STARVED_SECONDS
     for bottom in ask(examination, _Bottom, "bottom"):
-        popped = examination.snapshot is not None and bool(examination.snapshot.pop_per_second)
+        popped = seen is not None and bool(seen.pop_per_second)
         if bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
         yield Finding(
@@ -165,14 +164,10 @@ def _starved(examination: Examination) -> Iterator[Finding]:
                 "age_seconds": bottom.seconds,
                 "limit_seconds": limit,
                 "overtaken_by_at_least": bottom.overtaking,
-                "ready": None if examination.snapshot is None else examination.snapshot.ready,
-                "pop_per_second": None
-                if examination.snapshot is None
-                else examination.snapshot.pop_per_second,
+                "ready": None if seen is None else seen.ready,
+                "pop_per_second": None if seen is None else seen.pop_per_second,
             },
-            estimated=()
-            if examination.snapshot is None
-            else tuple({"ready"} & {*examination.snapshot.estimated}),
+            estimated=("ready",) if seen is not None and "ready" in seen.estimated else (),
             cause="a stack pops the newest first, and its consumers never get to the bottom",
             consequence="the oldest messages wait as long as more is pushed than popped. Add "
             "consumers, or use a fifo where every message has to come in time",
@@ -185,7 +180,7 @@ def _dead_head(examination: Examination) -> Iterator[Finding]:
     if not examination.database.capabilities.counts_rows:
         examination.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintain.measure(examination.database, examination.queue)
+    measures = maintain_plan.measure(examination.database, examination.queue)
     tables = _dead_rows(examination, measures)
     dead = max(tables.values(), default=0)
     slow = () if examination.snapshot is None else examination.snapshot.slow
@@ -221,7 +216,7 @@ class _Ghosts:
     dead_rows: int
 
 
-def _dead_rows(examination: Examination, measures: maintain.Measures) -> dict[str, int]:
+def _dead_rows(examination: Examination, measures: maintain_plan.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count of them has to look for its ghosts."""
     if sql.has(examination.database.product, "doctor.ghosts"):
         return {row.name: row.dead_rows for row in ask(examination, _Ghosts, "ghosts")}
@@ -235,18 +230,11 @@ def _keeps(row: HorizonRow, examination: Examination) -> bool:
 
 
 def counted_rows(dead: int) -> str:
-    """As the server estimates them."""
     return f"≈{dead:,} dead rows"
 
 
-def holder(row: HorizonRow | None) -> str:
-    """Who keeps dead rows, in words."""
-    if row is None:
-        return "nobody"
-    since = "" if row.seconds is None else f", open for {duration(row.seconds)}"
-    if row.session_id is None:
-        return f"{row.kind} {row.name!r}{since}"
-    return f"{row.kind} {row.session_id} of {row.name or '?'}{since}"
+def holder(row: HorizonRow) -> str:
+    return row.who + ("" if row.seconds is None else f", open for {duration(row.seconds)}")
 
 
 @dataclass(frozen=True)
@@ -288,7 +276,6 @@ def _keys(examination: Examination) -> Iterator[Finding]:
 
 
 def _doubled(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
-    """What stands in the way of a key. A table that is too long for a check has none told."""
     tables = examination.database.product.array(sorted({one.table for one in missing}))
     try:
         return ask(examination, Doubled, "doubled", tables=tables)

@@ -31,8 +31,6 @@ ILLEGAL = Code(
 
 @dataclass(frozen=True)
 class ContradictionRow:
-    """What the statement `contradictions` returns."""
-
     key_time: str | None
     key_id: str
     position: int
@@ -133,7 +131,6 @@ def _unknown_states(examination: Examination) -> _Wrong:
 
 
 def _contradictions(examination: Examination) -> dict[str, _Wrong]:
-    """By what is wrong; in the order of the scans."""
     found: dict[str, _Wrong] = {}
     for scan in scans_of(examination.queue):
         of_state = _OF_STATE.get((examination.queue.design.shape, scan.state))

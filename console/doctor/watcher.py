@@ -21,9 +21,8 @@ from console.engines import Database, patience
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import Reading
+from console.monitor.sampler import ASKED, ROUND, SOON, Reading, Turns
 from console.monitor.snapshot import QueueSnapshot
-from console.monitor.turns import ASKED, ROUND, SOON, Turns
 from console.rights import Rights
 
 if TYPE_CHECKING:
@@ -101,8 +100,8 @@ class Doctor:
         # Loaded in the doctor's thread: the console shall start at once.
         from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
         from console.doctor.consumption import Consumption  # noqa: PLC0415
+        from console.doctor.decisions import end  # noqa: PLC0415
         from console.doctor.examine import examine  # noqa: PLC0415
-        from console.doctor.silences import end  # noqa: PLC0415
         from console.doctor.unusual import Usual  # noqa: PLC0415
 
         if self._consumption is None:
@@ -128,8 +127,6 @@ class Doctor:
 
 @dataclass
 class _Wanted:
-    """What is to be examined next."""
-
     all: bool = False
     pairs: set[Pair] = field(default_factory=set)
     why: int = ROUND
@@ -304,7 +301,6 @@ class Watcher:
         return [one for one in self._doctor.queues() if (one.schema, one.name) in wanted]
 
     def _examine(self, queues: Sequence[Queue], why: int) -> float:
-        """How long it took, without the wait for its turn."""
         if not queues:
             return 0.0
         with self._turn(why):

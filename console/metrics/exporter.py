@@ -16,12 +16,12 @@ from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
 from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.monitor.client_statements import POP, PUSH
 from console.monitor.latency import PERCENTILES, Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
+from console.monitor.statement_text import POP, PUSH
 
 CONNECTION = ("connection",)
 QUEUE = ("connection", "schema", "queue", "design")

@@ -8,11 +8,11 @@ it any more, as between two transactions, cannot be seen so.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from console import catalog, sql
+from console import object_names, sql
 from console.catalog import Queue
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
@@ -100,7 +100,6 @@ class Objects:
         return [(row.schema, row.queue) for row in self.by_id.get((False, id_), ())]
 
     def ids(self, *, advisory: bool) -> list[str]:
-        """As the statements take them."""
         return sorted({str(row.id) for row in self.rows if (row.kind == _ADVISORY) == advisory})
 
 
@@ -131,7 +130,6 @@ class HoldsRows:
 
     @property
     def held_for(self) -> str:
-        """The same in words."""
         return duration_between(self.held_at_least_seconds, self.held_at_most_seconds)
 
     @property
@@ -173,8 +171,16 @@ class Session(HoldsRows):
     held_at_most_seconds: float | None = None
 
     @property
+    def label(self) -> str:
+        return label_of(self.key)
+
+    @property
+    def who(self) -> str:
+        """`ann, worker, 10.0.0.4`; all of that is the client's own word."""
+        return f"{self.user or '?'}, {self.application or '?'}, {self.client or 'local'}"
+
+    @property
     def queues(self) -> tuple[QueueKey, ...]:
-        """The queues that it touches."""
         return tuple(dict.fromkeys((lock.schema, lock.queue) for lock in self.locks))
 
     @property
@@ -184,7 +190,6 @@ class Session(HoldsRows):
         return tuple(dict.fromkeys(awaited)) or self.queues
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `waits --json`."""
         locks = [
             {"queue": lock.queue, "schema": lock.schema, "object": lock.object}
             | {"lock": lock.lock, "mode": lock.mode, "granted": lock.granted}
@@ -192,6 +197,11 @@ class Session(HoldsRows):
         ]
         values = {name: value for name, value in vars(self).items() if name != "key"}
         return {"session": self.key} | values | {"blocked_by": [*self.blocked_by], "locks": locks}
+
+
+def label_of(key: Key) -> str:
+    """`session 4711`, `prepared transaction 'order-17'`."""
+    return f"prepared transaction {key!r}" if isinstance(key, str) else f"session {key}"
 
 
 _OF_ROWS = {"RowShareLock", "RowExclusiveLock", "IX", "IU"}
@@ -204,8 +214,6 @@ _OF_ALL_ROWS = {
 
 @dataclass(frozen=True)
 class Activity:
-    """What the sessions of a database did at one moment."""
-
     sessions: tuple[Session, ...]
     """Those that touch the queues, all that wait for a lock or are waited for, and whoever else
     was at work in the database."""
@@ -260,7 +268,6 @@ class Activity:
 
     @property
     def waiting(self) -> int:
-        """How many of them wait for another."""
         return sum(1 for session in self.concerned if session.blocked_by)
 
 
@@ -280,7 +287,7 @@ def writing(session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...
 def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
     """Look up what belongs to the queues. Reads the server's catalog only."""
     product = database.product
-    given = [(queue, name) for queue in queues for name in catalog.lockable_names(product, queue)]
+    given = [(queue, name) for queue in queues for name in object_names.lockable(product, queue)]
     if not given:
         return Objects(tuple(queues))
     with database.transaction("read the queues' objects", read_only=True) as connection:
@@ -293,7 +300,7 @@ def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
             queues=product.array([queue.name for queue, _ in given]),
             names=product.array([name for _, name in given]),
         )
-    functions = (name for queue in queues for name in catalog.object_names(product, queue))
+    functions = (name for queue in queues for name in object_names.of(product, queue))
     return Objects(tuple(queues), tuple(rows), frozenset(functions))
 
 
@@ -320,27 +327,22 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
     awaited = [lock.object for lock in locks if not lock.granted]
     return Session(
         key=key,
-        kind=row.kind,
-        database=row.database,
         user=row.user_name,
         application=row.application_name,
         client=row.client_address,
-        state=row.state,
         wait_kind=row.wait_kind or kind_of(engine, row.wait),
-        wait=row.wait,
-        wait_seconds=row.wait_seconds,
         waits_for=_waits_for(row, awaited[0] if awaited else row.awaited_object),
-        transaction_seconds=row.transaction_seconds,
-        statement_seconds=row.statement_seconds,
-        state_seconds=row.state_seconds,
         # Without a kind the session is hidden from this login, and a text stands for its statement.
         query=masked(row.query, objects.names) if row.query and row.kind else None,
         blocked_by=tuple(dict.fromkeys(document(row.blocked_by))),
         locks=locks,
         has_locked_rows=bool(row.has_locked_rows),
-        held_at_least_seconds=row.held_at_least_seconds,
-        held_at_most_seconds=row.held_at_most_seconds,
+        **{name: getattr(row, name) for name in _AS_IT_IS},
     )
+
+
+_AS_IT_IS = {one.name for one in fields(SessionRow)} & {one.name for one in fields(Session)}
+_AS_IT_IS -= {"wait_kind", "query", "blocked_by", "locks", "has_locked_rows"}
 
 
 def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:

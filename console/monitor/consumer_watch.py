@@ -20,11 +20,11 @@ from console.clock import utc
 from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.monitor.activity import LOOK_SECONDS, Objects, document, find_objects
-from console.monitor.client_statements import POP, PUSH, has_own_table, names, pattern, said
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import Key, key_of
 from console.monitor.owners import owner_of
 from console.monitor.sample_queries import be_careful, groups
+from console.monitor.statement_text import POP, PUSH, has_own_table, names, pattern, said
 
 MOST = 1_000
 """So many of a queue's claims are read, and so many sessions."""
@@ -94,8 +94,6 @@ class _Session:
 
 @dataclass
 class _Claims:
-    """What the claims of one consumer told at one look."""
-
     claims: int = 0
     recent: int = 0
     recent_seconds: float = 0.0
@@ -103,8 +101,6 @@ class _Claims:
 
 @dataclass
 class _Known:
-    """What is known of one queue."""
-
     sessions: dict[str, _Session] = field(default_factory=dict)
     over: dict[str, _Session] = field(default_factory=dict)
     """Sessions that are over and left claims."""

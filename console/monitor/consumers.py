@@ -1,10 +1,18 @@
-"""Consumers and producers of a queue, as they were seen at a moment."""
+"""Consumers and producers of a queue: as they were seen at a moment, in words, and as recorded.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+All texts are theirs: untrusted. What was recorded tells of those that are gone.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from console.catalog import Queue
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
+from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.segments import CONSUMERS, Row, TimeRange
 
 
 @dataclass(frozen=True)
@@ -39,11 +47,9 @@ class Consumer:
 
     @property
     def who(self) -> tuple[str | None, ...]:
-        """What tells it from others."""
         return (self.name, self.program, self.host, self.user)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `consumers --json`."""
         shown = {
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in vars(self).items()
@@ -58,8 +64,6 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Consumers:
-    """Those of one queue at a moment of the database's clock."""
-
     queue: Queue
     at: datetime
     consumers: tuple[Consumer, ...] = ()
@@ -67,7 +71,6 @@ class Consumers:
     """What could not be seen -> why."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `consumers --json`."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -76,3 +79,123 @@ class Consumers:
             "consumers": [one.as_json() for one in self.consumers],
             "missing": [{"what": what, "why": why} for what, why in self.missing.items()],
         }
+
+
+_TITLES = {"last_pop": "last pop", "messages_per_second": "messages a second", "does": "pops?"}
+
+
+def name(one: Consumer) -> str:
+    return one.name or UNKNOWN
+
+
+def does(one: Consumer) -> str:
+    """`pops`, `pops, pushes`."""
+    return ", ".join(f"{what}{'es' if what == 'push' else 's'}" for what in one.does) or UNKNOWN
+
+
+def where(one: Consumer) -> str:
+    program = one.program if one.program != one.name else None
+    parts = (one.host, program, f"user {one.user}" if one.user else None)
+    return ", ".join(part for part in parts if part) or UNKNOWN
+
+
+def sessions(one: Consumer) -> str:
+    return UNKNOWN if one.sessions is None else count(one.sessions) if one.sessions else "gone"
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    return UNKNOWN if then is None else duration(max(0.0, (now - then).total_seconds()))
+
+
+def last_pop(one: Consumer, now: datetime) -> str:
+    if one.does == ("push",):
+        return NOT_APPLICABLE
+    return ago(one.last_pop, now)
+
+
+def last_call(one: Consumer, now: datetime) -> str:
+    return ago(one.last_call, now)
+
+
+def per_second(one: Consumer) -> str:
+    """An estimate, where anybody can tell."""
+    known = one.messages_per_second
+    return UNKNOWN if known is None else f"≈{rate(known)}"
+
+
+def claims(one: Consumer) -> str:
+    if one.claims is None:
+        return NOT_APPLICABLE
+    return count(one.claims, estimated="claims" in one.estimated)
+
+
+def reasons(found: Iterable[Consumer]) -> list[str]:
+    """Why something is not known, each reason once: `last pop: no claim of it was seen yet`."""
+    told: dict[str, dict[str, None]] = {}
+    for one in found:
+        for what, why in one.unknown.items():
+            told.setdefault(why, {})[_TITLES.get(what, what)] = None
+    return [f"{', '.join(whats)}: {why}" for why, whats in told.items()]
+
+
+GONE_SECONDS = 86_400.0
+"""So long one that is gone is shown."""
+NOT_RECORDED = (
+    "nothing is recorded of it in the last day: a console that is open records, or dbq-console "
+    "record"
+)
+_TEXTS = {"does", "identities"}
+_FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} - _TEXTS]
+
+
+def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
+    """A look, as rows of CONSUMERS; `late`: the messages that waited for too long."""
+    of = {"at": at, "schema": found.queue.schema, "queue": found.queue.name, "late": late}
+    for one in found.consumers:
+        figures = {name: getattr(one, name) for name in _FIGURES}
+        texts = {"does": ",".join(one.does), "identities": "\n".join(one.identities)}
+        yield {**of, **figures, **texts}
+    if not found.consumers:
+        yield {**of, **dict.fromkeys(_FIGURES), **dict.fromkeys(_TEXTS)}
+
+
+def recorded(
+    root: Path, connection: str, schema: str, queue: str, now: datetime
+) -> list[dict[str, Any]]:
+    """The rows of the queue in the last day, in order of time. Waits for the disk."""
+    span = TimeRange(now - timedelta(seconds=GONE_SECONDS), now + timedelta(minutes=1))
+    reader = RecordReader(root, connection)
+    return reader.rows(CONSUMERS, span, schema=schema, queue=queue)
+
+
+def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
+    """Each that was seen, as it was at last."""
+    last = {}
+    for row in recorded_rows:
+        if (one := consumer_of(row)) is not None:
+            last[one.who] = one
+    return tuple(last.values())
+
+
+def gone(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
+    """Those that were there and are not now, who was seen last first."""
+    whole = {one.name for one in (*seen, *there) if one.program or one.host}
+    present = {one.who for one in there}
+    found = [
+        one
+        for one in seen
+        # Claims that outlived their session are told without where it was.
+        if one.who not in present and (one.program or one.host or one.name not in whole)
+    ]
+    return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
+
+
+def consumer_of(row: Mapping[str, Any]) -> Consumer | None:
+    """As it was; None: nobody was seen then."""
+    does = tuple(filter(None, str(row.get("does") or "").split(",")))
+    if not does and row.get("sessions") is None:
+        return None
+    figures = {name: row.get(name) for name in _FIGURES}
+    identities = tuple(filter(None, str(row.get("identities") or "").split("\n")))
+    seen = {"does": does, "identities": identities, "last_seen": row["at"]}
+    return Consumer(**{**figures, **seen})

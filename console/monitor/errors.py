@@ -35,8 +35,6 @@ _SAMPLE_LENGTH = 1_000
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """What the statement `error_texts` returns."""
-
     key_time: str | None
     key_id: str
     position: int
@@ -103,7 +101,6 @@ def _require_texts(queue: Queue) -> None:
 
 
 def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[ErrorRow]]:
-    """The error rows, a page at a time."""
     with looking(database, queue) as session:
         with session.transaction(doing(queue)) as connection:
             source = MessageSource.of(connection, queue)
@@ -123,8 +120,6 @@ def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[
 
 
 class _Counted:
-    """One group while it is counted."""
-
     def __init__(self) -> None:
         self.count = 0
         self.times: tuple[datetime, datetime] | None = None
@@ -154,7 +149,6 @@ class _Grouping:
         self._groups: dict[str, _Counted] = {}
 
     def take(self, rows: list[ErrorRow]) -> None:
-        """Count these too."""
         self.counted += len(rows)
         for row in rows:
             kind = kind_of(row.error or "")
@@ -208,7 +202,6 @@ def columns(queue: Queue) -> tuple[str, ...]:
 
 
 def heading(column: str) -> str:
-    """What stands over a column of a list."""
     return {"tries": "attempts", "due": "scheduled"}.get(column, column)
 
 
@@ -225,7 +218,6 @@ def figure(message: Message, column: str) -> str:
 
 
 def tries(message: Message) -> str:
-    """How often it was popped."""
     if message.attempts is not None:
         return str(message.attempts)
     in_its_slot = message.number is not None

@@ -61,7 +61,6 @@ class StatusRow:
 
     @property
     def gap(self) -> int | None:
-        """The push/pop sequence gap of a ring."""
         if self.next_push is None or self.next_pop is None:
             return None
         return self.next_push - self.next_pop
@@ -97,7 +96,6 @@ class BrokerHealth:
     transmission_status: str | None
 
     def problem(self, ready: int | None) -> str:
-        """What is wrong with the queue and what to do, or nothing."""
         if not self.broker_enabled:
             return (
                 "Service Broker is disabled in this database: nothing is delivered. Enable it with "
@@ -128,7 +126,6 @@ def _counted(count: int) -> str:
 
 
 def health(connection: Connection, queue: Queue) -> BrokerHealth:
-    """Examine the queue's switches and conversations."""
     return sql.row(connection, BrokerHealth, f"{queue.design.name}.health", queue.scope(connection))
 
 
@@ -146,7 +143,6 @@ class Rates:
 
     @property
     def net(self) -> float | None:
-        """Push less pop."""
         return None if self.push is None or self.pop is None else self.push - self.pop
 
 

@@ -162,7 +162,6 @@ class PayloadEquals:
 
     @property
     def word(self) -> str:
-        """As it is written."""
         return f"payload{''.join(map(_step, self.path))}={self.value}"
 
     @property
@@ -264,7 +263,6 @@ def parse(words: Iterable[str]) -> Filters:
 
 
 def _one(word: str) -> Filters:
-    """What one text says."""
     if "\0" in word or not _is_unicode(word):
         raise UsageError(
             "A filter cannot be read.", why="It holds NUL or is not valid Unicode: no message does."
@@ -344,7 +342,6 @@ def _step(key: str | int) -> str:
 
 
 def _both(one: Filters, other: Filters) -> Filters:
-    """What holds where both do."""
     return Filters(
         state=_same("state", one.state, other.state),
         older=_chosen(max, one.older, other.older),

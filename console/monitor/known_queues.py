@@ -20,7 +20,6 @@ _kept: dict[Path, list[str]] = {}
 
 
 def folder() -> Path:
-    """Where they are kept."""
     return state.folder() / "queues"
 
 

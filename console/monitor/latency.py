@@ -62,7 +62,6 @@ class Percentiles:
         return f"{cuts} ({formats.numbered(self.messages, 'message')} of {of})"
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {
             **{f"p{at}_seconds": v for at, v in zip(PERCENTILES, self.values, strict=True)},
             "messages": self.messages,
@@ -73,8 +72,6 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Latency:
-    """What is known of a queue's messages."""
-
     waiting: Percentiles
     processing: Percentiles
 
@@ -87,7 +84,6 @@ class Latency:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """By the names of FIGURES."""
         return dict(zip(FIGURES, (*self.waiting.values, *self.processing.values), strict=True))
 
     @classmethod
@@ -103,7 +99,6 @@ class Latency:
         return cls(waiting, processing)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {"waiting": self.waiting.as_json(), "processing": self.processing.as_json()}
 
 
@@ -178,7 +173,6 @@ class LatencySamples:
         self._seen = {key: seen for key, seen in self._seen.items() if key in kept}
 
     def add(self, queues: Sequence[Queue], rows: Iterable[TimesRow]) -> None:
-        """What was just read of these queues."""
         now = self._clock()
         for queue in queues:
             self._seen.setdefault(key_of(queue), _Seen())
@@ -201,7 +195,6 @@ class LatencySamples:
         self._seen[key_of(queue)] = _Seen(told=Latency(unread, unread))
 
     def of(self, queue: Queue) -> Latency:
-        """What is known of it, as it was read last."""
         seen = self._seen.get(key_of(queue))
         told = _NOT_READ if seen is None or seen.told is None else seen.told
         waiting, processing = (

@@ -1,14 +1,24 @@
-"""What is too much for a queue, judged from its figures alone: for screens, verbs, the doctor."""
+"""What is too much for a queue, judged from its figures alone: for screens, verbs, the doctor.
+
+And what an operator has silenced or acknowledged of that: it is shown, and counts as no problem. A
+silence holds until its time; an acknowledgement until the finding ends, or is graver than it was.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from console.catalog import STUCK_AFTER_SECONDS
+from console.catalog import STUCK_AFTER_SECONDS, Queue
+from console.decisions import Decision
 from console.formats import count, duration
 from console.monitor.subscribers import SubscriberSnapshot
+
+if TYPE_CHECKING:
+    from console.monitor.owners import Claim
 
 N = TypeVar("N", int, float)
 
@@ -32,7 +42,6 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """As a filter and JSON name it."""
         return self.name.lower()
 
 
@@ -53,8 +62,6 @@ class Limits(Generic[N]):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is too much for a queue."""
-
     stuck_after_seconds: float
     depth: Limits[int]
     age_seconds: Limits[float]
@@ -64,7 +71,7 @@ class Thresholds:
     errors_share: Limits[float] = Limits()
     """Of what is ready or in error, from ERRORS_LEAST on; where `errors` itself has no limit."""
 
-    def errors_of(self, figures: "Figures") -> Limits[int]:
+    def errors_of(self, figures: Figures) -> Limits[int]:
         """From how many errors on it is too much for a queue that holds so much now."""
         if self.errors != Limits():
             return self.errors
@@ -96,7 +103,6 @@ ThresholdsOf = Callable[[str], Thresholds]
 
 
 def defaults_of(_: str) -> Thresholds:
-    """The same for every queue."""
     return DEFAULTS
 
 
@@ -127,8 +133,6 @@ class Figures(Protocol):
 
 @dataclass(frozen=True)
 class Exceeded:
-    """One figure that has reached a limit."""
-
     figure: str
     """As the configuration names it: `depth`, `age`, `gap_share`, `errors`; also `stuck`."""
     value: float
@@ -139,7 +143,6 @@ class Exceeded:
     """The slowest one, whose figure it is."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {
             "figure": self.figure,
             "value": self.value,
@@ -207,3 +210,55 @@ def _filled(figures: Figures) -> float | None:
 
 def _share(part: float) -> str:
     return f"{int(part * 100 + 1e-9)} %"
+
+
+LIMIT, LIMIT_CRITICAL = "limit_reached", "limit_critical"
+
+
+def silences_of(decisions: Sequence[Decision], queue: Queue) -> tuple[Decision, ...]:
+    """Those about findings of the queue; of no queue's name: about every queue."""
+    here = {("", ""), (queue.schema, queue.name)}
+    return tuple(one for one in decisions if one.code and (one.schema, one.queue) in here)
+
+
+def named(one: Decision, code: str, which: str = "") -> bool:
+    """Whether it is about the code; `which` of several, as `limit_reached:depth` names it."""
+    return one.code in {code, f"{code}:{which}"}
+
+
+def silencing(
+    decisions: Sequence[Decision], code: str, level: Severity, which: str = ""
+) -> Decision | None:
+    """What silences a finding that is as grave as that; None: nothing does."""
+    found = (one for one in decisions if named(one, code, which))
+    return next((one for one in found if one.kind == "silence" or level <= graveness(one)), None)
+
+
+def graveness(acknowledged: Decision) -> Severity:
+    known = {one.word: one for one in Severity}
+    return known.get(acknowledged.severity, Severity.OK)
+
+
+def limit_code(level: Severity) -> str:
+    return LIMIT_CRITICAL if level is Severity.CRITICAL else LIMIT
+
+
+def of_limit(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
+    codes = {limit_code(one.level)}
+    if one.figure == "gap_share":  # how full a ring of ours is has codes of its own
+        codes.add("full" if one.value >= 1 else "filling")
+    found = (silencing(decisions, code, one.level, one.figure) for code in sorted(codes))
+    return next(filter(None, found), None)
+
+
+def of_stuck(
+    decisions: Sequence[Decision], stuck: int | None, oldest_first: Sequence[Claim] | None
+) -> Decision | None:
+    """What silences stuck claims, where every sort of them that is known is silenced."""
+    codes = {_code(claim) for claim in (oldest_first or ())[: stuck or 0]}
+    found = [silencing(decisions, code, Severity.WARNING) for code in sorted(codes)]
+    return found[0] if found and all(found) else None
+
+
+def _code(claim: Claim) -> str:
+    return f"claims_{claim.owner}" if claim.claimed_by else "claims_nobody"

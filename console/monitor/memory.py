@@ -73,7 +73,6 @@ class Memory:
         return kept[2]
 
     def left_out(self, queue: Queue) -> set[str]:
-        """The figures that the next sample does without."""
         deep = self._deep.get(key_of(queue))
         return {*self.slow(queue), *(deep.figures if deep is not None else ())}
 

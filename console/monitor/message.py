@@ -47,7 +47,6 @@ class ReadBound:
 
     @property
     def took(self) -> float:
-        """Seconds so far."""
         return time.monotonic() - self._began
 
 
@@ -76,7 +75,6 @@ def pages(
 
 
 def key_of(scan: Scan, row: Placed) -> ScanKey:
-    """The row's place in the scan that it was met in."""
     return ScanKey(scan.name, row.key_time or "", row.key_id, scan.dated)
 
 
@@ -99,8 +97,6 @@ Masks = Sequence[re.Pattern[str]]
 
 @dataclass(frozen=True)
 class MessageRow:
-    """What the statement `matching` returns."""
-
     position: int
     matches: bool
     key_time: str | None
@@ -193,8 +189,6 @@ _AS_IT_IS -= {"state", "error", "title", "payload"}
 
 @dataclass(frozen=True)
 class MessageQuery:
-    """Which messages, and how much of each."""
-
     filters: Filters
     limit: int
     reverse: bool = False
@@ -225,7 +219,6 @@ class MessageQuery:
         )
 
     def message(self, row: MessageRow, scan: Scan) -> Message:
-        """The row as it may be shown."""
         payload, payload_cut = self._payload(row.payload)
         error = None if row.error is None else masked(row.error, self.masks)
         return Message(
@@ -257,7 +250,6 @@ class MessageQuery:
 
 
 def masked(text: str, masks: Masks) -> str:
-    """The text without what the masks hide."""
     for mask in masks:
         text = mask.sub(MASKED, text)
     return text

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, sql
-from console.catalog import Acting, Queue, lockable_names
+from console import audit, object_names, sql
+from console.catalog import Acting, Queue
 from console.engines import Database, product_of
 from console.monitor.activity import HoldsRows
 from console.monitor.activity import Key as SessionKey
@@ -42,8 +42,6 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One message that is claimed, and its owner."""
-
     id: str
     claimed_seconds: float | None
     claimed_by: str | None
@@ -58,8 +56,6 @@ class Claim:
 
 @dataclass(frozen=True)
 class Owner:
-    """What our own `claimed_by` tells."""
-
     session: str
     bound: bool
     consumer: str | None
@@ -67,8 +63,6 @@ class Owner:
 
 @dataclass(frozen=True)
 class Holder(HoldsRows):
-    """One open transaction that holds rows of a queue."""
-
     session: SessionKey
     user_name: str | None
     application_name: str | None
@@ -103,6 +97,9 @@ class _HolderRow:
     held_at_most_seconds: float | None
 
 
+_AS_IT_IS = {one.name for one in fields(Holder)} & {one.name for one in fields(_HolderRow)}
+
+
 @dataclass(frozen=True)
 class _OwnerRow:
     session: str
@@ -122,19 +119,20 @@ def claims(
     of_key = {key_of(queue): queue for queue in queues}
     for row in sql.union(connection, _ClaimRow, parts):
         key = (row.schema, row.queue)
-        found[key].append(_claim(row, of_key[key]))
+        told = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
+        found[key].append(_claim(of_key[key], *told))
     evidence = evidence_of(
         connection,
         (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
     )
-    told = {
+    of_workers = {
         key: workers_of(connection, queue, (c.session for c in cs), stuck_after(queue))
         for key, cs in found.items()
         if (queue := of_key[key]).design.library
     }
     return {
         key: tuple(
-            _with_evidence(claim, told.get(key, evidence))
+            _with_evidence(claim, of_workers.get(key, evidence))
             for claim in sorted(some, key=_oldest_first)
         )
         for key, some in found.items()
@@ -154,12 +152,14 @@ def owner_of(claimed_by: str | None, queue: Queue | None = None) -> Owner | None
     return Owner(ours["session"], ours["bound"] is not None, ours["consumer"])
 
 
-def _claim(row: _ClaimRow, queue: Queue) -> Claim:
-    owner = owner_of(row.claimed_by, queue)
-    claim = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
-    if owner is None:
-        return Claim(*claim)
-    return Claim(*claim, owner.session, owner.bound, owner.consumer)
+def _claim(
+    queue: Queue, id_: str, seconds: float | None, claimed_by: str | None, attempts: int | None
+) -> Claim:
+    """Without what the server says of its owner."""
+    claim = Claim(id_, seconds, claimed_by, attempts)
+    if (owner := owner_of(claimed_by, queue)) is None:
+        return claim
+    return replace(claim, session=owner.session, bound=owner.bound, consumer=owner.consumer)
 
 
 def _oldest_first(claim: Claim) -> float:
@@ -189,21 +189,13 @@ def workers_of(
 
 
 def _evidence(
-    connection: Connection,
-    file: str,
-    scope: sql.Scope,
-    found: Iterable[str | None],
+    connection: Connection, file: str, scope: sql.Scope, found: Iterable[str | None]
 ) -> Mapping[str, Evidence]:
     sessions = sorted({session for session in found if session is not None})
     if not sessions or not sql.has(connection, f"{file}.owners"):
         return {}
-    rows = sql.rows(
-        connection,
-        _OwnerRow,
-        f"{file}.owners",
-        scope,
-        sessions=product_of(connection).array(sessions),
-    )
+    asked = product_of(connection).array(sessions)
+    rows = sql.rows(connection, _OwnerRow, f"{file}.owners", scope, sessions=asked)
     return {row.session: Evidence(row.owner) for row in rows}
 
 
@@ -226,8 +218,7 @@ def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, 
 
 
 def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
-    owner = evidence.get(claim.session or "", Evidence.UNKNOWN)
-    return Claim(**{**vars(claim), "owner": owner})
+    return replace(claim, owner=evidence.get(claim.session or "", Evidence.UNKNOWN))
 
 
 def holders(
@@ -240,21 +231,14 @@ def holders(
     rows = sql.rows(connection, _HolderRow, "server.holders")
     by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for queue in queues if rows else ():  # a library keeps several in one table
-        for name in lockable_names(database.product, queue):
+        for name in object_names.lockable(database.product, queue):
             by_table[queue.schema, name].append(key_of(queue))
     for row in rows:
         session = row.session_id if row.prepared_transaction is None else row.prepared_transaction
         if session is None:
             raise TypeError("a holder has neither an id nor a name")
-        holder = Holder(
-            session,
-            row.user_name,
-            row.application_name,
-            row.state,
-            row.transaction_seconds,
-            row.held_at_least_seconds,
-            row.held_at_most_seconds,
-        )
+        told = {name: getattr(row, name) for name in _AS_IT_IS}
+        holder = Holder(session, **told)
         for key in by_table.get((row.schema, row.relation), ()):
             found[key][session] = holder  # once, in however many tables of the queue
     return {key: tuple(sorted(some.values(), key=_longest_first)) for key, some in found.items()}
@@ -270,8 +254,6 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Claims:
-    """The oldest claims of a queue."""
-
     claims: tuple[Claim, ...]
     more: bool
     """Whether there are others, younger than these."""
@@ -282,26 +264,20 @@ def owned_claims(
 ) -> Claims:
     """The oldest claims and the evidence about their owners. UsageError where there are none."""
     page = read_page(database, queue, Filters(state="claimed"), limit=limit)
-    owners = {m.key: owner_of(m.claimed_by, queue) for m in page.messages}
-    sessions = [owner.session for owner in owners.values() if owner is not None]
+    claims = [
+        _claim(queue, one.id or "", one.age_seconds, one.claimed_by, one.attempts)
+        for one in page.messages
+    ]
     with database.transaction("read the owners of claims", read_only=True) as connection:
+        sessions = (one.session for one in claims)
         evidence = workers_of(connection, queue, sessions, stuck_after_seconds)
-    found = []
-    for message in page.messages:
-        owner = owners[message.key]
-        told = (message.id or "", message.age_seconds, message.claimed_by, message.attempts)
-        if owner is None:
-            found.append(Claim(*told))
-            continue
-        alive = evidence.get(owner.session, Evidence.UNKNOWN)
-        found.append(Claim(*told, owner.session, owner.bound, owner.consumer, alive))
+    found = (_with_evidence(one, evidence) for one in claims)
     return Claims(tuple(found), page.next is not None or not page.complete)
 
 
 def evidence(
     database: Database, queue: Queue, claimed_by: str | None, stuck_after_seconds: float
 ) -> Evidence:
-    """What the server says of the owner that a row names."""
     owner = owner_of(claimed_by, queue)
     if owner is None:
         return Evidence.UNKNOWN

@@ -18,9 +18,10 @@ from console.clock import elapsed, utc
 from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
-from console.monitor import figures, known_queues, owners, silences
-from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
+from console.monitor import figures, known_queues, owners
+from console.monitor.figures import STATES, Key, StatusRow, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
+from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
 from console.monitor.sample_queries import (
@@ -88,15 +89,6 @@ def estimates(
     }
     return {key_of(queue): found[key_of(queue)] for queue, _ in wanted}
 
-
-__all__ = [
-    "COUNTED",
-    "SAMPLING_TIMEOUTS",
-    "DatabaseSample",
-    "QueueSample",
-    "StatusRow",
-    "take_sample",
-]
 
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
 """For a sampler: so long is a whole sample, and a connect."""
@@ -219,7 +211,7 @@ def take_sample(
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
                 decisions=tuple(d for d in decided if (d.schema, d.queue) == key_of(queue)),
                 moment=moment,
-                silences=silences.of_queue(known.decisions, queue),
+                silences=silences_of(known.decisions, queue),
                 latency=latency.get(key_of(queue)),
                 subscribers=subscribers.get(key_of(queue)),
             )
@@ -314,7 +306,6 @@ class _More:
         return found
 
     def subscribers(self, queues: Sequence[Queue]) -> dict[Key, SubscriberRows]:
-        """What each subscriber has, of each queue that has some."""
         found: dict[Key, SubscriberRows] = {}
         wanted = [
             queue

@@ -143,8 +143,6 @@ def _queue_of(one: object) -> Queue:
 
 
 class SampleRun:
-    """One sample of the figures of some queues."""
-
     def __init__(
         self,
         database: Database,

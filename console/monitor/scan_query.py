@@ -49,7 +49,6 @@ PAGES_AT_ONCE = 32
 SECONDS_MOST = 5.0
 """After this time a search begins no further statement."""
 STATEMENT_SECONDS = 5.0
-"""The time-out of one statement over a scan."""
 _INTEGER_BITS = {
     **dict.fromkeys(("tinyint", "smallint"), 15),
     **dict.fromkeys(("int", "integer"), 31),
@@ -220,21 +219,21 @@ def scope_of(source: MessageSource, ask: ScanRequest) -> sql.Scope:
         "sorted": ask.sorted,
         "start": "beginning" if ask.after is None else "exactly" if ask.exactly else "after",
         "payload": source.payload or "text",
-        "body": _yes(body and known),
-        "with_payload": _yes(known and (body or bool(filters.payload) or not beside)),
+        "body": yes_no(body and known),
+        "with_payload": yes_no(known and (body or bool(filters.payload) or not beside)),
         "by_age": "scan" if scan.by_age else "row",
-        "by_cutoff": _yes(ask.moment is not None),
-        "by_older": _yes(filters.older is not None),
-        "by_newer": _yes(filters.newer is not None),
-        "by_id": _yes(bool(filters.ids) and not ask.exactly),
-        "by_error": _yes(bool(filters.errors)),
-        "hashed": _yes(filters.error_group is not None),
-        "by_claimed_by": _yes(filters.claimed_by is not None),
-        "by_payload": _yes(bool(filters.payload)),
+        "by_cutoff": yes_no(ask.moment is not None),
+        "by_older": yes_no(filters.older is not None),
+        "by_newer": yes_no(filters.newer is not None),
+        "by_id": yes_no(bool(filters.ids) and not ask.exactly),
+        "by_error": yes_no(bool(filters.errors)),
+        "hashed": yes_no(filters.error_group is not None),
+        "by_claimed_by": yes_no(filters.claimed_by is not None),
+        "by_payload": yes_no(bool(filters.payload)),
     }
     values = {**scope.values, "since": roles.get(SINCE.get(scan.state, ""), "")}
     for number in range(1, MOST_PAYLOAD_FILTERS + 1):
-        conditions[f"by_payload_{number}"] = _yes(number <= len(filters.payload))
+        conditions[f"by_payload_{number}"] = yes_no(number <= len(filters.payload))
     for number, equals in enumerate(filters.payload, 1):
         values[f"payload_path_{number}"] = equals.json_path
     return sql.Scope(values, {**scope.options, **conditions}, roles)
@@ -276,7 +275,7 @@ def _seconds(name: str, seconds: float | None) -> dict[str, object]:
     return {name: seconds, f"{name}_s": int(whole), f"{name}_us": round(rest * 1e6)}
 
 
-def _yes(condition: object) -> str:
+def yes_no(condition: object) -> str:
     return "yes" if condition else "no"
 
 
@@ -320,7 +319,7 @@ class Search:
         else:
             self._next_rows(connection, scan)
         if not self.ended and not self._bound.goes_on(0):
-            self._stop(scan=self._scans[self._at])
+            self._stop()
 
     @property
     def _room(self) -> int:
@@ -400,9 +399,8 @@ class Search:
                 next_step="Ask for the right to read them.",
             )
         if self._key is not None:
-            raise UsageError(
-                f"The list of {self._source.queue.name!r} has no order to continue in."
-            )
+            name = self._source.queue.name
+            raise UsageError(f"The list of {name!r} has no order to continue in.")
         look = READ_MOST if self._wanted.filters.narrowing else self._room
         ask = replace(self._wanted.ask(scan), look=look, n=self._room)
         rows = fetch(connection, self._source, ask, MessageRow, "matching")
@@ -441,8 +439,9 @@ class Search:
         else:
             self.complete = False  # without ids there is no place to go on from
 
-    def _stop(self, scan: Scan) -> None:
+    def _stop(self) -> None:
         """A bound is met."""
+        scan = self._scans[self._at]
         if len(self.found) == self._wanted.limit:
             self._end_full()
             return

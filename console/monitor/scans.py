@@ -37,8 +37,6 @@ _TIME = re.compile(
 
 
 class By(Enum):
-    """What a scan goes on by."""
-
     ID = "id"
     TIME = "time"
     """A time, and the id where several have the same."""
@@ -73,7 +71,6 @@ class Scan:
 
     @property
     def condition(self) -> str:
-        """As the conditions of the SQL call it."""
         return self.name.partition(":")[0]
 
     @property
@@ -82,7 +79,6 @@ class Scan:
         return self.by in {By.NUMBER, By.PLACE}
 
     def roles(self, queue: Queue) -> dict[str, str]:
-        """What its messages tell: the columns by role."""
         if self.in_hand:
             return {role: role for role in _IN_HAND_ROLES}
         return dict(queue.roles)
@@ -150,7 +146,6 @@ class ScanRequest:
 
     @property
     def down(self) -> bool:
-        """Whether it goes from the other end."""
         return self.scan.newest_first != self.reverse
 
     @property
@@ -250,7 +245,6 @@ def _of_a_state(queue: Queue, state: str) -> list[Scan]:
 
 
 def scans_for(queue: Queue, filters: Filters) -> tuple[Scan, ...]:
-    """The scans in which messages can match."""
     scans = scans_of(queue)
     if filters.id is not None and (by_id := scans_by_id(queue)):
         # It finds nothing in another table; who is in a slot of a ring has an id no index knows.
@@ -303,7 +297,6 @@ def next_chunk(
 
 
 def beyond(scan: Scan, chunk: tuple[int, int], *, down: bool) -> ScanKey:
-    """The key after everything in a chunk."""
     first, last = chunk
     if scan.by is By.NUMBER:
         return ScanKey(scan.name, id=str(first if down else last))
@@ -311,5 +304,4 @@ def beyond(scan: Scan, chunk: tuple[int, int], *, down: bool) -> ScanKey:
 
 
 def number_of(key: ScanKey) -> int:
-    """The number, or the page of a place."""
     return int(key.id.strip("()").split(",")[0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
+from console.monitor.figures import COUNTED, Rates, StatusRow
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
@@ -19,7 +19,6 @@ from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, su
 if TYPE_CHECKING:
     from console.monitor.recording.forecast import Filling
 
-__all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
 
 _STATE_FIELDS = {
     "ready": "ready",
@@ -92,7 +91,6 @@ class QueueSnapshot:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What stays the same from snapshot to snapshot."""
         return (self.connection, self.schema, self.queue)
 
     @property
@@ -206,7 +204,6 @@ def snapshot(
 
 
 def _applicable(queue: Queue) -> list[str]:
-    """The fields that a queue of its design and options has."""
     states = queue.states
     names = [name for name, state in _STATE_FIELDS.items() if state in states]
     names += ["age_seconds", "push_per_second", "pop_per_second"]

@@ -31,7 +31,6 @@ class SubscriberRow:
 
     @property
     def gap(self) -> int | None:
-        """The numbers that it has not drawn yet."""
         if self.next_push is None or self.next_pop is None:
             return None
         return self.next_push - self.next_pop
@@ -46,7 +45,6 @@ class SubscriberRows:
 
     @classmethod
     def by_queue(cls, rows: Sequence[SubscriberRow], at: float) -> Mapping[Key, SubscriberRows]:
-        """Of every queue that has some."""
         found: dict[Key, list[SubscriberRow]] = {}
         for row in sorted(rows, key=lambda one: one.number):
             found.setdefault((row.schema, row.queue), []).append(row)
@@ -106,16 +104,7 @@ class SubscriberSnapshot:
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
-        return {
-            "subscriber": self.subscriber,
-            "gap": self.gap,
-            "ready": self.ready,
-            "age_seconds": self.age_seconds,
-            "pop_per_second": self.pop_per_second,
-            "parked": self.parked,
-            "full_in_seconds": self.full_in_seconds,
-            "estimated": self.estimated,
-        }
+        return {name: value for name, value in vars(self).items() if name != "popped"}
 
 
 def as_text(found: Sequence[SubscriberSnapshot] | None) -> str:

@@ -59,6 +59,13 @@ class HorizonRow:
     """How many have begun since; None: nobody counts them."""
     seconds: float | None
 
+    @property
+    def who(self) -> str:
+        """`session 4711 of ann`, `replication slot 'standby'`."""
+        if self.session_id is None:
+            return f"{self.kind} {self.name!r}"
+        return f"{self.kind} {self.session_id} of {self.name or '?'}"
+
 
 @dataclass(frozen=True)
 class DeadRow:
@@ -90,7 +97,6 @@ class Wait:
     meaning: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `waits --json`."""
         return {
             "queue": self.queue.name if self.queue else None,
             "schema": self.queue.schema if self.queue else None,
@@ -128,7 +134,6 @@ class WaitWindow:
         self.worst_at_look = 0
 
     def add(self, activity: Activity) -> None:
-        """Count one sample."""
         self.looks += 1
         if activity.waiting:
             self.looks_with_waiters += 1
@@ -166,8 +171,6 @@ class WaitWindow:
 
 @dataclass(frozen=True)
 class WaitReport:
-    """What a while of looking showed."""
-
     connection: str
     seconds: float
     samples: int
@@ -184,7 +187,6 @@ class WaitReport:
     """What could not be seen -> why."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `waits --json`."""
         return {
             "connection": self.connection,
             "seconds": round(self.seconds, 3),
@@ -340,14 +342,12 @@ def some(words: Sequence[str]) -> str:
 
 
 def title(session: Session) -> str:
-    """How it is called."""
     if isinstance(session.key, str):
         return f"prepared transaction {session.key}"
     return f"session {session.key}"
 
 
 def doing(session: Session) -> str:
-    """What it does, and for how long."""
     if session.waits_for is not None:
         words = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
     elif session.state is None:
@@ -380,13 +380,11 @@ def who(session: Session) -> str:
 
 
 def statement(session: Session) -> str:
-    """What it runs, or ran last."""
     text = session.query or ""
     return text if session.state == "active" else f"last: {text}"
 
 
 def locks(session: Session) -> str:
-    """What it has locked of the queues, and how."""
     modes: dict[str, list[str]] = {}
     for lock in session.locks:
         modes.setdefault(lock.object, []).append(lock.mode)
@@ -399,7 +397,6 @@ def name_of(wait: Wait) -> str:
 
 
 def amount(wait: Wait) -> str:
-    """How much of it there was."""
     if wait.share is not None:
         sessions = numbered(wait.sessions or 0, "session")
         return f"in {wait.share:.0%} of the samples, {sessions}, {wait.average:.1f} at a time"
@@ -407,7 +404,6 @@ def amount(wait: Wait) -> str:
 
 
 def horizon(report: WaitReport) -> Iterator[str]:
-    """What keeps dead rows, and how many there are."""
     for row in report.horizon[:1]:
         whose = f"{row.kind} {row.name}".strip()
         whose += f", session {row.session_id}" if row.session_id is not None else ""

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from console import sql
 from console.actions import execute, plan
 from console.actions.archive import Purge
+from console.actions.mover import Mover
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.restore import Restore
@@ -38,7 +39,7 @@ def _purged(trial: Trial) -> str:
     return f"{purged} purged, 0 came; {restored} restored, {len(came)} of {len(sent)} came"
 
 
-def _moved(trial: Trial, mover: plan.Mover) -> int:
+def _moved(trial: Trial, mover: Mover) -> int:
     """How many, by the ledger: out of the source is into the target."""
     planned = plan.make(trial.database, mover)
     require(planned.count == _MESSAGES, f"{mover.verb} planned {planned.count} of {_MESSAGES}")

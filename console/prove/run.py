@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 
-from console import catalog
+from console import catalog, object_names
 from console.actions.install import lacking, remove, scratch_queue
-from console.actions.installed_code import parts
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
+from console.actions.upgrade import parts
 from console.bench.candidate import (
     PROOF_APPLICATION,
     PROOF_PREFIX,
@@ -82,7 +82,7 @@ class Proof:
             options["size"] = str(LARGEST_RING)
         name = f"{PROOF_PREFIX}{self._token}_{of.name}"
         queue = installed_queue(self._schema, name, of, options)
-        catalog.check_names(product, queue)
+        object_names.check(product, queue)
         return ":".join((of.name, *(f"{key}={value}" for key, value in given.items()))), queue
 
     def _design(self, words: str, queue: Queue) -> Iterator[Line]:
@@ -119,7 +119,7 @@ class Proof:
 
     def _gone(self, trial: Trial) -> str:
         product, queue = self._database.product, trial.queue
-        names = catalog.object_names(product, queue)
+        names = object_names.of(product, queue)
         with self._database.transaction("look what is left", read_only=True) as connection:
             left = [one.name for one in catalog.relations(connection, queue.schema, names)]
             left += [one.name for one in installed_code(connection, queue, names)]

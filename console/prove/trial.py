@@ -9,7 +9,7 @@ from console import sql
 from console.actions import end_session
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
-from console.actions.smoke import number_of, payload_of
+from console.actions.smoke_result import number_of, payload_of
 from console.catalog import Queue
 from console.designs import Flow, Order
 from console.doctor.consumption import Consumption

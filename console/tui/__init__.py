@@ -21,8 +21,7 @@ from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS, ThresholdsOf
-from console.monitor.sampler import Sampler
-from console.monitor.turns import Turns
+from console.monitor.sampler import Sampler, Turns
 from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Feed, Setup

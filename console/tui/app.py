@@ -21,8 +21,7 @@ from textual.widgets import Input
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, Examined, Watcher
 from console.monitor.limits import Severity
-from console.monitor.sampler import Reading
-from console.monitor.turns import Turns
+from console.monitor.sampler import Reading, Turns
 from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.findings import FindingKey, QueueKey

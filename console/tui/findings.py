@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from console import formats
 from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor import silences
-from console.monitor.limits import Exceeded, Severity
-from console.monitor.silences import limit_code
+from console.monitor.limits import Exceeded, Severity, limit_code, of_limit, of_stuck, silencing
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
@@ -184,11 +182,11 @@ def _silenced(
 ) -> Decision | None:
     """By the decisions of now: the doctor's word may be older."""
     if view.code == LIMIT and (limit := exceeded.get(view.key[4])) is not None:
-        return silences.of_limit(snapshot.silences, limit)
+        return of_limit(snapshot.silences, limit)
     if view.code == STUCK:
-        return silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
+        return of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
     code, _, which = view.doctors_code.partition(":")
-    return silences.silencing(snapshot.silences, code, view.level, which)
+    return silencing(snapshot.silences, code, view.level, which)
 
 
 def _told(

@@ -19,11 +19,9 @@ from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.recording import Recorder
-from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
-from console.monitor.sampler import Reading, Sampler, probe
-from console.monitor.turns import Turns
+from console.monitor.sampler import Reading, Sampler, Turns, probe
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 from console.tui.text import first_line

@@ -6,7 +6,7 @@ from functools import partial
 from console.actions import adopt as adopting
 from console.actions import install as uninstalling
 from console.actions import maintain as maintaining
-from console.actions import relay
+from console.actions import maintain_plan, relay
 from console.actions import upgrade as upgrading
 from console.actions.execute import Control
 from console.audit import Ledger, Outcome
@@ -111,7 +111,7 @@ RELAY = Verb(
 
 def _plan_maintain(target: Target, values: Values, on_count: OnCount) -> Plan:
     del values, on_count
-    found = maintaining.plan(target.database, target.queue)
+    found = maintain_plan.plan(target.database, target.queue)
     return whole_queue_plan(
         target,
         "maintain",
@@ -125,7 +125,7 @@ def _plan_maintain(target: Target, values: Values, on_count: OnCount) -> Plan:
 
 
 def _maintain(
-    target: Target, found: maintaining.MaintainPlan, control: Control, on_progress: OnProgress
+    target: Target, found: maintain_plan.MaintainPlan, control: Control, on_progress: OnProgress
 ) -> Result:
     begun = 0
 

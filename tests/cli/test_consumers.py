@@ -12,8 +12,7 @@ from sqlalchemy import make_url
 
 from console.catalog import installed_queue
 from console.designs import design
-from console.monitor.consumers import Consumer, Consumers
-from console.monitor.recording.consumers import rows
+from console.monitor.consumers import Consumer, Consumers, rows
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import CONSUMERS
 from tests.cli.calls import Console

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console import sql
 from console.actions import libraries
 from console.actions.adopt import preview_of_library
 from console.designs import own, own_file
 from console.engines import Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
+from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import running
 from tests.servers import connect, fresh_database
@@ -440,7 +440,7 @@ def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
         ann.done("requeue", "crates", "--yes")
         bob.writes(ready_if("wipe()"))("preset", "check", "crate")
         bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
-    every = {one.label for one in sql.statements("postgresql", "own").values()}
+    every = {one.label for one in templates.statements("postgresql", "own").values()}
     # These two go before and after another one, on its cursor.
     assert every - labels == {"own.be_reader", "own.be_oneself"}
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from console import sql
 from console.actions import rows
-from console.actions.rows import Selection, Storage
+from console.actions.rows import Choosing, Selection, Storage
 from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
@@ -57,7 +57,8 @@ def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
             now = connection.execute(
                 sql.query("actions.moment", connection.dialect, sql.Scope())
             ).scalar()
-        choice = Selection(database, session, source, Filters(), [state], now)  # type: ignore[arg-type]
+        of = Choosing(database, session, Filters(), [state], now)  # type: ignore[arg-type]
+        choice = Selection(source, of)
         return source, choice.next(BATCH)
 
 
@@ -86,7 +87,7 @@ def explained(
     name: str,
     values: dict[str, object],
 ) -> int:
-    statement = rows.statement(source, name)
+    statement = source.own(name)
     scope = rows.scope(source, storage, to_back="no", hashed="no")
     query = sql.query(statement, connection.dialect, scope)
     explain = text(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {query.text}")

@@ -19,6 +19,7 @@ from console.engines.embedded import EmbeddedServer
 from console.monitor.activity import Activity, Session, find_objects, sample_activity
 from console.monitor.known_waits import known_waits
 from console.monitor.waits import watch
+from console.sql import templates
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_activity import at, held, popping, push_some, seen
@@ -264,7 +265,7 @@ def test_a_look_reads_no_queue_and_locks_nothing_of_it(
         "sessions": [],
     }
     read: set[str] = set()
-    for statement in sql.statements("postgresql", "activity").values():
+    for statement in templates.statements("postgresql", "activity").values():
         with client.database.transaction("look", read_only=True) as connection:
             query = sql.query(statement, connection.dialect, sql.Scope()).text
             explain = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query)

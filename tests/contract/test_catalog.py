@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Column, MetaData, Table, Text, insert
 from sqlalchemy.schema import CreateTable
 
-from console import catalog
+from console import catalog, object_names
 from console.actions import pop, push, relay
 from console.actions.adopt import forget
 from console.actions.install import install, plan, uninstall
@@ -86,7 +86,7 @@ def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> Non
     make_table(database, name + suffix)
     for of in all_designs(database):
         queue = default_of(database, of, name)
-        if name + suffix not in catalog.object_names(database.product, queue):
+        if name + suffix not in object_names.of(database.product, queue):
             continue
         before = objects_of(database)
         with pytest.raises(UsageError, match="is taken") as caught:

@@ -13,10 +13,10 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.engines import PRODUCTS, Database
 from console.errors import RefusedError
-from console.monitor.client_statements import pattern, said
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer
 from console.monitor.figures import key_of
+from console.monitor.statement_text import pattern, said
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 

@@ -9,8 +9,8 @@ import pytest
 from console import audit
 from console.actions.end_session import EndPlan, end_session, holding, plan
 from console.actions.install import install
-from console.actions.maintain import MaintainLimits
-from console.actions.maintain import plan as maintenance
+from console.actions.maintain_plan import MaintainLimits
+from console.actions.maintain_plan import plan as maintenance
 from console.designs import DESIGNS
 from console.engines import open_database
 from console.errors import RefusedError, UsageError

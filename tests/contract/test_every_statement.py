@@ -17,12 +17,23 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, decisions, sql
-from console.actions import adopt, broker, execute, maintain, pause, plan, pop, push, relay, upgrade
+from console.actions import (
+    adopt,
+    broker,
+    execute,
+    maintain_plan,
+    pause,
+    plan,
+    pop,
+    push,
+    relay,
+    upgrade,
+)
 from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import Followed
 from console.actions.install import install, lacking, uninstall
-from console.actions.plan import Mover
+from console.actions.mover import Mover
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
@@ -42,6 +53,7 @@ from console.monitor.sampler import probe
 from console.monitor.scan_query import MessageSource
 from console.monitor.waits import watch
 from console.rights import Rights
+from console.sql import templates
 from console.verbs import named
 from console.verbs.verb import Target
 from tests.contract.client import Client
@@ -111,12 +123,12 @@ def _fits(value: object, hint: object) -> bool:
 
 
 def files(engine: str) -> list[str]:
-    folder = Path(str(sql.queries_folder())) / engine
+    folder = Path(str(templates.queries_folder())) / engine
     return sorted(path.stem for path in folder.glob("*.sql"))
 
 
 def all_labels(engine: str) -> set[str]:
-    found = (sql.statements(engine, file).values() for file in files(engine))
+    found = (templates.statements(engine, file).values() for file in files(engine))
     return {statement.label for statements in found for statement in statements}
 
 
@@ -151,7 +163,7 @@ def live(database: Database, variant: Variant) -> None:
     assert probe(database, [queue]) is not None
     assert ConsumerWatch(database).look([queue], {})
     assert not upgrade.plan(database, queue).needed
-    assert maintain.plan(database, queue).measures.tables
+    assert maintain_plan.plan(database, queue).measures.tables
     estimate_depths(client)
     if variant in DEFAULTS:
         act(client)
@@ -323,7 +335,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     # Of Service Broker, a queue is enabled that is disabled.
     left_out |= {"catalog.renew", "broker.enable"}
     # What the doctor asks of a ring, the last of its file: see faults/test_doctor_ring.
-    of_ring = list(sql.statements(engine, "ring"))
+    of_ring = list(templates.statements(engine, "ring"))
     doctors = of_ring[of_ring.index("next_numbers") :] if "next_numbers" in of_ring else []
     left_out |= {f"ring.{found}" for found in doctors} - labels
     # Of subscribers: see test_subscribers_seen and faults/test_subscribers.
@@ -366,5 +378,5 @@ def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> N
 def test_every_statement_says_what_it_returns(database: Database) -> None:
     engine = database.product.name
     for file in files(engine):
-        for statement in sql.statements(engine, file).values():
+        for statement in templates.statements(engine, file).values():
             assert len(statement.comment) > 10, statement.label

@@ -8,12 +8,11 @@ import pytest
 
 from console import audit
 from console.actions.execute import Control
-from console.actions.maintain import (
+from console.actions.maintain import StepResult, maintain
+from console.actions.maintain_plan import (
     IndexMeasure,
     MaintainLimits,
     MaintainPlan,
-    StepResult,
-    maintain,
     plan,
 )
 from console.designs import DESIGNS

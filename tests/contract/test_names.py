@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.schema import CreateSchema
 
-from console import catalog
+from console import catalog, object_names
 from console.actions import pop, relay
 from console.actions.install import install, uninstall
 from console.designs import DESIGNS, Design
@@ -122,7 +122,7 @@ def test_a_name_at_the_limit_and_one_over_it(
     (variant,) = (v for v in richest(database) if v.design is design)
     # Service Broker's names have the schema's in them: it must leave room for theirs.
     schema = filler(product, product.name_limit // 2, f"{start} {design.name}")
-    limit, _ = catalog.name_limit(product, design.name, schema)
+    limit, _ = object_names.limit(product, design.name, schema)
     make_schema(database, schema)
     before = objects_of(database)
     fits, too_long = filler(product, limit, start), filler(product, limit + 1, start)

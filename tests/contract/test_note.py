@@ -11,8 +11,8 @@ from console.designs import DESIGNS
 from console.doctor.recording import action
 from console.engines import Database
 from console.errors import UsageError
-from console.monitor.recording import Recorder
 from console.monitor.recording.history import History, history, since
+from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from console import sql
 from console.catalog import Queue
 from console.clock import utc
 from console.decisions import Decision
@@ -23,6 +22,7 @@ from console.notify.events import Source
 from console.notify.notifier import Notifier, Pace
 from console.notify.outbox import Outbox, prepare
 from console.notify.targets import Target, Webhook
+from console.sql import templates
 from tests.contract.client import Client
 from tests.contract.test_every_statement import rows_checked, running
 from tests.contract.variants import Variant
@@ -126,7 +126,7 @@ def test_a_finding_and_its_end_arrive_once_each_and_restarts_change_nothing(
         keys.setdefault(event["key"], []).append(event["event"])
     assert sorted(keys.values()) == [["begun", "ended"]] * 3
     assert {one["connection"] for one in receiver.events} == {"orders"}
-    every = {one.label for one in sql.statements(database.product.name, "notify").values()}
+    every = {one.label for one in templates.statements(database.product.name, "notify").values()}
     assert labels >= every - {"notify.withdraw"}
 
 

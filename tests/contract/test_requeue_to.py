@@ -12,7 +12,7 @@ from console.actions import execute
 from console.actions.execute import Pace, Result
 from console.actions.push import Payload
 from console.actions.requeue import FULL, RequeueTo
-from console.actions.rows import CHANGED
+from console.actions.rows import CHANGED, Choosing
 from console.audit import Ledger
 from console.catalog import Kind
 from console.errors import RefusedError, UsageError
@@ -141,7 +141,7 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
 def acted(client: Client, mover: RequeueTo, cutoff: Any) -> Ledger:
     """One batch of all that match, with nothing skipped before; it is undone."""
     with client.database.session("act") as session:
-        choice = mover.choice(client.database, session, parse(()), mover.states, cutoff)
+        choice = mover.choice(Choosing(client.database, session, parse(()), mover.states, cutoff))
         chosen = choice.next(1000)
         with session.transaction("act") as connection:
             ledger = mover.act(connection, chosen, 0).require_balance()

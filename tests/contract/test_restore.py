@@ -18,9 +18,11 @@ from console.actions import archive, execute, plan, push, relay
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Pace, Result
 from console.actions.install import uninstall
-from console.actions.plan import Mover, Plan
+from console.actions.mover import Mover
+from console.actions.plan import Plan
 from console.actions.requeue import Release
 from console.actions.restore import FULL, GONE, Restore
+from console.actions.rows import Choosing
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
@@ -381,7 +383,9 @@ def test_what_is_over_the_limit_by_now_stays(use: Use, variant: Variant) -> None
     assert made.left_alone == {f"over the queue's limit of {limit} bytes": 1}
     assert made.count == 2
     with client.database.session("act") as session:
-        choice = mover.choice(client.database, session, parse(()), mover.states, made.cutoff)
+        choice = mover.choice(
+            Choosing(client.database, session, parse(()), mover.states, made.cutoff)
+        )
         chosen = choice.next(10)
         with session.transaction("act") as connection:
             told = mover.act(connection, chosen, 0)

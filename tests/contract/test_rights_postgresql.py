@@ -9,7 +9,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import Connection, make_url, text
 
 from console import catalog
-from console.actions import execute, maintain, plan, relay
+from console.actions import execute, maintain, maintain_plan, plan, relay
 from console.actions.adopt import adopt
 from console.actions.install import install, uninstall
 from console.actions.restore import Restore
@@ -230,11 +230,11 @@ def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
     for login, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
         client = place.client(login, name)
         steps = tuple(
-            maintain.MaintainStep(what, "action", "a test", (f"{what} dbq.action",))
+            maintain_plan.MaintainStep(what, "action", "a test", (f"{what} dbq.action",))
             for what in ("VACUUM", "ANALYZE")
         )
-        measures = maintain.measure(client.database, client.queue)
-        planned = maintain.MaintainPlan(client.queue, measures, steps)
+        measures = maintain_plan.measure(client.database, client.queue)
+        planned = maintain_plan.MaintainPlan(client.queue, measures, steps)
         done = maintain.maintain(client.database, planned)
         assert done.outcome is outcome
         for one in done.done:
@@ -246,15 +246,16 @@ def test_an_operator_maintains_what_a_queue_wears_out(place: Place, name: str) -
     if not may_be_let_maintain(place):
         pytest.skip("this server has no such right to grant")
     client = place.client("operator", name)
-    measures = maintain.measure(client.database, client.queue)
+    measures = maintain_plan.measure(client.database, client.queue)
     worn = [table.name for table in measures.tables]
     assert worn
     quoted = [client.database.product.dialect.identifier_preparer.quote(one) for one in worn]
     steps = tuple(
-        maintain.MaintainStep("VACUUM", one, "a test", (f"VACUUM (ANALYZE) public.{one}",))
+        maintain_plan.MaintainStep("VACUUM", one, "a test", (f"VACUUM (ANALYZE) public.{one}",))
         for one in quoted
     )
-    done = maintain.maintain(client.database, maintain.MaintainPlan(client.queue, measures, steps))
+    planned = maintain_plan.MaintainPlan(client.queue, measures, steps)
+    done = maintain.maintain(client.database, planned)
     assert [one.problem for one in done.done] == [""] * len(worn)
 
 

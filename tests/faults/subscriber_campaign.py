@@ -17,7 +17,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 
 import psycopg
 
-from console.actions import maintain
+from console.actions import maintain, maintain_plan
 from console.actions import subscribe as subscribing
 from console.catalog import find
 from console.engines.embedded import EmbeddedServer
@@ -231,7 +231,7 @@ class _Campaign:
         """No message, no content; in the archive each once, as popped by all."""
         if self.repair is None:  # else there may be holes, at which a sweep stops
             self.ring.relay()
-        maintained = maintain.plan(self.ring.database, self.now.queue)
+        maintained = maintain_plan.plan(self.ring.database, self.now.queue)
         maintain.maintain(self.ring.database, maintained)
         after = self.now.measure()
         assert after.live == 0, after

@@ -13,11 +13,10 @@ from console.doctor.consumers import SILENT, ConsumerMemory
 from console.doctor.consumption import STOPPED, Consumption
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor.consumers import Consumers
+from console.monitor.consumers import Consumers, gone, latest, recorded
+from console.monitor.consumers import rows as rows_of
 from console.monitor.figures import key_of
 from console.monitor.limits import DEFAULTS, Limits
-from console.monitor.recording.consumers import gone, latest, recorded
-from console.monitor.recording.consumers import rows as rows_of
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import CONSUMERS
 from tests.contract.client import Client

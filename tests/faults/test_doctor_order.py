@@ -260,7 +260,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         recorder = Recorder(driver)
-        rows = look.fetch(connection, order.PoppedRow, "popped", "doctor")
+        rows = look.fetch(connection, order.PoppedRow, "popped")
         (statement,) = recorder.take()
     assert [row.id for row in rows] == list(range(20_001, 30_001))
     assert not statement.sequential()

@@ -20,7 +20,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import text
 
 from console import sql
-from console.actions import maintain
+from console.actions import maintain_plan
 from console.actions.adopt import adopt, forget
 from console.catalog import INTERFACE_VERSION, Queue
 from console.designs import DESIGNS, designs_on
@@ -555,7 +555,7 @@ def test_dead_rows_at_the_head_that_somebody_keeps(
         assert len(client.pop_many(250)) == 250
 
         def dead() -> bool:
-            return maintain.measure(client.database, client.queue).dead_rows >= 250
+            return maintain_plan.measure(client.database, client.queue).dead_rows >= 250
 
         wait_until(dead, "the server has counted the dead rows")
         assert "dead_head" not in names(diagnosed(client)), "nobody keeps them for long"

@@ -18,7 +18,7 @@ from psycopg.errors import QueryCanceled
 from psycopg.sql import SQL, Composed, Identifier
 
 from console import audit
-from console.actions import maintain, upgrade
+from console.actions import maintain_plan, upgrade
 from console.catalog import Queue
 from console.doctor import sessions
 from console.doctor.examination import open_examination
@@ -284,7 +284,7 @@ def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
         producer.execute("ROLLBACK")
 
     def counted() -> bool:
-        return maintain.measure(client.database, client.queue).dead_rows >= count
+        return maintain_plan.measure(client.database, client.queue).dead_rows >= count
 
     wait_until(counted, "the server has counted the dead rows")
     yield Fault()

@@ -32,6 +32,7 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, RefusedError
 from console.monitor.recording.recorder import Recorder
 from console.rights import Rights
+from console.sql import templates
 from tests.contract.test_every_statement import rows_checked, running
 from tests.faults.doctor_tools import found_at, look_at, mend, mend_by, numbers
 from tests.faults.ring_tools import Ring, make_ring, page_of_holes, wait_for_server
@@ -827,7 +828,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of ring.sql from the first that only the doctor asks."""
-    names = list(sql.statements("postgresql", "ring"))
+    names = list(templates.statements("postgresql", "ring"))
     verbs = {"beginnings", "void_for_subscriber", "owed", "number_older", "unsubscribe"}
     verbs |= {"skip", "skip_numbers", "add_popped"}  # of rings with subscribers
     wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]} - {

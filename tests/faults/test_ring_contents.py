@@ -17,7 +17,7 @@ from console.catalog import installed_queue
 from console.designs import DESIGNS
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
-from console.doctor.ring_contents import AstrayRow
+from console.doctor.ring_losses import AstrayRow
 from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan

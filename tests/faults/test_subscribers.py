@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from console import sql
-from console.actions import maintain, pause
+from console.actions import maintain, maintain_plan, pause
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
 from console.audit import Outcome
@@ -216,13 +216,13 @@ def test_maintain_sweeps_what_no_pop_came_to(make: Make, content: str) -> None:
         archived = ring.sql("SELECT payload FROM {archive} ORDER BY id")
         for name, taken in (("a", 20), ("b", 19)):
             assert len(ring.of(name).pop_many(connection, taken)) == taken
-        planned = maintain.plan(ring.database, ring.queue)
+        planned = maintain_plan.plan(ring.database, ring.queue)
         assert [(step.what, dict(step.figures)) for step in planned.steps] == [
             ("SWEEP", {"numbers": 19})
         ]
         assert maintain.maintain(ring.database, planned).outcome is Outcome.DONE
         assert [text for (text,) in connection.execute(archived)] == texts[:19]
-    assert not maintain.plan(ring.database, ring.queue).needed
+    assert not maintain_plan.plan(ring.database, ring.queue).needed
     assert popped(ring, "b") == texts[19:]
 
 

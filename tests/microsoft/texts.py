@@ -18,6 +18,7 @@ from console.doctor.claims import IN_HAND, scope_of
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
+from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
 from tests.moves import moves
 from tests.pipeline.statements import asked
@@ -126,12 +127,12 @@ def _scopes(queue: Queue) -> Iterator[sql.Scope]:
 
 def _statements(queue: Queue) -> Iterator[sql.Statement]:
     """The design's own, what it is monitored by like others, and those that belong to no design."""
-    yield from sql.statements_of("mssql", queue.design.name).values()
-    folder = Path(str(sql.queries_folder())) / "mssql"
+    yield from templates.statements_of("mssql", queue.design.name).values()
+    folder = Path(str(templates.queries_folder())) / "mssql"
     house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys() - presets("mssql").keys()
     for file in sorted(house - {"actions", "doctor", "monitor", "pipeline", "preset"}):
-        for name in sql.statements("mssql", file):
-            own = file in sql.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")
+        for name in templates.statements("mssql", file):
+            own = file in templates.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")
             yield sql.statement("mssql", f"{queue.design.name if own else file}.{name}")
 
 
@@ -157,7 +158,7 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
                     yield statement, scope
     for view in (queue, *queue.views[-1:]):
         yield from moves(PRODUCT, view)
-    for statement in sql.statements("mssql", "doctor").values():
+    for statement in templates.statements("mssql", "doctor").values():
         in_hand = statement.name in IN_HAND and queue.finishes
         yield statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT)
     yield from asked(PRODUCT, queue)
@@ -170,7 +171,7 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
             needed = dict.fromkeys(design.needed_roles, "column") | {"size": "5"}
             for roles in (needed, dict.fromkeys(design.roles, "column") | {"size": "5"}):
                 queue = Queue("sales", "orders", design, {}, roles, kind=Kind.ADOPTED)
-                own = sql.statements_of("mssql", design.name)
+                own = templates.statements_of("mssql", design.name)
                 for name in sorted(_ADOPTED & own.keys()):
                     for scope in _scopes(queue):
                         yield own[name], scope, f"adopted {design.name}"
@@ -189,7 +190,7 @@ def _of_libraries() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
 
 def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement that is asked of what a library keeps, but the walks over its messages."""
-    for statement in sql.statements_of("mssql", queue.design.name).values():
+    for statement in templates.statements_of("mssql", queue.design.name).values():
         if statement.name not in _STEPS | {"history"}:
             for scope in _scopes(queue):
                 yield statement, scope

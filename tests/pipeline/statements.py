@@ -6,6 +6,7 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Product
 from console.pipeline.archive.plan import ARCHIVE, DONE, scope
+from console.sql import templates
 
 MOMENT = "2026-03-29 01:00:00.000001"
 VALUES = {"before": MOMENT, "cutoff": MOMENT, "after": "0", "last": "9", "action_id": "1"}
@@ -15,7 +16,7 @@ OF_ROWS = ("step", "rows", "hold_rows", "delete_rows")
 
 def asked(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Each statement with each scope."""
-    statements = sql.statements(product.name, "pipeline")
+    statements = templates.statements(product.name, "pipeline")
     for mode in ("exclusive", "shared"):
         for name in ("hold", "let_go"):
             yield statements[name], sql.Scope(VALUES, {"mode": mode})

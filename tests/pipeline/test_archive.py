@@ -17,7 +17,7 @@ from sqlalchemy import text
 from console import sql
 from console.actions import execute, plan
 from console.actions.archive import Archive, Purge
-from console.actions.plan import Mover
+from console.actions.mover import Mover
 from console.actions.restore import Restore
 from console.audit import EntryFilter as Entries
 from console.audit import entries

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from console import sql
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.catalog import Queue
@@ -16,6 +15,7 @@ from console.pipeline import guard
 from console.pipeline import replay as job
 from console.pipeline.archive.plan import Archived
 from console.pipeline.lake import Lake
+from console.sql import templates
 from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 
@@ -154,4 +154,4 @@ def test_payloads_go_only_where_they_fit(use: Use, lake: Lake) -> None:
 
 def test_the_statements_fill_their_rows(database: Database) -> None:
     names = ("listed", "make_list", "known", "remember", "push")
-    assert tuple(sql.statements(database.product.name, "replay")) == names
+    assert tuple(templates.statements(database.product.name, "replay")) == names

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from console.errors import ConsoleError
-from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS, FINDINGS
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot

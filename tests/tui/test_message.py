@@ -14,9 +14,9 @@ import pytest
 from textual.widgets import Input
 
 from console import audit
+from console.actions.export import reveal
 from console.actions.pop import complete, pop_many
 from console.actions.push import push_many
-from console.actions.reveal import reveal
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.message import PastAttempt
 from console.monitor.messages import read_page

@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from console.actions.install import uninstall
-from console.actions.installed_code import InstalledObject
-from console.actions.upgrade import How
+from console.actions.upgrade import How, InstalledObject
 from console.audit import Entry
 from console.catalog import installed_queue
 from console.designs import design

@@ -18,8 +18,9 @@ from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import Examined
 from console.monitor.limits import Severity
-from console.monitor.recording import Recorder, segments
+from console.monitor.recording import segments
 from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
 from console.monitor.sampler import Reading
 from console.tui.open_connection import RETRY_SECONDS, PlaceRecording

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from console.actions import smoke
-from console.actions.smoke import SmokeProgress, SmokeResult
+from console.actions.smoke_result import SmokeProgress, SmokeResult
 from console.bench.call_log import Latency
 from console.engines import open_database
 from console.rights import Rights

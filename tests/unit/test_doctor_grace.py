@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import ring, ring_map, ring_proof
-from console.doctor.examination import open_examination
+from console.doctor.examination import Examination, open_examination
 from console.doctor.ring import _Settings, _Stranded
 from console.doctor.ring_map import Structure, in_both, was_open
 from console.doctor.ring_proof import (
@@ -163,6 +163,9 @@ class Fake:
         self.asked: list[str] = []
         self.blockers = blockers
         self.lost = list(lost)
+
+    def has(self, name: str) -> bool:
+        return Examination.has(cast("Examination", self), name)
 
     def ask(self, _: Any, name: str) -> list[Any]:
         self.asked.append(name)

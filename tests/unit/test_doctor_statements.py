@@ -18,6 +18,7 @@ from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
+from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
@@ -76,7 +77,7 @@ def asked(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
 
 def of_the_doctor(product: Product, design: str) -> list[sql.Statement]:
     """All of the doctor's that such a design has, wherever they stand."""
-    names = {name for engine in PRODUCTS for name in sql.statements(engine, "doctor")}
+    names = {name for engine in PRODUCTS for name in templates.statements(engine, "doctor")}
     names |= ROW_TYPES.keys()
     if design == "ring":
         names -= {"alone"}  # a ring's own is not the doctor's
@@ -103,7 +104,7 @@ def test_both_engines_return_the_same(variant: Variant) -> None:
 
 def test_both_engines_have_the_same_statements() -> None:
     """Of a ring, and of the doctor: on PostgreSQL what one design alone is asked is in its file."""
-    names = {engine: set(sql.statements(engine, "ring")) for engine in PRODUCTS}
+    names = {engine: set(templates.statements(engine, "ring")) for engine in PRODUCTS}
     for product in PRODUCTS.values():
         designs = designs_on("postgresql")
         found = (one.name for design in designs for one in of_the_doctor(product, design))
@@ -206,9 +207,9 @@ def test_the_plan_that_is_asked_for_is_that_of_the_pops_own_choice(variant: Vari
 
 
 def test_a_pop_and_the_doctor_plan_under_the_same_settings() -> None:
-    careful = sql.statements("postgresql", "server")["careful"].template
+    careful = templates.statements("postgresql", "server")["careful"].template
     for design in ("naive", "fifo", "stack", "pending", "claim", "status", "split"):
-        functions = sql.statements("postgresql", design)["functions"].template
+        functions = templates.statements("postgresql", design)["functions"].template
         pop = functions.partition('FUNCTION "{schema}"."{queue}_pop_many"(')[2].partition("$dbq$")[
             0
         ]

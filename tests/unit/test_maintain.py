@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from console.actions.maintain import (
+from console.actions.maintain_plan import (
     IndexMeasure,
     MaintainLimits,
     MaintainPlan,

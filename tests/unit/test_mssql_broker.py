@@ -10,7 +10,7 @@ import pytest
 from console import audit, catalog
 from console.actions import broker
 from console.actions.archive import Purge
-from console.actions.rows import CHANGED
+from console.actions.rows import CHANGED, Choosing
 from console.audit import Ledger
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
@@ -69,10 +69,9 @@ def test_what_is_no_longer_there_is_skipped(
 @pytest.mark.parametrize("word", ["id=3", "newer=1h", "payload.a=1"])
 def test_nothing_is_taken_from_the_middle(database: Database, word: str) -> None:
     mover = Purge(replace(SOURCE, payload="json"))
+    far = datetime.max.replace(tzinfo=UTC)
     with database.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
-        mover.choice(
-            database, session, parse([word]), mover.states, datetime.max.replace(tzinfo=UTC)
-        )
+        mover.choice(Choosing(database, session, parse([word]), mover.states, far))
 
 
 @pytest.mark.parametrize("options", [{}, {"conversation": "each"}])

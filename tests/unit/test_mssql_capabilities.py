@@ -11,6 +11,7 @@ from console.engines.mssql import PRODUCT, capabilities
 from console.engines.mssql.capabilities import Probe, told
 from console.engines.product import Capabilities
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
+from console.sql import templates
 from tests.unit.mssql_tools import (
     Odbc,
     OperationalError,
@@ -139,7 +140,7 @@ def answering(odbc: Odbc, answer: Any) -> None:
 
 
 def test_the_question_returns_what_is_understood() -> None:
-    question = sql.statements("mssql", "server")["capabilities"].template
+    question = templates.statements("mssql", "server")["capabilities"].template
     ends = [re.search(rf"\bAS \[?{f.name}\]?,?$", question, re.MULTILINE) for f in FIELDS]
     places = [end.start() for end in ends if end]
     assert len(places) == len(FIELDS)
@@ -181,7 +182,7 @@ def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
         name: sql.Statement("mssql", "server", name, "one row", "SELECT 1 AS x")
         for name in ("capabilities", "babelfish")
     }
-    monkeypatch.setattr(sql, "statements", lambda *_: asked)
+    monkeypatch.setattr(templates, "statements", lambda *_: asked)
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
             "42000",

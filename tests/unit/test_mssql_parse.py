@@ -7,6 +7,7 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.engines.mssql import PRODUCT
+from console.sql import templates
 from tests.contract.variants import Variant
 from tests.microsoft.texts import COMMENT, VARIANTS, batches
 
@@ -147,14 +148,14 @@ def test_no_sql_is_hidden_in_text() -> None:
 def tables_of(variant: Variant) -> list[tuple[str, str]]:
     """The scripts that make its tables."""
     name = variant.design.name
-    made = sql.statements("mssql", name)
+    made = templates.statements("mssql", name)
     return [(name, script) for script in ("tables", "added") if script in made]
 
 
 def script_of(variant: Variant, *names: tuple[str, str]) -> str:
     """Some scripts of the variant's queue, without comments."""
     queue = variant.queue("sales", "orders", "mssql")
-    found = (sql.statements("mssql", file)[name] for file, name in names)
+    found = (templates.statements("mssql", file)[name] for file, name in names)
     texts = (sql.script(s, PRODUCT.dialect, queue.scope(PRODUCT)) for s in found)
     return COMMENT.sub("", "\n".join(texts))
 

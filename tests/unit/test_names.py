@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import catalog
+from console import object_names
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
@@ -27,23 +27,23 @@ def queue(of: Design, name: str, schema: str = "s") -> Queue:
 
 @EACH
 def test_at_the_limit_the_longest_object_just_fits(product: Product, of: Design) -> None:
-    limit, suffix = catalog.name_limit(product, of.name, "s")
+    limit, suffix = object_names.limit(product, of.name, "s")
     longest = queue(of, "x" * limit)
-    names = catalog.object_names(product, longest)
+    names = object_names.of(product, longest)
     # What belongs to no schema has the schema's name before its own.
     assert product.name_limit - max(map(product.name_length, names)) in {0, len("s.")}
     assert longest.name + suffix in names
-    catalog.check_names(product, longest)
+    object_names.check(product, longest)
     with pytest.raises(
         UsageError, match=rf"{limit + 1} {product.name_unit}, at most {limit}"
     ) as refused:
-        catalog.check_names(product, queue(of, "x" * (limit + 1)))
+        object_names.check(product, queue(of, "x" * (limit + 1)))
     assert f"<queue>{suffix}" in refused.value.why
 
 
 @EACH
 def test_every_public_function_is_among_the_names(product: Product, of: Design) -> None:
-    suffixes = {name.removeprefix("q") for name in catalog.object_names(product, queue(of, "q"))}
+    suffixes = {name.removeprefix("q") for name in object_names.of(product, queue(of, "q"))}
     assert {"_push", "_push_many", "_pop", "_pop_many", "_archive", of.table_suffix} <= suffixes
     if of.keeps_row:
         assert {"_complete", "_fail"} <= suffixes
@@ -52,12 +52,12 @@ def test_every_public_function_is_among_the_names(product: Product, of: Design) 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
 def test_the_limit_counts_what_the_engine_counts(name: str) -> None:
     for product, of in PAIRS:
-        limit, _ = catalog.name_limit(product, of.name, "s")
+        limit, _ = object_names.limit(product, of.name, "s")
         if product.name_length(name) <= limit:
-            catalog.check_names(product, queue(of, name))
+            object_names.check(product, queue(of, name))
         else:
             with pytest.raises(UsageError, match="too long"):
-                catalog.check_names(product, queue(of, name))
+                object_names.check(product, queue(of, name))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_limit_counts_what_the_engine_counts(name: str) -> None:
 def test_what_is_no_name(schema: str, name: str, complaint: str) -> None:
     for product, of in PAIRS:
         with pytest.raises(UsageError, match=complaint):
-            catalog.check_names(product, queue(of, name, schema))
+            object_names.check(product, queue(of, name, schema))
 
 
 @given(st.text(), st.text(), st.text(), st.text())

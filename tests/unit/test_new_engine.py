@@ -15,10 +15,11 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
 
-from console import engines, sql
+from console import engines
 from console.designs import DESIGNS
 from console.engines import PRODUCTS, Capabilities, Product, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
+from console.sql import templates
 from tests.cli.calls import call
 
 _QUERIES = {
@@ -108,8 +109,8 @@ def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Product:
     folder.mkdir()
     for name, text in _QUERIES.items():
         (folder / f"{name}.sql").write_text(text)
-    ours = sql.queries_folder()
-    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
+    ours = templates.queries_folder()
+    monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
     monkeypatch.setitem(PRODUCTS, added.name, added)
     fifo = DESIGNS["fifo"]
     monkeypatch.setitem(DESIGNS, "fifo", replace(fifo, engines=(*fifo.engines, added.name)))

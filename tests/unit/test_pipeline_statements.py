@@ -8,6 +8,7 @@ from console import sql
 from console.engines import PRODUCTS
 from console.pipeline import guard
 from console.pipeline.archive import files, plan
+from console.sql import templates
 from tests.contract.variants import ALL, Variant
 from tests.pipeline.statements import asked
 from tests.unit.test_doctor_statements import columns
@@ -45,4 +46,4 @@ def test_each_fills_its_row_type(engine: str, variant: Variant) -> None:
         met.add(statement.name)
         text = sql.script(statement, product.dialect, scope)
         assert columns(text) == wanted(statement.name), text
-    assert met == sql.statements(product.name, "pipeline").keys()
+    assert met == templates.statements(product.name, "pipeline").keys()

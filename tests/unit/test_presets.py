@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from console import sql
 from console.designs import libraries
+from console.sql import templates
 
 HEAD = """\
 -- preset: crate 2
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of an engine whose name nothing else has, for what is read of files is kept."""
     engine = tmp_path / tmp_path.name
     engine.mkdir()
-    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
+    monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
     return engine
 
 

@@ -8,6 +8,7 @@ from console import sql
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
+from console.sql import templates
 from tests.contract.variants import ALL, Variant
 from tests.sample_statements import of_libraries
 
@@ -64,8 +65,8 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
 def test_of_an_installed_queue(variant: Variant) -> None:
     for product in PRODUCTS.values():
         if product.name in variant.engines:
-            own = sql.statements_of(product.name, variant.design.name)
-            house = (sql.statements(product.name, file) for file in HOUSE)
+            own = templates.statements_of(product.name, variant.design.name)
+            house = (templates.statements(product.name, file) for file in HOUSE)
             # What a design says for itself is not asked as the others' is.
             shared = [it for file in house for name, it in file.items() if name not in own]
             for statement in (*own.values(), *shared):
@@ -90,5 +91,5 @@ def test_of_an_adopted_table(product: Product, of: Design) -> None:
     ("product", "queue"), LIBRARIES_OF, ids=[queue.design.name for _, queue in LIBRARIES_OF]
 )
 def test_of_what_a_library_keeps(product: Product, queue: Queue) -> None:
-    for statement in sql.statements_of(product.name, queue.design.name).values():
+    for statement in templates.statements_of(product.name, queue.design.name).values():
         check(product, queue, statement)

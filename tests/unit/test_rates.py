@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Flow
-from console.monitor.figures import RateWindow, _Total
-from console.monitor.sample import StatusRow
-from console.monitor.snapshot import Rates
+from console.monitor.figures import Rates, RateWindow, StatusRow, _Total
 from tests.unit.test_snapshot import NOTHING, RING
 
 SECONDS = 10.0

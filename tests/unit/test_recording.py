@@ -178,7 +178,7 @@ _KILLED = """
 import sys
 from pathlib import Path
 from console.monitor.sampler import Reading
-from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import Recorder
 recorder = Recorder(Path(sys.argv[1]), "prod")
 for number in range(10**9):
     recorder.reading(Reading("prod", latency_seconds=float(number)))

@@ -64,7 +64,8 @@ class _Source(MessageSource):
 def choice(queue: Queue = QUEUE) -> rows.Selection:
     source = _Source(PRODUCT, queue, "text", "bigint")
     anything: Any = _Session()
-    return rows.Selection(anything, anything, source, NOTHING, ["ready"], AT)
+    of = rows.Choosing(anything, anything, NOTHING, ["ready"], AT)
+    return rows.Selection(source, of)
 
 
 @pytest.fixture

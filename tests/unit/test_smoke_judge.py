@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.actions import smoke
-from console.actions.smoke import SmokeResult, payload_of
+from console.actions.smoke_result import SmokeResult, latency_of, number_of, payload_of
 from console.bench.call_log import CallLog
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Order
@@ -88,7 +88,7 @@ def test_a_sound_log_passes(of: Queue) -> None:
 def test_payloads_are_different_fit_and_are_known_again(of: Queue) -> None:
     payloads = [payload_of(number, of) for number in range(EXPECTED)]
     assert len(set(payloads)) == EXPECTED
-    assert [smoke.number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
+    assert [number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
     limit = of.options["max_bytes"]
     if limit != "unlimited":
         sizes = [len(p if isinstance(p, bytes) else p.encode()) for p in payloads]
@@ -214,6 +214,6 @@ def test_every_fault_is_counted(seed: int, lost: int, doubled: int, damaged: int
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=2, max_size=200))
 def test_latencies_rise_and_lie_between_the_least_and_the_most(microseconds: list[int]) -> None:
-    found = smoke.latency_of(microseconds)
+    found = latency_of(microseconds)
     assert min(microseconds) / 1000 - 0.01 <= found.p50 <= found.p95 <= found.p99
     assert found.p99 <= max(microseconds) / 1000 + 0.01

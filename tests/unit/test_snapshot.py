@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Flow
-from console.monitor.figures import RateWindow
+from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
 from console.monitor.owners import Claim, Evidence, Holder
-from console.monitor.sample import COUNTED, QueueSample, StatusRow
-from console.monitor.snapshot import QueueSnapshot, Rates, snapshot
+from console.monitor.sample import QueueSample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 
 NOTHING = StatusRow(
     schema="public",

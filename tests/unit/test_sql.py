@@ -16,6 +16,7 @@ from console.catalog import installed_queue
 from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
 from console.monitor.scans import CONDITIONS
+from console.sql import templates
 from tests.lint_sql import texts
 from tests.moves import CONDITIONS as MOVES
 
@@ -224,8 +225,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "postgresql").mkdir()
     for file, text in FILES.items():
         (tmp_path / "postgresql" / f"{file}.sql").write_text(text)
-    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
-    caches = (sql._file, sql._line, sql._shared, sql._defined, sql._chosen)
+    monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
+    caches = (
+        templates._file,
+        templates._line,
+        templates._shared,
+        templates._defined,
+        templates._chosen,
+    )
     for cache in caches:
         cache.cache_clear()
     yield tmp_path
@@ -259,7 +266,7 @@ def test_a_design_has_what_the_one_has_that_it_is_like(made: Path) -> None:
     for design in ("stack", "heap"):
         assert sql.statement("postgresql", f"{design}.own").label == "fifo.own"
         assert counted(design)[-1] == "FROM t WHERE m.a = '5' -- why;"
-    assert set(sql.statements_of("postgresql", "heap")) == {"own", "counted"}
+    assert set(templates.statements_of("postgresql", "heap")) == {"own", "counted"}
 
 
 def test_what_is_shared_is_a_design_s_that_defines_what_it_is_made_of(made: Path) -> None:
@@ -313,7 +320,7 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     for design in designs_on(engine).values():
         scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
         for file in (design.name, "common", "actions"):
-            for found in sql.statements(engine, file).values():
+            for found in templates.statements(engine, file).values():
                 for name, values in re.findall(r"-- when (\w+)=([\w|]+)", found.template):
                     assert set(values.split("|")) <= known[name], (found.label, name)
                     may_be_asked = {*scope.options, *CONDITIONS}
@@ -323,12 +330,12 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
 @pytest.mark.parametrize("engine", PRODUCTS)
 def test_no_shared_statement_asks_which_design_it_is_for(engine: str) -> None:
     """What differs from design to design stands in its own file, under `-- define:`."""
-    for path in (Path(str(sql.queries_folder())) / engine).glob("*.sql"):
+    for path in (Path(str(templates.queries_folder())) / engine).glob("*.sql"):
         assert "-- when design=" not in path.read_text(), path.name
 
 
 def test_every_file_is_listed_by_engine() -> None:
-    folder = Path(str(sql.queries_folder()))
+    folder = Path(str(templates.queries_folder()))
     assert {path.name for path in folder.iterdir()} == {*PRODUCTS, "README.md"}
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
@@ -345,10 +352,10 @@ def test_a_name_twice_and_a_missing_comment_fail(
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "twice.sql").write_text("-- name: a\n-- x\nS\n-- name: a\n-- x\nS\n")
     (tmp_path / "made" / "bare.sql").write_text("-- name: a\nSELECT 1\n")
-    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
+    monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
     with pytest.raises(ValueError, match="twice"):
-        sql.statements("made", "twice")
+        templates.statements("made", "twice")
     with pytest.raises(ValueError, match="comment"):
-        sql.statements("made", "bare")
+        templates.statements("made", "bare")
     with pytest.raises(KeyError, match="absent"):
-        sql.statements("made", "absent")
+        templates.statements("made", "absent")

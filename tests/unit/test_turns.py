@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from console.monitor.turns import ASKED, ROUND, SOON, Turns
+from console.monitor.sampler import ASKED, ROUND, SOON, Turns
 from tests.servers import wait_until
 
 LONG = 3600.0

@@ -3,7 +3,3 @@
 Payloads and titles are never recorded, nor filters, which may hold parts of them; of errors only
 what the doctor's summaries quote, masked as on the screen.
 """
-
-from console.monitor.recording.recorder import Recorder
-
-__all__ = ["Recorder"]

@@ -83,14 +83,11 @@ class Filling:
         return f"at {self.day}'s rate: {told}{rest // 60:02}:{rest % 60:02}"
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {"seconds": round(self.seconds, 3), "day": self.day}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of one queue."""
-
     hours: Mapping[int, Expected] = field(default_factory=dict)
     """By the hour of the week. None of them: there is no forecast, and `why` says why."""
     zone: tzinfo = UTC
@@ -109,7 +106,6 @@ class Forecast:
         return bool(self.hours) and not old
 
     def at(self, moment: datetime) -> Expected:
-        """What to expect of the hour that a moment is in."""
         return self.hours.get(forecast_files.hour_of_week(moment, self.zone), _UNKNOWN)
 
     def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
@@ -136,7 +132,6 @@ class Forecast:
         return Filling(seconds, f"{(now + timedelta(seconds=seconds)).astimezone(self.zone):%A}")
 
     def told(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
-        """The same, with when it is full."""
         found = self.filling(seen, now)
         return seen if found is None else replace(seen, filling=found)
 
@@ -154,7 +149,6 @@ class Forecast:
         return [(at, band) for at, band in found if band is not None]
 
     def as_json(self, begin: datetime, end: datetime) -> dict[str, object]:
-        """The stable object of `history --forecast --json`."""
         return {
             "why": self.why,
             "zone": forecast_files.name_of(self.zone),
@@ -263,8 +257,6 @@ def _of_manifest(
 
 @dataclass(frozen=True)
 class _Known:
-    """What a manifest says of a queue."""
-
     schema: str
     queue: str
     days: int

@@ -33,8 +33,6 @@ _LATE_SECONDS = 1.0
 
 
 class NothingRecordedError(ConsoleError):
-    """The answer is no: there is nothing there."""
-
     exit_status = 1
 
 
@@ -72,11 +70,9 @@ class Point:
 
     @property
     def slowest(self) -> str | None:
-        """The subscriber that was furthest behind."""
         return max(self.subscribers, key=lambda name: self.subscribers[name], default=None)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `history --json`."""
         return {**asdict(self), "at": self.at.isoformat()}
 
 
@@ -94,15 +90,12 @@ class Mark:
     words: str
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `history --json`."""
         until = None if self.until is None else self.until.isoformat()
         return {**asdict(self), "at": self.at.isoformat(), "until": until}
 
 
 @dataclass(frozen=True)
 class History:
-    """What is known of a queue in a span."""
-
     connection: str
     schema: str
     queue: str
@@ -135,7 +128,6 @@ class History:
         return apart <= max(1.5 * self.step_seconds, reach)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `history --json`."""
         return {
             "connection": self.connection,
             "schema": self.schema,

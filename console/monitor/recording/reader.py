@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class SkippedRecords:
-    """What could not be read, and is said."""
-
     files: int = 0
     lines: int = 0
     newer: int = 0
@@ -201,7 +199,6 @@ class Rollups:
     """The files of a day, where its manifest says them."""
 
     def __post_init__(self) -> None:
-        """UsageError for a place that cannot be."""
         from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
         place = self.lake if "://" in self.lake else str(Path(self.lake).expanduser().absolute())
@@ -284,7 +281,6 @@ class Rollups:
         return told if isinstance(told, dict) else {}
 
     def table(self, path: str) -> list[dict[str, Any]]:
-        """The rows of a file that a manifest names."""
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -317,7 +313,6 @@ class Rollups:
 
 
 def _types() -> dict[str, "pa.DataType"]:
-    """Of the columns that are read here."""
     import pyarrow as pa  # noqa: PLC0415
 
     number = {
@@ -331,7 +326,6 @@ def _types() -> dict[str, "pa.DataType"]:
 
 
 def connections(lake: str) -> list[str]:
-    """Every connection of which the lake has a rollup."""
     return [
         unquote(name.removeprefix("connection="))
         for path in Rollups(lake, "").names("_manifests/rollup")
@@ -341,8 +335,6 @@ def connections(lake: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sources:
-    """From where the days of a span come."""
-
     by_width: Mapping[str, tuple[date, ...]]
     """`minute`, `hour`, `day`."""
     raw: frozenset[date]

@@ -100,7 +100,6 @@ class Bounds:
 
 
 def folder() -> Path:
-    """Where this machine keeps its recordings."""
     return state.folder() / "recordings"
 
 

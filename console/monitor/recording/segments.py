@@ -165,7 +165,6 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
 
 
 def link(reading: Reading, at: datetime) -> Row:
-    """The sample itself."""
     error = reading.error
     return {
         "at": at,
@@ -208,7 +207,6 @@ class TimeRange:
         return self.begin <= at < self.end
 
     def days(self) -> Iterator[date]:
-        """The days in UTC that it touches."""
         day = self.begin.date()
         while day <= self.end.date():
             yield day
@@ -224,12 +222,10 @@ _FORMAT = "dbq-console recording"
 
 
 def connection_of(folder: Path) -> str:
-    """The connection whose folder it is."""
     return unquote(folder.name.removeprefix("connection="))
 
 
 def open_folder(root: Path, connection: str) -> Path:
-    """Where the segments of a connection are while they are open."""
     return root / "open" / connection_part(connection)
 
 
@@ -384,7 +380,6 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 
 
 def schema(kind: RecordKind) -> "pa.Schema":
-    """The columns of a kind in Arrow's types."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
     types = {
@@ -438,6 +433,5 @@ def closed(root: Path, kind: RecordKind, connection: str) -> Iterator[tuple[date
 
 
 def connections(root: Path) -> list[str]:
-    """Every connection of which there is a record."""
     folders = (folder for kind in ("open", *KINDS) for folder in (root / kind).glob("connection=*"))
     return sorted({connection_of(folder) for folder in folders if folder.is_dir()})

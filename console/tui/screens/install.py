@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from console import catalog, engines
+from console import engines, object_names
 from console.actions import install as installing
 from console.audit import Outcome, Subject, note
 from console.catalog import Queue, installed_queue
@@ -221,7 +221,7 @@ class InstallScreen(PlannedScreen):
         of, product = self.design, self.product
         queue = installed_queue(schema, name, of, of.complete_options({}, product.name))
         try:
-            catalog.check_names(product, queue)
+            object_names.check(product, queue)
         except UsageError as error:
             raise UsageError(error.what, why=error.why) from error
 

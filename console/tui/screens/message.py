@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
-from console.actions.reveal import Revealed, reveal
+from console.actions.export import Revealed, reveal
 from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count

@@ -14,6 +14,7 @@ from console import formats
 from console.actions import smoke
 from console.actions.execute import Control
 from console.actions.smoke_live import smoke_live
+from console.actions.smoke_result import SmokeProgress, SmokeResult, StoppedError
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.errors import RefusedError
@@ -44,13 +45,13 @@ class Trial:
     """One smoke test that runs, or ran. Its thread writes; the screen only reads."""
 
     def __init__(self) -> None:
-        self.progress: smoke.SmokeProgress | None = None
-        self.result: smoke.SmokeResult | None = None
+        self.progress: SmokeProgress | None = None
+        self.result: SmokeResult | None = None
         self.rates: deque[int] = deque(maxlen=_SAMPLES)
         """Messages a second through, in each tenth of a second."""
         self._last = (0.0, 0)
 
-    def take(self, now: smoke.SmokeProgress) -> None:
+    def take(self, now: SmokeProgress) -> None:
         seconds, popped = self._last
         if now.seconds - seconds >= 0.1:
             self.rates.append(round((now.popped - popped) / (now.seconds - seconds)))
@@ -61,14 +62,14 @@ class Trial:
         """The test as any other work that runs in this console."""
 
         def run(control: Control, on_progress: OnProgress) -> Result:
-            def heard(now: smoke.SmokeProgress) -> None:
+            def heard(now: SmokeProgress) -> None:
                 self.take(now)
                 on_progress(Progress(now.popped, now.total, "smoke test"))
 
             test = smoke_live if live else smoke.smoke_queue
             try:
                 self.result = test(conn.database, queue, control=control, tell=heard)
-            except smoke.StoppedError as error:
+            except StoppedError as error:
                 return Result(Outcome.STOPPED, tuple(str(error).splitlines()))
             good = "ok" if self.result.ok else "NOT OK"
             outcome = Outcome.DONE if self.result.ok else Outcome.FAILED
@@ -245,7 +246,7 @@ def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
             text.append(f"  {name:<12}{figures}\n")
 
 
-def _append_result(text: Text, words: Words, result: smoke.SmokeResult) -> None:
+def _append_result(text: Text, words: Words, result: SmokeResult) -> None:
     good = result.ok
     each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
     text.append("ok" if good else "✖ NOT OK", tone(words, "good" if good else "critical"))

@@ -10,12 +10,11 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 
 from console.formats import numbered, short_moment
-from console.monitor import consumer_words as words
-from console.monitor.client_statements import POP, PUSH
+from console.monitor import consumers as words
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers
+from console.monitor.consumers import Consumer, Consumers, gone, latest, recorded
 from console.monitor.figures import key_of
-from console.monitor.recording.consumers import gone, latest, recorded
+from console.monitor.statement_text import POP, PUSH
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection

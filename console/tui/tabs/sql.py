@@ -16,8 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, ScrollableContainer
 from textual.widgets import Static
 
-from console.actions.installed_code import InstalledObject, parts
-from console.actions.upgrade import How
+from console.actions.upgrade import How, InstalledObject, parts
 from console.engines import product
 from console.tui.context import Context
 from console.tui.findings import QueueKey

@@ -1,0 +1,111 @@
+"""What a smoke test pushes and what it sees, on a scratch queue or through the queue itself."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from console.actions.push import Payload
+from console.bench.call_log import Latency
+from console.catalog import Queue
+from console.errors import ConsoleError
+from console.formats import numbered
+
+_MOST_DIGITS = 9
+_BAD = ("lost", "doubled", "damaged", "out_of_order", "unfinished")
+NOT_YET = Latency(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class SmokeResult:
+    """What a smoke test saw. Everything but `messages` and the latencies should be 0."""
+
+    queue: str
+    design: str
+    order: str
+    messages: int
+    lost: int
+    doubled: int
+    damaged: int
+    out_of_order: int
+    unfinished: int
+    push_ms: Latency
+    pop_ms: Latency
+    errors: tuple[str, ...] = ()
+    subscribers: tuple[str, ...] = ()
+    """Each of whom had to get every message; what went wrong for each is counted together."""
+
+    @property
+    def ok(self) -> bool:
+        """Every message once, intact, in the promised order, and no call failed."""
+        return not (any(getattr(self, name) for name in _BAD) or self.errors)
+
+
+@dataclass(frozen=True)
+class SmokeProgress:
+    """How far a smoke test is; where there are subscribers, the slowest of them."""
+
+    pushed: int
+    popped: int
+    total: int
+    seconds: float
+    """Since it began."""
+    push_ms: Latency
+    pop_ms: Latency
+    """Of the calls so far that were measured."""
+
+
+Tell = Callable[[SmokeProgress], None]
+
+
+class StoppedError(ConsoleError):
+    """The operator stopped the test: nothing was judged, and nothing is left of it."""
+
+    def __init__(self, pushed: int) -> None:
+        super().__init__(
+            "The smoke test was stopped.",
+            why=f"{numbered(pushed, 'message')} had been pushed. Nothing was judged, and nothing "
+            "is left behind.",
+        )
+
+
+def together(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
+    """The results of each subscriber as one, whose errors say who lacks what."""
+    first = found[0]
+    if not subscribers:
+        return first
+    errors = dict.fromkeys(error for one in found for error in one.errors)
+    for subscriber, one in zip(subscribers, found, strict=True):
+        told = [f"{n} {name.replace('_', ' ')}" for name in _BAD if (n := getattr(one, name))]
+        if told:
+            errors[f"{subscriber}: {', '.join(told)}"] = None
+    counts = {name: sum(getattr(one, name) for one in found) for name in _BAD}
+    return replace(first, **counts, errors=tuple(errors), subscribers=tuple(subscribers))
+
+
+def payload_of(number: int, queue: Queue) -> Payload:
+    """A payload that says which message it is, with what databases like to damage where it fits."""
+    limit = queue.options["max_bytes"]
+    roomy = limit == "unlimited" or int(limit) >= 64
+    kind = queue.options["payload"]
+    if kind == "bytes":
+        return str(number).encode() + (b"\x00\xff '\\" if roomy else b"")
+    if kind == "json":
+        return f'{{"n": {number}, "x": 12345678901234567890.0123456789}}' if roomy else str(number)
+    return f"{number} 'mä\\ 日本 🂡 \t  " if roomy else str(number)
+
+
+def number_of(payload: Payload, queue: Queue) -> int:
+    """The message's number if its payload is exactly one that is pushed, else -1."""
+    text = payload.decode("latin-1") if isinstance(payload, bytes) else payload
+    digits = text.removeprefix('{"n": ')
+    end = next((i for i, sign in enumerate(digits) if not sign.isdecimal()), len(digits))
+    number = int(digits[:end]) if 0 < end < _MOST_DIGITS else -1
+    return number if number >= 0 and payload == payload_of(number, queue) else -1
+
+
+def latency_of(microseconds: Sequence[int]) -> Latency:
+    """In Python alone: in the midst of a library's own code an interrupt could be lost."""
+    if len(microseconds) < 2:
+        return NOT_YET
+    cuts = statistics.quantiles(microseconds, n=100, method="inclusive")
+    return Latency(*(round(cuts[at - 1] / 1000, 3) for at in (50, 95, 99)))

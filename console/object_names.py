@@ -1,0 +1,113 @@
+"""What the objects of a queue are called, and how long that lets its own name be."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from console.catalog import Kind, Queue
+from console.engines import Product
+from console.errors import UsageError
+from console.sql import templates
+
+
+def limit(
+    product: Product, design: str, schema: str, partitions: int = 0, subscribers: int = 0
+) -> tuple[int, str]:
+    """The longest name that a queue of the design can have, and the suffix that decides it.
+
+    Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
+    Broker's) bear the schema's name in their own.
+    """
+    lengths = {
+        (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
+        for before, suffix in _suffixes(product.name, design, partitions, subscribers)
+    }
+    length, longest = max(lengths)
+    return product.name_limit - length, longest
+
+
+@cache
+def _suffixes(
+    engine: str, design: str, partitions: int, subscribers: int
+) -> frozenset[tuple[str | None, str]]:
+    """What stands before a queue's name in those of its objects, if anything, and after it.
+
+    `subscribers`: the highest number that one has.
+    """
+    texts = [
+        s.template
+        for file in (design, "common")
+        for s in templates.statements(engine, file).values()
+    ]
+    found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
+    numbers = {"{partition}": range(partitions), "{subscriber_number}": range(1, subscribers + 1)}
+    whole = {(before, suffix) for before, suffix in found if "{" not in suffix}
+    if not subscribers:
+        whole = {(before, suffix) for before, suffix in whole if suffix not in _OF_SUBSCRIBERS}
+    return frozenset(whole) | {
+        (before, suffix.replace(placeholder, str(number)))
+        for before, suffix in found
+        for placeholder, those in numbers.items()
+        if placeholder in suffix
+        for number in those
+    }
+
+
+_SUFFIX = re.compile(
+    r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\}|\{subscriber_number\})*)(?<!_)(?![\w{])"
+)
+_OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
+"""What a ring has only with subscribers."""
+
+
+def check(product: Product, queue: Queue) -> None:
+    for what, name in (("queue", queue.name), ("schema", queue.schema)):
+        if not name:
+            raise UsageError(f"The name of a {what} cannot be empty.")
+        if "\0" in name:
+            raise UsageError(f"The name of a {what} cannot hold the character NUL.")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"The name of the {what} is not valid Unicode.") from None
+    if (length := product.name_length(queue.schema)) > product.name_limit:
+        raise UsageError(
+            f"The schema's name is too long: {length} {product.name_unit}, "
+            f"at most {product.name_limit}.",
+            next_step="Check the schema's name.",
+        )
+    most, suffix = limit(
+        product, queue.design.name, queue.schema, queue.partitions, _highest_subscriber(queue)
+    )
+    length = product.name_length(queue.name)
+    if length > most:
+        raise UsageError(
+            f"The queue's name is too long: {length} {product.name_unit}, at most {most}.",
+            why=(
+                f"{product.title} allows names of {product.name_limit} {product.name_unit}, "
+                f"and the longest object of the queue is <queue>{suffix}."
+            ),
+            next_step="Choose a shorter name.",
+        )
+
+
+def lockable(product: Product, queue: Queue) -> list[str]:
+    """The names under which something of the queue may be locked: others may be among them."""
+    if queue.kind is not Kind.ADOPTED:
+        return of(product, queue)
+    sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
+    return [queue.table, *sequences]
+
+
+def of(product: Product, queue: Queue) -> list[str]:
+    """Every name that the queue's tables, sequences and functions have or may have."""
+    if not queue.design.known:
+        return [queue.name]
+    subscribers = _highest_subscriber(queue)
+    found = _suffixes(product.name, queue.design.name, queue.partitions, subscribers)
+    return sorted({queue.name + suffix for _, suffix in found})
+
+
+def _highest_subscriber(queue: Queue) -> int:
+    return max((one.number for one in queue.subscribers), default=0)

@@ -1,0 +1,343 @@
+"""Named statements from `queries/`: rendered for one queue, run into row types.
+
+A statement is called by its file and name, `"common.push"`, and the connection's dialect tells of
+which engine: `rows`, `row` and `value` run a query, `run` a script, `query` and `script` render.
+What a file may hold, and which of its lines stay for a queue, `templates` says. Then two things are
+replaced:
+
+- a quoted identifier with a placeholder in it, `"{queue}_push"`, becomes that identifier for the
+  real queue, quoted by the engine's dialect (`[{queue}_push]` for SQL Server);
+- a quoted literal with a placeholder in it, `'{size}'`, becomes that value as a literal. An
+  identifier inside a literal (`'"{schema}"."{queue}_seq"'`) is quoted as an identifier first.
+
+A line `GO` of a script ends a batch, for engines that want them sent one by one. Values that change
+from call to call are never rendered: they are bound, `:name`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from console.errors import UsageError
+from console.sql import templates
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult, TextClause
+    from sqlalchemy.engine.interfaces import Dialect
+
+Row = TypeVar("Row")
+Scope = templates.Scope
+Statement = templates.Statement
+NOTHING = templates.NOTHING
+UNTRUSTED = templates.UNTRUSTED
+statement = templates.statement
+chosen = templates.chosen
+_BATCH_END = re.compile(r"^GO$", re.MULTILINE)
+# A quoted identifier by the sign that opens it in the dialect; in PostgreSQL "[" is a subscript.
+_QUOTED_NAMES = {'"': r'"(?:[^"]|"")*"', "[": r"\[(?:[^\]\n]|\]\])*\]"}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_BODY_QUOTE = "$dbq$"
+_PLAIN: dict[str, Dialect] = {}
+Query: TypeAlias = "str | Statement | TextClause"
+"""What can be run for its rows: a statement, by its name or itself, or one that is rendered."""
+
+
+class HasDialect(Protocol):
+    """Whatever tells which engine is meant: a connection, or the engine itself."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+
+def has(on: HasDialect, of: str) -> bool:
+    """Whether the engine has the statement `of`: not every engine can do everything."""
+    return templates.there_is(on.dialect.name, of)
+
+
+def quote_identifier(dialect: Dialect, name: str) -> str:
+    """`name`, whole, quoted the way the dialect quotes, whatever is in it."""
+    quoted: str = _plain(dialect).identifier_preparer.quote_identifier(name)
+    return quoted
+
+
+def quote_literal(dialect: Dialect, value: str) -> str:
+    from sqlalchemy import Unicode  # noqa: PLC0415  # a verb imports what it uses
+
+    plain = _plain(dialect)
+    # The dialect's own kind of text: N'...' for SQL Server, which would lose signs without the N.
+    process = Unicode().dialect_impl(plain).literal_processor(plain)
+    if process is None:
+        raise TypeError(f"the dialect {dialect.name} renders no literals")
+    return str(process(value))
+
+
+def _plain(dialect: Dialect) -> Dialect:
+    # A paramstyle without percent signs: the preparer would double those in names otherwise.
+    if dialect.name not in _PLAIN:
+        _PLAIN[dialect.name] = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
+    return _PLAIN[dialect.name]
+
+
+def script(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> str:
+    """The statement's full text, without bound values: what a DBA could paste."""
+    return _render(statement(dialect.name, of), dialect, scope, for_text=False)
+
+
+def plain(text: str) -> str:
+    return "\n".join(
+        line for line in text.splitlines() if not line.strip().startswith("--")
+    ).strip()
+
+
+def query(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> TextClause:
+    """The statement ready to be executed with bound values."""
+    from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
+
+    found = statement(dialect.name, of)
+    return text(f"/* dbq {found.label} */ " + _render(found, dialect, scope, for_text=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class UnionMember:
+    """One member of a union, rendered; it may be kept and used again."""
+
+    label: str
+    text: str
+
+
+def part(of: str | Statement, dialect: Dialect, scope: Scope) -> UnionMember:
+    """The statement, which binds nothing, as a member of unions."""
+    found = statement(dialect.name, of)
+    rendered = _render(found, dialect, scope, for_text=False)
+    return UnionMember(found.label, rendered.rstrip().removesuffix(";"))
+
+
+def union(connection: Connection, row_type: type[Row], parts: Sequence[UnionMember]) -> list[Row]:
+    """The rows of all parts, in no order, by one statement; they must have the same columns."""
+    label = "+".join(sorted({part.label for part in parts}))
+    # The part may end with a comment, which must not take the bracket in.
+    body = "\nUNION ALL\n".join(f"({part.text}\n)" for part in parts)
+    result = connection.exec_driver_sql(
+        f"/* dbq {label} */ {body}", execution_options={"no_parameters": True}
+    )
+    return rows_of(result.keys(), result.fetchall(), row_type, label)
+
+
+def piped(
+    steps: Sequence[tuple[str, str]], last: str, dialect: Dialect, scope: Scope
+) -> TextClause:
+    """One statement: each step is a table, under its name, for those after it and for the last."""
+    from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
+
+    found = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
+    label = "+".join(one.label for one in found)
+    *tables, end = (_render(one, dialect, scope, for_text=True).rstrip("; \n") for one in found)
+    named = (f"{name} AS ({table})" for (name, _), table in zip(steps, tables, strict=True))
+    return text(f"/* dbq {label} */ WITH {', '.join(named)} {end}")
+
+
+def batches(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> list[str]:
+    """What a script sends to the server, one after the other: all of it, or up to each `GO`.
+
+    Split before names are put in, so that none of them can end a batch.
+    """
+    found = statement(dialect.name, of)
+    parts = _BATCH_END.split(chosen(found, scope))
+    return [
+        _fill(dataclasses.replace(found, template=part), dialect, scope, for_text=False)
+        for part in parts
+        if part.strip()
+    ]
+
+
+def run(connection: Connection, of: str | Statement, scope: Scope = NOTHING) -> None:
+    """Run a script of several statements, which binds nothing."""
+    label = _label(connection, of)
+    for batch in batches(of, connection.dialect, scope):
+        # Without parameters the driver takes several statements at once and leaves "%" alone.
+        connection.exec_driver_sql(
+            f"/* dbq {label} */\n{batch}", execution_options={"no_parameters": True}
+        )
+
+
+def rows(
+    connection: Connection,
+    row_type: type[Row],
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **values: object,
+) -> list[Row]:
+    """Run the statement and return its rows as `row_type`, a dataclass.
+
+    Raises TypeError, naming the columns, when the statement's are not exactly the dataclass's.
+    """
+    result = _executed(connection, of, scope, values)
+    return rows_of(result.keys(), result.fetchall(), row_type, _label(connection, of))
+
+
+def row(
+    connection: Connection,
+    row_type: type[Row],
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **values: object,
+) -> Row:
+    (found,) = rows(connection, row_type, of, scope, **values)
+    return found
+
+
+def values(
+    connection: Connection,
+    type_: type[Row] | UnionType,
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **bound: object,
+) -> list[Row]:
+    """The one column of a statement, row by row. Raises TypeError when it has another number."""
+    result = _executed(connection, of, scope, bound)
+    return values_of(result.keys(), result.fetchall(), type_, _label(connection, of))
+
+
+def value(
+    connection: Connection,
+    type_: type[Row] | UnionType,
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **bound: object,
+) -> Row:
+    """The one value of a statement that returns one column of exactly one row."""
+    (found,) = values(connection, type_, of, scope, **bound)
+    return found
+
+
+def _label(connection: Connection, of: Query) -> str:
+    if not isinstance(of, str | Statement):
+        return of.text.removeprefix("/* dbq ").partition(" ")[0]
+    return statement(connection.dialect.name, of).label
+
+
+def _executed(
+    connection: Connection, of: Query, scope: Scope, bound: Mapping[str, object]
+) -> CursorResult[Any]:
+    rendered = query(of, connection.dialect, scope) if isinstance(of, str | Statement) else of
+    try:
+        return connection.execute(rendered, bound)
+    except UnicodeEncodeError as error:
+        # The driver meets it before the server does, and it is no error of the driver's family.
+        raise UsageError(
+            "The text is not valid Unicode.",
+            why=str(error),
+            next_step="Send it in UTF-8, or use a queue with payload=bytes.",
+        ) from error
+
+
+def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]:
+    """The rows of a result as `row_type`; a column that drifted fails with its name."""
+    returned = tuple(names)
+    expected = tuple(field.name for field in dataclasses.fields(row_type))  # type: ignore[arg-type]
+    if returned != expected:
+        raise TypeError(
+            f"{label} returned the columns {returned}, {row_type.__name__} has {expected}"
+        )
+    return [row_type(*map(_in_utc, row)) for row in rows]
+
+
+def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -> list[Row]:
+    """The values of a result's one column, which are of that type."""
+    if len(returned := tuple(names)) != 1:
+        raise TypeError(f"{label} returned the columns {returned}, not one of {type_}")
+    return [_in_utc(value) for (value,) in rows]
+
+
+def _in_utc(value: Any) -> Any:
+    """A time without a zone is UTC: all designs keep it so, whatever the column's type tells."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
+
+
+@cache
+def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What a rendering reads (comments, quoted identifiers, literals), and identifiers alone."""
+    name = _QUOTED_NAMES[opening_quote]
+    comment, literal = r"--[^\n]*|/\*.*?\*/", r"N?'(?:[^']|'')*'"
+    tokens = rf"(?P<comment>{comment})|(?P<identifier>{name})|(?P<literal>{literal})"
+    return re.compile(tokens, re.DOTALL), re.compile(name)
+
+
+def _render(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    for_queue = dataclasses.replace(found, template=chosen(found, scope))
+    return _fill(for_queue, dialect, scope, for_text=for_text)
+
+
+def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    """The names and values put into a template that has no more conditions."""
+    values = {**scope.values, **scope.roles}
+    template = found.template.replace(_BODY_QUOTE, _body_quote(values))
+
+    opening = _plain(dialect).identifier_preparer.initial_quote
+
+    def fill(quoted: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: values[match[1]], quoted)
+
+    def identifier(token: str) -> str:
+        if not _PLACEHOLDER.search(token):
+            return token
+        close = token[-1]
+        return quote_identifier(dialect, fill(token[1:-1].replace(close * 2, close)))
+
+    def literal(token: str) -> str:
+        inner = token[token.index("'") + 1 : -1].replace("''", "'")
+        _, identifiers = _lexer(opening)
+        filled = [fill(piece) for piece in identifiers.split(inner)]
+        names = [identifier(name) for name in identifiers.findall(inner)]
+        whole = filled[0] + "".join(n + p for n, p in zip(names, filled[1:], strict=True))
+        return quote_literal(dialect, whole)
+
+    def put_in(token: str) -> str:
+        whole = identifier(token) if token[0] == opening else literal(token)
+        return whole.replace(":", "\\:") if for_text else whole
+
+    pieces = list(_pieces(template, opening, for_text=for_text))
+    put = {token: put_in(token) for token in set(pieces[1::2])}
+    pieces[1::2] = [put[token] for token in pieces[1::2]]
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=templates.MOST_CHOSEN)
+def _pieces(template: str, opening_quote: str, *, for_text: bool) -> Sequence[str]:
+    """The template in pieces: each second one is quoted and has a placeholder, the others stand as
+    they are. Read once for all queues, as the choice of its lines is."""
+    tokens, _ = _lexer(opening_quote)
+    pieces, begin = [""], 0
+    for match in tokens.finditer(template):
+        token = match[0]
+        pieces[-1] += template[begin : match.start()]
+        begin = match.end()
+        if match["comment"] is not None:
+            pieces[-1] += token if not for_text or UNTRUSTED.match(token) else ""
+        elif _PLACEHOLDER.search(token):
+            pieces += [token, ""]
+        else:
+            pieces[-1] += token.replace(":", "\\:") if for_text else token
+    pieces[-1] += template[begin:]
+    return tuple(pieces)
+
+
+def _body_quote(values: Mapping[str, str]) -> str:
+    """A dollar quote for function bodies that stands in none of the names put into them."""
+    quote, number = _BODY_QUOTE, 0
+    while any(quote in value for value in values.values()):
+        number += 1
+        quote = f"$dbq{number}$"
+    return quote
