@@ -161,8 +161,7 @@ def run_replay(
 
     UsageError without a terminal, or such a folder; NothingRecordedError where there is nothing.
     """
-    from console.tui.replay import open_replay  # noqa: PLC0415  # for this only
-    from console.tui.replay_app import ReplayApp  # noqa: PLC0415
+    from console.tui.replay import ReplayApp, open_replay  # noqa: PLC0415  # for this only
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()

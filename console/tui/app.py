@@ -2,34 +2,37 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
-from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, Examined, Watcher
+from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, Turns
-from console.tui.base_app import BaseApp
-from console.tui.bell import Bell
 from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
-from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
-from console.tui.findings import FindingView
-from console.tui.jobs import JobEnded, Running
+from console.tui.dialogs.dialog import PasswordDialog
+from console.tui.findings import FindingKey, QueueKey
+from console.tui.jobs import JobEnded
+from console.tui.navigator import Navigator
 from console.tui.open_connection import OpenConnection, Opening, PlaceRecording, Recordings
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.store import QueueKey, Store, Traits
+from console.tui.store import Store, Traits
 from console.tui.terminal import THEMES, Harmless, TerminalDriver
-from console.tui.text import plain
+from console.tui.text import NAMES, plain
 
 if TYPE_CHECKING:
     from console.tui.commands import CommandContext, InSight
@@ -47,8 +50,14 @@ def _palette() -> type[Provider]:
     return ConsoleCommands
 
 
-class ConsoleApp(BaseApp):
-    """The whole console. Feeds, clock and terminal size are all that it needs from outside."""
+class ConsoleApp(Navigator):
+    """The whole console. Feeds, clock and terminal size are all that it needs from outside.
+
+    Its style sheet says what tones look like: as component classes of every widget they were
+    looked up again at each restyling, which was a third of what opening a queue cost.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{name}" for name in NAMES}
 
     CSS_PATH = "console.tcss"
     TITLE = "dbq-console"
@@ -77,6 +86,9 @@ class ConsoleApp(BaseApp):
         ),
         Binding("ctrl+q", "quit", "quit", priority=True, tooltip="quit, from anywhere, at once"),
     ]
+
+    _tones: Mapping[str, Style] = MappingProxyType({})
+    _prepared = False
 
     def __init__(self, feeds: Sequence[Feed] = (), setup: Setup | None = None) -> None:
         setup = setup or Setup()
@@ -113,7 +125,8 @@ class ConsoleApp(BaseApp):
         if many:
             self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
         self._watchers: dict[str, Watcher] = {}
-        self._bell = Bell()
+        self._critical: dict[QueueKey, tuple[bool, set[FindingKey]]] = {}
+        """Of each queue: whether the doctor has examined it, and its critical findings."""
         for name, conn in self.context.connections.items():
             if name in intervals:
                 store.expect_doctor(name)
@@ -122,6 +135,34 @@ class ConsoleApp(BaseApp):
     def _seen(self, traits: Traits) -> Traits:
         """Where there are no colours there are no marks."""
         return replace(traits, color="") if self.no_color else traits
+
+    # What is done once for the whole application, so that a paint is cheap.
+
+    def notify_style_update(self) -> None:
+        """Another theme has other tones."""
+        self._tones = {}
+        super().notify_style_update()
+
+    def tone(self, name: str) -> Style:
+        if not self._component_styles:
+            self.stylesheet.apply(self)  # it is styled after the first of its widgets
+        if name not in self._tones:
+            style = self.get_component_styles(f"tone--{name}").partial_rich_style
+            self._tones = {**self._tones, name: style}
+        return self._tones[name]
+
+    @property
+    def _background_screens(self) -> list[Screen[Any]]:
+        """Textual takes what an opaque screen covers for its background, and paints the whole of
+        both at each message that comes to the covered one."""
+        opaque = self.screen.styles.background.a == 1
+        return [] if opaque else super()._background_screens
+
+    def prepare(self) -> None:
+        """Once there are figures on the screen: load what is opened next while nobody waits."""
+        if not self._prepared and not self.is_headless:
+            self._prepared = True
+            threading.Thread(target=_prepare, daemon=True).start()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The last that is done to a line before it is drawn."""
@@ -236,8 +277,25 @@ class ConsoleApp(BaseApp):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
-        if self._bell.rings(self.context, name):
+        if self._something_new(name):
             self.bell()
+
+    def _something_new(self, name: str) -> bool:
+        """Whether there is a critical finding at the connection, where the bell is wanted, that
+        nobody has silenced and that was not there at the last look. What a first look finds
+        stands on the screen already, and so does what the doctor finds at its first."""
+        conn, new = self.context.connections.get(name), False
+        for row in self.context.store.rows(name) if conn is not None and conn.bell else ():
+            found = {
+                one.key
+                for one in row.findings
+                if one.level is Severity.CRITICAL and one.silenced is None
+            }
+            examined, before = self._critical.get(row.key, (None, found))
+            if examined is (row.examined is not None):
+                new = new or bool(found - before)
+            self._critical[row.key] = (row.examined is not None, found)
+        return new
 
     def on_job_ended(self, message: JobEnded) -> None:
         """Work in a thread has come to its end: whoever wanted it is told."""
@@ -275,7 +333,7 @@ class ConsoleApp(BaseApp):
         themes = tuple(theme.name for theme in THEMES)
         in_sight = self._filter_in_sight(screen)
         return CommandContext(
-            self.context, self, key if isinstance(key, tuple) else None, themes, in_sight
+            self.context, key if isinstance(key, tuple) else None, themes, in_sight
         )
 
     def _filter_in_sight(self, screen: Screen[object]) -> "InSight | None":
@@ -298,7 +356,6 @@ class ConsoleApp(BaseApp):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_command_line(self) -> None:
-        """The line behind `:`."""
         from console.tui.dialogs.command_line import CommandLineDialog  # noqa: PLC0415
 
         self.push_screen(CommandLineDialog(self.site(self.screen)))
@@ -308,148 +365,6 @@ class ConsoleApp(BaseApp):
 
     def tell(self, words: str) -> None:
         self.notify(plain(words), markup=False)
-
-    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
-        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
-
-        self.open_queue(key, "messages")
-        screen = self.screen
-
-        def narrow(tries: int = 40) -> None:
-            # The tabs come once the queue's first figures have been drawn.
-            found = [pane for pane in screen.query(MessagePane) if pane.is_mounted]
-            if found:
-                found[0].open(words)
-            elif tries and screen.is_attached:
-                screen.set_timer(0.05, lambda: narrow(tries - 1))
-
-        if words:
-            screen.call_after_refresh(narrow)
-
-    # Where one can go from anywhere (`Navigator`). Screens are loaded when they are
-    # opened: the console shall start at once.
-
-    def open_queue(self, key: QueueKey, tab: str = "") -> None:
-        from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
-
-        below = self.screen
-        if isinstance(below, QueueScreen) and below.key == key:
-            # As from a finding of that queue: Escape shall not lead through it twice.
-            below.show_tab(tab)
-        else:
-            self.push_screen(QueueScreen(self.context, key, tab))
-
-    def open_finding(self, finding: FindingView) -> None:
-        from console.tui.dialogs.finding import FindingDialog  # noqa: PLC0415
-
-        self.push_screen(FindingDialog(self.context, finding))
-
-    def open_message(self, key: QueueKey, message: str) -> None:
-        from console.tui.screens.message import MessageScreen  # noqa: PLC0415
-
-        self.push_screen(MessageScreen(self.context, key, message))
-
-    def open_waits(self, connection: str) -> None:
-        from console.tui.tabs.waits import WaitsScreen  # noqa: PLC0415
-
-        self.push_screen(WaitsScreen(self.context, connection))
-
-    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
-        from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
-
-        self.push_screen(VerbsDialog(self.context, key, words, state))
-
-    def open_action(
-        self,
-        key: QueueKey,
-        verb: str,
-        words: Sequence[str] = (),
-        queue: Queue | None = None,
-        /,
-        **options: str,
-    ) -> None:
-        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
-
-        self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
-
-    def open_running(self, number: int = 0) -> None:
-        """An action that runs here; 0: the one that there is, or which of several."""
-        runs = self.context.running.all
-        found = self.context.running.get(number) if number else runs[0] if len(runs) == 1 else None
-        if found is not None and found.verb == "bench":
-            self.open_bench(found.key[0])
-        elif found is not None:
-            self.push_screen(self._following(found))
-        elif runs:
-            self.push_screen(RunningDialog(self.context))
-        else:
-            self.notify("No action runs here.", timeout=3)
-
-    def _following(self, running: Running) -> Screen[None]:
-        """The screen of an action that runs already."""
-        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
-        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
-        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
-        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
-
-        match running.verb:
-            case "install":
-                return InstallScreen(self.context, running=running)
-            case "adopt":
-                return AdoptScreen(self.context, running=running)
-            case "smoke":
-                return SmokeScreen(self.context, running.key, running=running)
-        return ActionScreen(self.context, running.key, running.verb, running=running)
-
-    def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
-        """Who did what."""
-        from console.tui.screens.audit import AuditScreen  # noqa: PLC0415
-
-        self.push_screen(AuditScreen(self.context, connection, key))
-
-    def open_install(self, connection: str, **options: str) -> None:
-        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
-
-        self.push_screen(InstallScreen(self.context, connection, options))
-
-    def open_adopt(self, connection: str, **options: str) -> None:
-        """A table that is a queue already."""
-        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
-
-        self.push_screen(AdoptScreen(self.context, connection, options))
-
-    def open_smoke(self, key: QueueKey, **options: str) -> None:
-        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
-
-        self.push_screen(SmokeScreen(self.context, key, options))
-
-    def open_runs(self, id_: str = "") -> None:
-        from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
-
-        if isinstance(self.screen, RunsScreen):
-            # As from the form of a rollup: Escape shall not lead through it twice.
-            self.pop_screen()
-        self.push_screen(RunsScreen(self.context, id_))
-
-    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
-        from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
-
-        self.push_screen(PipelineScreen(self.context, verb, key, options))
-
-    def open_bench(self, connection: str, **options: str) -> None:
-        """How fast the designs are on a connection; the bench that runs, where one does."""
-        from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
-
-        if isinstance(self.screen, BenchScreen):
-            # Escape shall not lead through it twice.
-            self.pop_screen()
-        runs = [one for one in self.context.running.all if one.verb == "bench"]
-        self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
-
-    def open_connections(self) -> None:
-        from console.tui.screens.connections import ConnectionsScreen  # noqa: PLC0415
-
-        self.push_screen(ConnectionsScreen(self.context))
 
     def examine(self, key: QueueKey | None = None) -> None:
         """Let the doctor look now: at one queue, or at all."""
@@ -468,3 +383,11 @@ class ConsoleApp(BaseApp):
         loop = asyncio.get_running_loop()
         for one in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(one, self.exit)
+
+
+def _prepare() -> None:
+    import console.tui.screens.queue  # noqa: F401, PLC0415  # not before the first figures
+
+    # What was imported is no garbage: to look at all of it takes the collector 60 ms, in which no
+    # key is painted.
+    gc.freeze()

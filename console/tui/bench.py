@@ -12,7 +12,6 @@ from console.bench.candidate import Candidate, Load
 from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, Live
 from console.formats import numbered
-from console.rights import Rights
 from console.tui.open_connection import OpenConnection
 from console.tui.widgets.keyed_table import Column, known
 from console.verbs import verb as verbs
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
 
 _BETWEEN_ROUNDS_SECONDS = 1.5
 """Making a queue, weighing the messages, dropping it: until a round has shown how long."""
-
-
-def why_not(conn: OpenConnection | None) -> str:
-    """Why none can be begun on a connection; empty: it can."""
-    if conn is None:
-        return "there is no such connection here"
-    if conn.rights < Rights.ADMIN:
-        return f"it needs the right admin; this connection has {conn.rights.word}"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +137,6 @@ class Course:
 
     @property
     def points(self) -> tuple[Points, ...]:
-        """Messages a second, round by round."""
         return tuple(tuple(run) for run in self._points)
 
     def seconds_left(self) -> float | None:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from console.config import file_writer
 from console.config.file_reader import FILTERS
@@ -16,7 +16,7 @@ from console.errors import UsageError
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK, Words, expand, line_of, words_of
 from console.tui.context import Context
-from console.tui.store import QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import plain
 from console.verbs import all_verbs
 from console.verbs import pipeline as jobs
@@ -25,26 +25,10 @@ from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
 from console.verbs.verb import Verb, is_filter, texts
 
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
+
 TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "consumers")
-
-
-class Shell(Protocol):
-    """What commands need of the application, beside the ways."""
-
-    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
-        """A queue's messages, with a filter."""
-
-    def choose_theme(self, name: str) -> None:
-        """Other colours."""
-
-    def tell(self, words: str) -> None:
-        """Something that was done."""
-
-    def action_help(self) -> None:
-        """The help."""
-
-    def exit(self) -> None:
-        """Quit."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +45,15 @@ class CommandContext:
     """Where a command is typed."""
 
     context: Context
-    shell: Shell
     key: QueueKey | None = None
     """The queue under the cursor."""
     themes: tuple[str, ...] = ()
     in_sight: InSight | None = None
     """The filter that could be saved."""
+
+    @property
+    def app(self) -> "ConsoleApp":
+        return self.context.navigator
 
     @property
     def connection(self) -> str:
@@ -181,7 +168,7 @@ def _nothing_else(words: Sequence[str]) -> None:
 
 def _messages(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.shell.open_messages(key, _filters(site, key, rest))
+    site.app.open_messages(key, _filters(site, key, rest))
 
 
 def _queue(site: CommandContext, words: list[str]) -> None:
@@ -192,18 +179,18 @@ def _queue(site: CommandContext, words: list[str]) -> None:
             f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
         )
     _nothing_else(rest[1:])
-    site.context.navigator.open_queue(key, tab)
+    site.app.open_queue(key, tab)
 
 
 def _errors(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
     _nothing_else(rest)
-    site.context.navigator.open_queue(key, "errors")
+    site.app.open_queue(key, "errors")
 
 
 def _actions(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.context.navigator.open_actions(key, _filters(site, key, rest))
+    site.app.open_actions(key, _filters(site, key, rest))
 
 
 def _filters(site: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
@@ -220,7 +207,7 @@ def _verb(verb: Verb) -> Do:
         rest = [*words[:first], *rest]
         given = texts(verb, rest, site.context.filters(key))
         filters = words_of(given.pop("filter", ""))
-        site.context.navigator.open_action(key, verb.name, filters, **given)
+        site.app.open_action(key, verb.name, filters, **given)
 
     return do
 
@@ -233,12 +220,12 @@ def _note(site: CommandContext, words: list[str]) -> None:
     given = texts(NOTE, [word for word in words if word not in named])
     if "text" in given and not named:
         given["all"] = "yes"
-    site.context.navigator.open_action(key, NOTE.name, **given)
+    site.app.open_action(key, NOTE.name, **given)
 
 
 def _smoke(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.context.navigator.open_smoke(key, **texts(SMOKE, rest))
+    site.app.open_smoke(key, **texts(SMOKE, rest))
 
 
 def _pipeline(site: CommandContext, words: list[str]) -> None:
@@ -253,27 +240,27 @@ def _pipeline(site: CommandContext, words: list[str]) -> None:
     key, rest = None, words[1:]
     if name in jobs.ABOUT_A_QUEUE:
         key, rest = _queue_and_rest(site, rest)
-    site.context.navigator.open_pipeline(name, key, **texts(job, rest))
+    site.app.open_pipeline(name, key, **texts(job, rest))
 
 
 def _audit(site: CommandContext, words: list[str]) -> None:
     if not words:
-        site.context.navigator.open_audit()
+        site.app.open_audit()
     elif words[0] in site.context.connections:
-        site.context.navigator.open_audit(words[0])
+        site.app.open_audit(words[0])
     else:
-        site.context.navigator.open_audit(key=queue_named(site, words[0]))
+        site.app.open_audit(key=queue_named(site, words[0]))
 
 
 def _doctor(site: CommandContext, words: list[str]) -> None:
-    site.context.navigator.examine(queue_named(site, words[0]) if words else None)
+    site.app.examine(queue_named(site, words[0]) if words else None)
 
 
-def _at_connection(way: Callable[[CommandContext], Callable[[str], None]]) -> Do:
+def _at_connection(way: Callable[["ConsoleApp"], Callable[[str], None]]) -> Do:
     def do(site: CommandContext, words: list[str]) -> None:
         name = _connection(site, words[:1])
         _nothing_else(words[1:])
-        way(site)(name)
+        way(site.app)(name)
 
     return do
 
@@ -293,10 +280,10 @@ def _connection(site: CommandContext, words: list[str]) -> str:
 def _bench(site: CommandContext, words: list[str]) -> None:
     named = [word for word in words[:1] if not word.startswith("--")]
     name = _connection(site, named)
-    site.context.navigator.open_bench(name, **texts(BENCH, words[len(named) :]))
+    site.app.open_bench(name, **texts(BENCH, words[len(named) :]))
 
 
-def _of_a_new_queue(verb: Verb, way: Callable[[CommandContext], Callable[..., None]]) -> Do:
+def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Do:
     """The connection, where one is named first; then what the form begins with."""
 
     def do(site: CommandContext, words: list[str]) -> None:
@@ -304,7 +291,7 @@ def _of_a_new_queue(verb: Verb, way: Callable[[CommandContext], Callable[..., No
         given = texts(verb, words[len(named) :])
         if "design" in given:
             design(given["design"])
-        way(site)(*named or [site.connection], **given)
+        way(site.app)(*named or [site.connection], **given)
 
     return do
 
@@ -314,11 +301,11 @@ def _theme(site: CommandContext, words: list[str]) -> None:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(site.themes)}")
     keep = words[1:2] == ["--save"]
     _nothing_else(words[2:] if keep else words[1:])
-    site.shell.choose_theme(words[0])
+    site.app.choose_theme(words[0])
     if keep:
         path = _file(site)
         file_writer.save_theme(path, words[0])
-        site.shell.tell(f"The theme is {words[0]} from now on, as saved in {path}.")
+        site.app.tell(f"The theme is {words[0]} from now on, as saved in {path}.")
 
 
 def _file(site: CommandContext) -> Path:
@@ -331,7 +318,6 @@ def _file(site: CommandContext) -> Path:
 
 
 def _save(site: CommandContext, words: list[str]) -> None:
-    """Keep the filter that is in sight."""
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
     _nothing_else(words[1:])
@@ -349,13 +335,13 @@ def _save(site: CommandContext, words: list[str]) -> None:
     else:
         site.context.saved = replace(saved, queues={**saved.queues, name: one.line})
     where = "in lists of messages" if one.kind == FILTERS else "on the overview"
-    site.shell.tell(f"Saved in {path}: {MARK}{name} behind / {where}.")
+    site.app.tell(f"Saved in {path}: {MARK}{name} behind / {where}.")
 
 
-def _simply(way: Callable[[CommandContext], Callable[[], None]]) -> Do:
+def _simply(way: Callable[["ConsoleApp"], Callable[[], None]]) -> Do:
     def do(site: CommandContext, words: list[str]) -> None:
         _nothing_else(words)
-        way(site)()
+        way(site.app)()
 
     return do
 
@@ -384,16 +370,13 @@ COMMANDS: tuple[Command, ...] = (
     Command("doctor", "[QUEUE]", "let the doctor examine it now", _doctor, "queue", anywhere=True),
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
-        _at_connection(lambda site: site.context.navigator.open_waits), "connection",
-        anywhere=True,
+        _at_connection(lambda app: app.open_waits), "connection", anywhere=True,
     ),
     Command(
-        "runs", "", "the runs of the pipeline",
-        _simply(lambda site: site.context.navigator.open_runs),
-        anywhere=True,
+        "runs", "", "the runs of the pipeline", _simply(lambda app: app.open_runs), anywhere=True,
     ),
     Command(
-        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job",
+        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job"
     ),
     Command(
         "bench", "[CONNECTION] ...", f"the form: {BENCH.summary}", _bench, "connection",
@@ -402,30 +385,24 @@ COMMANDS: tuple[Command, ...] = (
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", anywhere=True),
     Command(
         "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
-        _of_a_new_queue(INSTALL, lambda site: site.context.navigator.open_install), "connection",
-        anywhere=True,
+        _of_a_new_queue(INSTALL, lambda app: app.open_install), "connection", anywhere=True,
     ),
     Command(
         "adopt", "[CONNECTION] [NAME] ...", ADOPT.summary,
-        _of_a_new_queue(ADOPT, lambda site: site.context.navigator.open_adopt), "connection",
-        anywhere=True,
+        _of_a_new_queue(ADOPT, lambda app: app.open_adopt), "connection", anywhere=True,
     ),
     Command(
         "connections", "", "their state; add a new one",
-        _simply(lambda site: site.context.navigator.open_connections), anywhere=True,
+        _simply(lambda app: app.open_connections), anywhere=True,
     ),
     Command(
-        "running", "", "actions running here",
-        _simply(lambda site: site.context.navigator.open_running), anywhere=True,
+        "running", "", "actions running here", _simply(lambda app: app.open_running), anywhere=True,
     ),
-    Command(
-        "save", "NAME", "save the current filter, for / and --filter: @NAME", _save,
-    ),
+    Command("save", "NAME", "save the current filter, for / and --filter: @NAME", _save),
     Command("theme", "NAME [--save]", "change the colours, for now or for good", _theme, "theme"),
-    Command("help", "", "the keys", _simply(lambda site: site.shell.action_help), anywhere=True),
+    Command("help", "", "the keys", _simply(lambda app: app.action_help), anywhere=True),
     Command(
-        "quit", "", "quit the console",
-        _simply(lambda site: site.shell.exit), also=("q!",), anywhere=True,
+        "quit", "", "quit the console", _simply(lambda app: app.exit), also=("q!",), anywhere=True,
     ),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from textual.message import Message
 
@@ -16,16 +16,14 @@ from console.doctor.watcher import Examined, Sampling
 from console.monitor.filters import Saved, Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.sampler import Reading
-from console.tui.findings import FindingView
+from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRuns
-from console.tui.open_connection import OpenConnection, Opening, Recordings
-from console.tui.store import QueueKey, RightsWords, Store, Traits
+from console.tui.open_connection import OpenConnection, Recordings
+from console.tui.store import RightsWords, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 if TYPE_CHECKING:
-    from textual.screen import Screen
-
-    from console.catalog import Queue
+    from console.tui.app import ConsoleApp
     from console.tui.replay import Replay
 
 
@@ -104,7 +102,6 @@ class Setup:
     """Whether it begins with a line for each connection, and no queue in sight."""
 
     def traits(self, name: str) -> Traits:
-        """Of the connection of that name."""
         colors = {one.name: one.color for one in self.connections if one.color}
         groups = {**self.groups, **{one.name: one.group for one in self.connections}}
         return Traits(
@@ -121,86 +118,13 @@ FEW_CONNECTIONS = 8
 INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
-class Navigator(Protocol):
-    """Where one can go from anywhere. Screens know these, and not each other."""
-
-    def push_screen(self, screen: Screen[Any]) -> object:
-        """Any screen, on top of what is there."""
-
-    def open_queue(self, key: QueueKey, tab: str = "") -> None:
-        """A queue's screen, on one of its tabs."""
-
-    def open_finding(self, finding: FindingView) -> None:
-        """A finding as it was shown: its evidence, and what repairs it."""
-
-    def open_message(self, key: QueueKey, message: str) -> None:
-        """One message, by the key that a page of messages gave."""
-
-    def open_waits(self, connection: str) -> None:
-        """What a server's sessions wait for."""
-
-    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
-        """The verbs that a queue has. `words`: filters that stand in the form.
-
-        `state`: the one that all messages are in which they are for, if it is known.
-        """
-
-    def open_action(
-        self,
-        key: QueueKey,
-        verb: str,
-        words: Sequence[str] = (),
-        queue: Queue | None = None,
-        /,
-        **options: str,
-    ) -> None:
-        """One verb's form. `options` are its other fields, by the command line's names; `queue`: as
-        the catalog has it, where somebody has just looked it up."""
-
-    def open_running(self, number: int = 0) -> None:
-        """An action that runs here; 0: the one that there is, or which of several."""
-
-    def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
-        """Who did what: everywhere, on a connection, to a queue."""
-
-    def open_install(self, connection: str, **options: str) -> None:
-        """A new queue. `options` are the form's fields, by the command line's names."""
-
-    def open_adopt(self, connection: str, **options: str) -> None:
-        """A table that is a queue already. `options` are the form's fields."""
-
-    def open_smoke(self, key: QueueKey, **options: str) -> None:
-        """A trial of the queue's design. `options` are the form's fields."""
-
-    def open_runs(self, id_: str = "") -> None:
-        """The runs of the pipeline on this machine; `id_`: the one to begin at."""
-
-    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
-        """The form of a job of the pipeline. `options` are its fields."""
-
-    def open_bench(self, connection: str, **options: str) -> None:
-        """How fast the designs are on a connection. `options` are the form's fields."""
-
-    def open_connections(self) -> None:
-        """The connections, and what is configured."""
-
-    def add_connection(self, opening: Opening) -> None:
-        """One more connection, sampled from now on."""
-
-    def log_in(self, name: str = "") -> None:
-        """Take the passwords that a person must type."""
-
-    def examine(self, key: QueueKey | None = None) -> None:
-        """Let the doctor look now: at one queue, or at all."""
-
-
 @dataclass
 class Context:
     """One for all screens of a console."""
 
     store: Store
     clock: Clock
-    navigator: Navigator
+    navigator: ConsoleApp
     feeds: Sequence[Feed] = ()
     connections: Mapping[str, OpenConnection] = field(default_factory=dict)
     zone: tzinfo | None = UTC

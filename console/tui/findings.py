@@ -9,51 +9,13 @@ from dataclasses import dataclass, replace
 from console import formats
 from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor.limits import (
-    DEFAULTS,
-    Exceeded,
-    Severity,
-    Thresholds,
-    judge,
-    limit_code,
-    of_limit,
-    of_stuck,
-    silencing,
-)
+from console.monitor.limits import Exceeded, Severity, limit_code, of_limit, of_stuck, silencing
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
 
 
-@dataclass(frozen=True)
-class Health:
-    """The gravest level, and every reason there is, the gravest first."""
-
-    level: Severity
-    reasons: tuple[str, ...] = ()
-
-
-def assess(
-    snapshot: QueueSnapshot,
-    thresholds: Thresholds = DEFAULTS,
-    exceeded: Sequence[Exceeded] | None = None,
-) -> Health:
-    """What the figures of one queue say. `exceeded`: what they were judged to be already."""
-    if snapshot.problem:
-        return Health(Severity.WARNING, (snapshot.problem,))
-    judged = judge(snapshot, thresholds) if exceeded is None else exceeded
-    judged = [one for one in judged if not of_limit(snapshot.silences, one)]
-    found: list[tuple[Severity, str]] = []
-    if snapshot.stuck and not of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims):
-        found.append((Severity.WARNING, stuck_words(snapshot)))
-    found += [(one.level, one.reason) for one in judged]
-    found.sort(key=lambda one: -one[0])
-    level = max((level for level, _ in found), default=Severity.OK)
-    return Health(level, tuple(reason for _, reason in found))
-
-
 def stuck_words(snapshot: QueueSnapshot) -> str:
-    """How many claims are stuck."""
     stuck = formats.count(snapshot.stuck or 0, estimated="stuck" in snapshot.estimated)
     return f"{stuck} stuck"
 
@@ -211,12 +173,16 @@ def of_queue(
     if _BURST in named:
         # It says how many errors there are, and more.
         untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
-    found = [replace(one, silenced=_silenced(one, snapshot)) for one in (*told, *untold)]
+    found = [replace(one, silenced=_silenced(one, snapshot, exceeded)) for one in (*told, *untold)]
     return tuple(sorted(found, key=lambda view: (view.silenced is not None, -view.level)))
 
 
-def _silenced(view: FindingView, snapshot: QueueSnapshot) -> Decision | None:
+def _silenced(
+    view: FindingView, snapshot: QueueSnapshot, exceeded: Mapping[str, Exceeded]
+) -> Decision | None:
     """By the decisions of now: the doctor's word may be older."""
+    if view.code == LIMIT and (limit := exceeded.get(view.key[4])) is not None:
+        return of_limit(snapshot.silences, limit)
     if view.code == STUCK:
         return of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
     code, _, which = view.doctors_code.partition(":")

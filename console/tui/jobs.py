@@ -10,11 +10,12 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from console import catalog
+from textual.message import Message
+
 from console.errors import ConsoleError
-from console.tui.store import QueueKey
+from console.tui.findings import QueueKey
 from console.tui.text import plain
 
 if TYPE_CHECKING:
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
 
     from console.actions.execute import Control
-    from console.catalog import Queue
-    from console.tui.open_connection import OpenConnection
     from console.verbs.verb import OnProgress, Progress, Result
-from typing import Any, Generic, TypeVar
-
-from textual.message import Message
 
 T = TypeVar("T")
 
@@ -70,30 +66,16 @@ def start(
         except ConsoleError as error:
             tell(failed, error)
         except Exception as error:  # noqa: BLE001  # a thread that dies tells nobody
-            _LOG.exception("a job failed")
-            words = f"{type(error).__name__}: {error}"
-            tell(failed, ConsoleError("The console could not do that.", why=words))
+            tell(failed, _unforeseen(error))
         else:
             tell(done, found)
 
     threading.Thread(target=run, name="job", daemon=True).start()
 
 
-def look_up(
-    owner: DOMNode,
-    conn: OpenConnection,
-    key: QueueKey,
-    done: Callable[[Queue], None],
-    failed: Callable[[ConsoleError], None],
-) -> None:
-    """The queue as the catalog has it now, whatever its design."""
-    _, schema, name = key
-    start(
-        owner,
-        lambda: catalog.look_up(conn.database, name, schema, any_design=True),
-        done,
-        failed,
-    )
+def _unforeseen(error: Exception) -> ConsoleError:
+    _LOG.error("a job failed", exc_info=error)
+    return ConsoleError("The console could not do that.", why=f"{type(error).__name__}: {error}")
 
 
 class Question(Generic[T]):
@@ -256,9 +238,7 @@ class ActionRuns:
             except ConsoleError as error:
                 running.error = error
             except Exception as error:  # noqa: BLE001  # a thread that dies tells nobody
-                _LOG.exception("an action failed")
-                words = f"{type(error).__name__}: {error}"
-                running.error = ConsoleError("The console could not do that.", why=words)
+                running.error = _unforeseen(error)
             finally:
                 running.over.set()
             # The loop may be gone by now; then nobody wants to know.
@@ -269,7 +249,6 @@ class ActionRuns:
         return running
 
     def get(self, number: int) -> Running | None:
-        """The one of that number."""
         return next((one for one in self._all if one.number == number), None)
 
     def stop(self) -> None:

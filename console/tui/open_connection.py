@@ -2,36 +2,32 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from console.doctor.finding import Diagnosis
-from console.errors import ConsoleError, RefusedError
-from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
-from console.monitor.recording.segments import CONSUMERS, FINDINGS
-from console.monitor.sampler import Reading, probe
-from console.tui.text import first_line
-
-if TYPE_CHECKING:
-    from console.doctor.recording import WaitsAndActions
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from datetime import tzinfo
 
 from console import catalog
 from console.catalog import Queue
 from console.config import Profile
 from console.config.passwords import Credentials
 from console.config.profile import URL as URL_KEY
+from console.doctor.finding import Diagnosis
 from console.engines import Capabilities, Database
+from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import Sampler, Turns
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
+from console.monitor.recording.segments import CONSUMERS, FINDINGS
+from console.monitor.sampler import Reading, Sampler, Turns, probe
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
+from console.tui.text import first_line
+
+if TYPE_CHECKING:
+    from console.doctor.recording import WaitsAndActions
 
 
 @dataclass(frozen=True)
@@ -88,10 +84,21 @@ class OpenConnection:
         return Tested(capabilities, probe(self.database, []), time.monotonic() - began)
 
 
+def lacks(has: Rights, wanted: Rights) -> str:
+    """Why what wants a right cannot be done with another; empty: it can."""
+    if has >= wanted:
+        return ""
+    return f"it needs the right {wanted.word}; this connection has {has.word}"
+
+
+def why_not(conn: OpenConnection | None, wanted: Rights) -> str:
+    """The same of a connection, which may not be there."""
+    return "there is no such connection here" if conn is None else lacks(conn.rights, wanted)
+
+
 def open_connection(
     profile: Profile, database: Database, name: str, credentials: Credentials | None = None
 ) -> OpenConnection:
-    """The place that a profile describes."""
     return OpenConnection(
         name,
         database,
@@ -201,7 +208,6 @@ class PlaceRecording:
     # In the threads of the feed and the doctor.
 
     def saw(self, reading: Reading) -> None:
-        """Keep a sample."""
         with self._lock:
             if not self._ended and self._recorder is None and self._monotonic() >= self._retry_at:
                 self._open()
@@ -282,7 +288,6 @@ class Recordings:
     """All that a console keeps, under one folder."""
 
     def __init__(self, root: Path, *, slower: float = 1.0) -> None:
-        """`slower`: as of each of them."""
         self.root = root
         self._slower = slower
         self._of: dict[str, PlaceRecording] = {}
@@ -295,7 +300,6 @@ class Recordings:
         return self._of[conn.name]
 
     def of(self, name: str) -> PlaceRecording | None:
-        """The recording of a connection; None: there is none."""
         return self._of.get(name)
 
     def words(self, name: str) -> str:

@@ -182,7 +182,6 @@ def folder() -> Path:
 
 
 def suggestion(queue: str, message: str, ending: str) -> Path:
-    """A path for the payload of a message."""
     name = _UNFIT.sub("_", f"{queue}-{message}")[:100].strip("._") or "payload"
     return folder() / f"{name}.{ending}"
 
@@ -349,7 +348,6 @@ class HexRows(Sequence[PayloadRow]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[PayloadRow]: ...
     def __getitem__(self, at: int | slice) -> PayloadRow | Sequence[PayloadRow]:
-        """One row, or some."""
         if isinstance(at, slice):
             return [self[one] for one in range(*at.indices(len(self)))]
         if not -len(self) <= at < len(self):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from console.catalog import Queue
 from console.designs import DESIGNS, presets
@@ -17,8 +17,10 @@ from console.monitor.limits import Severity
 from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.segments import FINDINGS, LINKS, SAMPLES, TimeRange, snapshot_of
 from console.monitor.sampler import Reading
-from console.tui.replay import Replay
 from console.tui.store import Store
+
+if TYPE_CHECKING:
+    from console.tui.replay import Replay
 
 BACK = timedelta(hours=1)
 """So far before a position the charts are filled..."""
@@ -204,7 +206,7 @@ class ReplayThread:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: "Replay",
         new_store: Callable[[datetime], Store],
         show: Callable[[Shown], None],
     ) -> None:

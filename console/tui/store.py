@@ -18,17 +18,13 @@ from console.tui.findings import (
     PROBLEM,
     FindingKey,
     FindingView,
-    Health,
     QueueKey,
-    assess,
     full_in_seconds,
     of_queue,
 )
 from console.tui.series import Series
 from console.tui.text import first_line, plain, whole_seconds
 from console.tui.views import (
-    BUCKET_SECONDS,
-    TREND_CELLS,
     AllClear,
     ConnectionView,
     Link,
@@ -36,20 +32,6 @@ from console.tui.views import (
     Trend,
     finding_of,
 )
-
-__all__ = [
-    "BUCKET_SECONDS",
-    "TREND_CELLS",
-    "AllClear",
-    "ConnectionView",
-    "Link",
-    "QueueKey",
-    "QueueView",
-    "RightsWords",
-    "Store",
-    "Traits",
-    "Trend",
-]
 
 SILENT_AFTER_SECONDS = 5.0
 """A connection that is this much later than its interval says nothing: its figures are old."""
@@ -97,7 +79,6 @@ class _Row:
     key: QueueKey
     label: str
     snapshot: QueueSnapshot
-    health: Health
     full_in_seconds: float | None
     findings: tuple[FindingView, ...] = ()
     since: tuple[tuple[float, bool], ...] = ()
@@ -121,7 +102,6 @@ class _Connection:
     answer: Reading | None = None
     answered_at: float = 0.0
     error: ConsoleError | None = None
-    failed_at: float = 0.0
     retry_at: float | None = None
     trends: dict[QueueKey, Trend] = field(default_factory=dict)
     rows: tuple[_Row, ...] = ()
@@ -169,8 +149,6 @@ class Store:
         connection = self._connections[name]
         self.series.take(name, reading, at, self.intervals[name])
         if reading.error is not None:
-            if connection.error is None:
-                connection.failed_at = at
             connection.error = reading.error
             connection.retry_at = at + (reading.retry_seconds or 0.0)
             return
@@ -252,20 +230,17 @@ class Store:
             if row is not None and row.stays(label, snapshot, examined):
                 rows.append(row)
                 continue
-            thresholds = one.traits.thresholds(snapshot.queue)
-            judged = judge(snapshot, thresholds)
-            found = of_queue(
-                key, snapshot, judged, None if examined is None else examined.diagnosis
-            )
+            judged = judge(snapshot, one.traits.thresholds(snapshot.queue))
+            diagnosis = None if examined is None else examined.diagnosis
+            found = of_queue(key, snapshot, judged, diagnosis)
             for view in found:
                 seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
             found, since = _in_order(
                 (view, _since(view, examined, at, seen[view.key])) for view in found
             )
-            health = assess(snapshot, thresholds, judged)
             told = _expecting(snapshot, examined, at)
             full_in = full_in_seconds(told)
-            rows.append(_Row(key, label, told, health, full_in, found, since, examined))
+            rows.append(_Row(key, label, told, full_in, found, since, examined))
         one.rows, one.seen = tuple(rows), seen
 
     # What is known now.
@@ -350,7 +325,6 @@ class Store:
                 key=row.key,
                 label=row.label,
                 snapshot=row.snapshot,
-                health=row.health,
                 full_in_seconds=row.full_in_seconds,
                 trend=one.trends[row.key].cells(now),
                 place=place,

@@ -7,7 +7,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from console import formats
 from console.config.kinds import COLORS
@@ -16,7 +16,7 @@ from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
-    from console.tui.base_app import BaseApp
+    from console.tui.app import ConsoleApp
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -104,7 +104,7 @@ def tone(widget: Widget, name: str) -> Style:
     """The style of a tone; where the sheet gives it no background, the widget's own shows."""
     if not name:
         return Style.null()
-    return cast("BaseApp", widget.app).tone(name)
+    return cast("ConsoleApp", widget.app).tone(name)
 
 
 def color_tone(color: str) -> str:
@@ -156,3 +156,18 @@ def say_lines(words: Words, lines: Sequence[Text]) -> None:
         if line.no_wrap:
             line.truncate(width, overflow="ellipsis")
     words.say(Text("\n").join(lines))
+
+
+def say_parts(words: Words, parts: Sequence[tuple[str, str]]) -> None:
+    """Show these texts one behind the other, each in its tone."""
+    words.say(Text.assemble(*((text, tone(words, name)) for text, name in parts)))
+
+
+def open_line(line: Input, text: str) -> None:
+    """Have it in sight, with this in it. It has the keys at once: focus() would let those that
+    come next go the old way."""
+    line.value = text
+    line.display = True
+    line.cursor_position = len(text)
+    line.screen.set_focus(line)
+    line.screen.refresh_bindings()

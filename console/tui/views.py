@@ -11,7 +11,7 @@ from console.doctor.finding import Diagnosis
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.findings import CONNECTION, FindingView, Health, QueueKey
+from console.tui.findings import CONNECTION, FindingView, QueueKey
 from console.tui.text import whole_seconds
 
 BUCKET_SECONDS = 5.0
@@ -68,26 +68,26 @@ def link_words(view: ConnectionView, *, again: bool = True) -> str:
         return f"no answer for {since}"
     if view.link is Link.UNRECORDED:
         return f"not recorded for {since}" if view.ever_answered else "not recorded yet"
-    words = view.link.value if view.ever_answered else "no connection"
-    if view.link is Link.FAILING:
-        words = view.link.value
-    if not again:
-        return f"{words} {since}"
-    retry = f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
-    return f"{words} {since}, again {retry}"
+    words = f"{_failing(view)} {since}"
+    return f"{words}, again {_retry(view)}" if again else words
 
 
 def finding_of(name: str, view: ConnectionView) -> FindingView:
-    """What is wrong with a connection itself."""
-    words = view.link.value if view.ever_answered else "no connection"
-    if view.link is Link.FAILING:
-        words = view.link.value
+    words = _failing(view)
     if view.retry_in_seconds is not None:
-        again = f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
-        words += f", again {again}"
+        words += f", again {_retry(view)}"
     summary = f"{words}: {view.why}" if view.why else words
     key = (name, "", "", CONNECTION, "")
     return FindingView(key, view.level, summary, view.since_seconds, label=view.name)
+
+
+def _failing(view: ConnectionView) -> str:
+    never = view.link is not Link.FAILING and not view.ever_answered
+    return "no connection" if never else view.link.value
+
+
+def _retry(view: ConnectionView) -> str:
+    return f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,6 @@ class QueueView:
     label: str
     """Its name, with the schema where the name alone would not do; safe to show."""
     snapshot: QueueSnapshot
-    health: Health
     full_in_seconds: float | None
     trend: tuple[int | None, ...]
     """The most that were ready in each of the last buckets, the newest last; None: not seen."""
@@ -113,9 +112,9 @@ class QueueView:
     diagnosis: Diagnosis | None = None
     """What the doctor said last; None: it has not run yet."""
     examined_seconds: float | None = None
+    """How long ago that was."""
     examining: bool = False
     """Somebody has asked the doctor to examine it, and waits for what it tells."""
-    """How long ago that was."""
     findings: tuple[FindingView, ...] = ()
     """The doctor's, notes too, and what only the figures say; the gravest first."""
 
@@ -125,12 +124,10 @@ class QueueView:
 
     @property
     def unreachable(self) -> bool:
-        """Whether its connection gives nothing but errors."""
         return self.link is Link.LOST or self.link is Link.FAILING
 
     @property
     def why_stale(self) -> str:
-        """Why there are no new figures."""
         return "cannot be reached" if self.unreachable else self.link.value
 
     @property
@@ -161,7 +158,6 @@ class Trend:
         """The bucket of the last of them."""
 
     def add(self, at: float, ready: int | None) -> None:
-        """Take in what was ready at a moment."""
         bucket = int(at // BUCKET_SECONDS)
         if self._seen and bucket == self._newest:
             before = self._seen.pop()
@@ -214,8 +210,6 @@ _NUMBERS: dict[str, str] = {
     "scheduled": "scheduled",
     "capacity": "capacity",
 }
-FIELDS = (*_TEXTS, *_NUMBERS)
-"""What may stand before the colon."""
 _FREE = ("queue", "design", "schema", "connection")
 
 Test = Callable[[QueueView], bool]
@@ -233,7 +227,6 @@ class Filter:
         return bool(self.tests)
 
     def matches(self, view: QueueView) -> bool:
-        """Whether a queue is shown."""
         return all(test(view) for test in self.tests)
 
     def names(self, connection: str) -> bool:

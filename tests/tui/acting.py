@@ -21,10 +21,10 @@ from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.dialogs.verbs import VerbsDialog
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection, url_words
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
-from console.tui.store import QueueKey
 from console.tui.widgets.summary import BackgroundLine
 from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import FakeFeed, queue

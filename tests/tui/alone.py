@@ -26,6 +26,15 @@ class Bare(ConsoleApp):
         return LiveScreen(self.context)
 
 
+class Plain(ConsoleApp):
+    """For tests of one widget: neither screens nor a style sheet."""
+
+    CSS_PATH = None  # type: ignore[assignment]
+
+    def get_default_screen(self) -> Screen[None]:
+        return Screen()
+
+
 @asynccontextmanager
 async def alone(
     *names: str, size: tuple[int, int] = (80, 24), **options: Any

@@ -13,9 +13,9 @@ from textual.widgets import Footer
 
 from console.tui import ConsoleApp
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import QueueTab
 from tests.tui.alone import alone
 from tests.tui.opened import picture
@@ -129,7 +129,7 @@ async def one_tab(
 ) -> AsyncIterator[Shown[Tab]]:
     """The tab, of a queue of which nobody answers unless its place is given."""
     async with alone(key[0], size=size, connections=connections) as console:
-        navigator = Remembering()
+        navigator: Any = Remembering()
         console.app.context.navigator = navigator
         tab = kind(console.app.context, key)
         console.app.push_screen(OneTab(console.app.context, tab))

@@ -11,10 +11,10 @@ from textual.widgets import Input
 from console.audit import Entry
 from console.errors import ConnectionFailedError
 from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, filters_of, follow_up
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
 from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, read
-from console.tui.store import QueueKey
 from tests.tui.alone import alone, conn, is_at
 from tests.tui.opened import Opened
 

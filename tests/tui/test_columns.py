@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.monitor.sampler import Reading
-from console.tui.store import QueueView, Store
+from console.tui.store import Store
+from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
 from tests.tui.feeds import nine, queue
 

@@ -44,7 +44,7 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Command
     store.take("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
     navigator: Any = Followed()
     context = Context(store, FakeClock().clock, navigator, connections={"prod": conn()})
-    return CommandContext(context, navigator, key, ("dark", "light")), navigator
+    return CommandContext(context, key, ("dark", "light")), navigator
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
 from console.tui.dialogs.dialog import Choices
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection, url_words
 from console.tui.screens.form import Stage
 from console.tui.screens.message import MessageScreen
 from console.tui.screens.planned import ActionScreen
-from console.tui.store import QueueKey
 from console.tui.tabs.messages import MessagesTab
 from console.tui.widgets.keyed_table import KeyedTable
 from tests.servers import connect, fresh_database

@@ -14,8 +14,8 @@ from console.errors import ConnectionFailedError
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import app_on
 from console.tui.open_connection import OpenConnection
-from console.tui.store import Link
 from console.tui.text import sparkline
+from console.tui.views import Link
 from tests.template import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on

@@ -11,7 +11,8 @@ from console.monitor.limits import DEFAULTS
 from console.monitor.recording.forecast import Band, Expected, Forecast
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.store import QueueView, Store
+from console.tui.store import Store
+from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import COLUMNS
 from console.tui.widgets.queue_detail import pieces
 from tests.tui.feeds import queue

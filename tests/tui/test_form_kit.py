@@ -3,15 +3,15 @@
 import pytest
 from textual.app import ComposeResult
 
-from console.tui.base_app import BaseApp
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.plan_pane import Confirmation
 from console.verbs.parameters import BATCH, CANARY, FILTER
+from tests.tui.alone import Plain
 
 CHOICES = [("a", "the first"), ("b", "the second")]
 
 
-class Forms(BaseApp):
+class Forms(Plain):
     def __init__(self) -> None:
         super().__init__()
         self.changed: list[str] = []

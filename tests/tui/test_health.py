@@ -5,13 +5,22 @@ from typing import Any
 
 import pytest
 
-from console.monitor.limits import Limits, Severity, Thresholds
-from console.tui.findings import Health, assess, full_in_seconds
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
+from console.monitor.snapshot import QueueSnapshot
+from console.tui.findings import full_in_seconds, of_queue
 from tests.tui.feeds import broken, queue
+
+Said = list[tuple[Severity, str]]
+
+
+def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
+    """What the figures alone say, the gravest first."""
+    found = of_queue(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
+    return [(one.level, one.summary) for one in found]
 
 
 def test_a_quiet_queue_is_fine() -> None:
-    assert assess(queue("q")).level is Severity.OK
+    assert said(queue("q")) == []
 
 
 @pytest.mark.parametrize(
@@ -29,29 +38,28 @@ def test_a_quiet_queue_is_fine() -> None:
     ],
 )
 def test_one_reason(figures: dict[str, Any], level: Severity, reason: str | None) -> None:
-    health = assess(queue("q", **figures))
-    assert health.level is level
-    assert health.reasons == ((reason,) if reason else ())
+    assert said(queue("q", **figures)) == ([(level, reason)] if reason else [])
 
 
 def test_the_gravest_reason_comes_first() -> None:
-    health = assess(queue("q", errors=20, stuck=1, gap=100, capacity=100))
-    assert health.reasons == ("full: it takes no more pushes", "1 stuck", "20 in error (limit 10)")
-    assert health.level is Severity.CRITICAL
+    assert said(queue("q", errors=20, stuck=1, gap=100, capacity=100)) == [
+        (Severity.CRITICAL, "full: it takes no more pushes"),
+        (Severity.WARNING, "1 stuck"),
+        (Severity.WARNING, "20 in error (limit 10)"),
+    ]
 
 
 def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
-    health = assess(broken("q", "fifo", "permission denied for table q"))
-    assert health.level is Severity.WARNING
-    assert health.reasons == ("permission denied for table q",)
+    why = "permission denied for table q"
+    assert said(broken("q", "fifo", why)) == [(Severity.WARNING, f"cannot be sampled: {why}")]
 
 
 def test_the_limits_are_those_of_the_configuration() -> None:
     deep = queue("q", ready=12_480, errors=2, gap=95, capacity=100)
     nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
-    assert assess(deep, nothing).level is Severity.OK
+    assert said(deep, nothing) == []
     low = replace(nothing, depth=Limits(10, 10_000), errors=Limits(3))
-    assert assess(deep, low) == Health(Severity.CRITICAL, ("12,480 ready (limit 10,000)",))
+    assert said(deep, low) == [(Severity.CRITICAL, "12,480 ready (limit 10,000)")]
 
 
 def test_marks_differ_without_colour() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import console.tui
 from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable
-from console.tui.widgets.message_table import MarkedTable
+from console.tui.widgets.messages import MarkedTable
 from tests.tui.alone import alone
 
 COLUMNS = (Column[str]("key", "key", str, least=3), Column[str]("state", "state", lambda _: "here"))

@@ -49,7 +49,7 @@ async def opened(
     conn: OpenConnection | None = None, key: str = "error,,17", size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[tuple[Opened, MessageScreen, Remembering]]:
     async with alone("prod", size=size, connections=[] if conn is None else [conn]) as console:
-        navigator = Remembering()
+        navigator: Any = Remembering()
         console.app.context.navigator = navigator
         screen = MessageScreen(console.app.context, KEY, key)
         console.app.push_screen(screen)

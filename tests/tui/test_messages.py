@@ -20,7 +20,7 @@ from console.monitor.scans import ScanKey as Place
 from console.tui.tabs.messages import MessagePane, MessagesTab, PageAnswer, PageRequest
 from console.tui.text import Words
 from console.tui.widgets.keyed_table import LEFT, keys_with
-from console.tui.widgets.message_table import by_row
+from console.tui.widgets.messages import by_row
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
 

@@ -16,7 +16,7 @@ from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
 from console.monitor.subscribers import SubscriberSnapshot
 from console.rights import ConnectionRights, Login, Rights
-from console.tui.widgets.key_footer import KeyFooter
+from console.tui.widgets.summary import KeyFooter
 from tests.tui.feeds import broken, nine, queue
 from tests.tui.opened import opened
 

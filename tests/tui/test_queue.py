@@ -22,18 +22,17 @@ from console.monitor.sampler import Sampler
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import ConsoleApp
 from console.tui.context import Setup
+from console.tui.dialogs.audit_entry import Line
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.open_connection import OpenConnection
-from console.tui.screens import audit
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
 from console.tui.tabs import sql as sql_tab
 from console.tui.tabs.findings import FindingsTab
-from console.tui.tabs.sql import SqlTab
+from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import QueueTab, TabLine
 from console.tui.text import tone
 from console.tui.widgets.charts import Charts
-from console.tui.widgets.plan_pane import CodeView, aligned
 from console.tui.widgets.queue_detail import FiguresPanel, limit_words, pieces
 from tests.faults.ring_tools import make_ring
 from tests.servers import PATIENCE_SECONDS
@@ -465,12 +464,12 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
     async with opened(size=(160, 48)) as console:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)
-        entries = (entry(3, "running"), entry(2, "running"), entry(1, "done"))
-        tab.show_found(audit.QueueAudit(entries, {3: True, 2: False}))
+        seen = ((entry(3, "running"), True), (entry(2, "running"), False), (entry(1, "done"), None))
+        tab.show_found([Line(one, alive) for one, alive in seen])
         await settled(console.pilot)
         for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
             assert words in console.picture
-        tab.show_found(audit.QueueAudit((), {}))
+        tab.show_found([])
         await settled(console.pilot)
         assert "The console has not done anything" in console.picture
 

@@ -21,12 +21,11 @@ from textual.pilot import Pilot
 from console.errors import UsageError
 from console.monitor.recording.history import NothingRecordedError
 from console.tui.dialogs.dialog import SeekDialog
-from console.tui.replay import SPEEDS, Player, moment_of, open_replay
-from console.tui.replay_app import ReplayApp
+from console.tui.findings import QueueKey
+from console.tui.replay import SPEEDS, Player, ReplayApp, moment_of, open_replay
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
-from console.tui.store import QueueKey
 from tests.cli.calls import call
 from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import queue

@@ -343,8 +343,8 @@ def test_a_password_that_is_typed_cannot_be_handed_on(monkeypatch: pytest.Monkey
         is_typed = True
 
     one: Any = replace(conn(), credentials=Typed())  # type: ignore[arg-type]
-    assert "its password is typed" in jobs.why_not("verify", one)
-    assert jobs.why_not("rollup", one) == ""
+    assert "its password is typed" in jobs.why_no_job("verify", one)
+    assert jobs.why_no_job("rollup", one) == ""
 
 
 @pytest.mark.parametrize(

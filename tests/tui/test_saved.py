@@ -150,7 +150,7 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
 def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, Followed]:
     found, navigator = site(key)
     found.context.saved = SAVED
-    return CommandContext(found.context, found.shell, key, found.themes, **more), navigator
+    return CommandContext(found.context, key, found.themes, **more), navigator
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,12 @@ def test_it_is_shown_behind_all_others_and_the_queue_is_well() -> None:
     assert view.words == "silenced by ann@etl01: 50 ready (limit 10)"
     assert view.mends.endswith("until 2026-03-29 05:00:00 UTC: consumers move")
     (mail,) = store.queues(1)
-    assert (mail.level, mail.health.level) == (Severity.OK, Severity.OK)
+    assert mail.level is Severity.OK
     assert store.unexplained("a", 100) == []
     grave = seen(decided("limit_reached"), ready=50, gap=100, capacity=100).findings(1)
     assert [view.level for view in grave] == [Severity.CRITICAL, Severity.WARNING]
     full = seen(decided("full"), gap=100, capacity=100)
-    assert full.queues(1)[0].health.level is Severity.OK
+    assert full.queues(1)[0].level is Severity.OK
 
 
 def test_only_that_figure_and_only_while_it_is_no_graver() -> None:

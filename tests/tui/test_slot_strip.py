@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from console.doctor.ring_map import SlotMap, SlotRange
 from console.engines import open_database
 from console.tui.open_connection import OpenConnection
-from console.tui.widgets.queue_detail import RingSlots
+from console.tui.screens.overview import RingSlots
 from console.tui.widgets.slot_map import Slot, SlotStrip, cells_of, slot_of
 from tests.tui.feeds import queue
 from tests.tui.opened import opened

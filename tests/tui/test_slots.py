@@ -12,10 +12,10 @@ from console.designs import design
 from console.doctor.ring_map import SlotMap, SlotRange
 from console.errors import ConnectionFailedError
 from console.monitor.scans import read_key, scans_of
-from console.tui.base_app import BaseApp
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
 from console.tui.widgets.slot_map import SlotMapView
+from tests.tui.alone import Plain
 from tests.tui.feeds import nine
 from tests.tui.opened import Opened, opened
 
@@ -46,7 +46,7 @@ MAP = SlotMap(
 )
 
 
-class Alone(BaseApp):
+class Alone(Plain):
     """The map and nothing else."""
 
     def compose(self) -> ComposeResult:

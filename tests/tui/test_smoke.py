@@ -52,7 +52,8 @@ async def test_what_a_smoke_test_found_wrong_is_said() -> None:
         trial.result = SmokeResult(
             "orders", "fifo", "lax", 340, 3, 0, 0, 0, 0, latency, latency, ("boom\x1b[31m",)
         )
-        screen.show(trial)
+        screen._trial = trial
+        screen.draw()
         await console.pilot.pause()
         assert "NOT OK" in console.picture
         assert "lost          3" in console.picture

@@ -6,7 +6,8 @@ from console.errors import BusyError, ConnectionFailedError
 from console.monitor.limits import Severity
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.store import Link, Store
+from console.tui.store import Store
+from console.tui.views import Link
 from tests.tui.feeds import queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")

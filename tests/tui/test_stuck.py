@@ -56,6 +56,14 @@ async def test_claims_with_the_evidence_about_their_owners() -> None:
         ]
 
 
+async def test_of_a_library_what_is_copied_is_what_is_shown() -> None:
+    async with one_tab(StuckTab, connections=[conn()]) as shown:
+        shown.tab.show_found(QueueHolders(Claims((GONE,), more=False), None, library="River"))
+        await shown.press("y")
+        assert "Its worker is gone" in detail(shown)
+        assert shown.app.clipboard == detail(shown)
+
+
 async def test_sessions_that_hold_rows_can_be_ended() -> None:
     async with one_tab(StuckTab, connections=[conn()], size=(160, 48)) as shown:
         shown.tab.show_found(QueueHolders(None, (HOLDER, PREPARED)))

@@ -119,7 +119,7 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
 
 async def test_of_a_connection_the_server_and_its_counters() -> None:
     async with alone("prod", size=(160, 48)) as console:
-        navigator = Remembering()
+        navigator: Any = Remembering()
         console.app.context.navigator = navigator
         screen = WaitsScreen(console.app.context, "prod")
         console.app.push_screen(screen)

@@ -1,51 +1,45 @@
 """Commands by name: the line behind `:`, at the bottom of the screen, and the palette."""
 
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, cast
-
-from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
-
-from console.designs import DESIGNS
-from console.designs.model import ANY_QUEUE_VERBS
-from console.errors import ConsoleError
-from console.tui import commands
-from console.tui.commands import COMMANDS, CommandContext
-from console.tui.dialogs.dialog import DismissedOnce
-from console.tui.text import plain
-from console.verbs import MODULES, named
-from console.verbs.pipeline import ABOUT_A_QUEUE
-from console.verbs.pipeline import BY_NAME as JOBS
-
-if TYPE_CHECKING:
-    from console.tui.app import ConsoleApp
 import re
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from console.errors import UsageError
+from console.designs import DESIGNS
+from console.designs.model import ANY_QUEUE_VERBS
+from console.errors import ConsoleError, UsageError
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK
+from console.tui import commands
 from console.tui.commands import (
+    COMMANDS,
     TABS,
     Command,
+    CommandContext,
     command_named,
     names_of,
     quoted,
 )
-from console.tui.dialogs.dialog import Dialog
-from console.tui.store import QueueKey
-from console.tui.text import Paragraph, said, tone
+from console.tui.dialogs.dialog import Dialog, DismissedOnce
+from console.tui.findings import QueueKey
+from console.tui.text import Paragraph, plain, said, tone
+from console.verbs import MODULES, named
 from console.verbs.parameters import Placement
+from console.verbs.pipeline import ABOUT_A_QUEUE
+from console.verbs.pipeline import BY_NAME as JOBS
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 Entry = tuple[str, str, str]
 """What it is called, what it does, the command."""
@@ -168,7 +162,6 @@ def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Ite
 
 
 def _wanted(site: CommandContext, what: str) -> Iterator[str]:
-    """The first word of a command."""
     if what in {"queue", "both"}:
         yield from _unambiguous(site.keys)
     if what in {"connection", "both"}:
@@ -278,7 +271,6 @@ class CommandLineDialog(Dialog[None]):
             again.call_after_refresh(again.answer, error)
 
     def answer(self, error: ConsoleError) -> None:
-        """What is wrong with the line."""
         words = self.query_one("#command-words", Paragraph)
         words.say(Text(" ".join(said(error).splitlines()), tone(words, "critical")))
 

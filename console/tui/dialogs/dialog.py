@@ -19,8 +19,8 @@ from textual.widgets.option_list import Option
 from console.config.passwords import Secret
 from console.errors import ConsoleError
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey
 from console.tui.text import Paragraph, plain, said, tone
 
 
@@ -151,7 +151,6 @@ class ConfirmDialog(Dialog[bool]):
         self.set_focus(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Only the word that is wanted does."""
         event.stop()
         word = event.value.strip()
         if word == self._word or (not self._by_name and word.lower() in {"y", "yes"}):
@@ -163,7 +162,6 @@ class ConfirmDialog(Dialog[bool]):
         )
 
     def action_no(self) -> None:
-        """Back, and nothing is done."""
         self.dismiss(result=False)
 
 
@@ -252,7 +250,6 @@ class SeekDialog(Dialog[datetime | None]):
         self.set_focus(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go there, or say why not."""
         event.stop()
         try:
             moment = self._read(event.value)

@@ -20,10 +20,10 @@ from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
-from console.tui.open_connection import OpenConnection
-from console.tui.store import ConnectionView, Link, QueueView
+from console.tui.open_connection import OpenConnection, lacks
 from console.tui.tabs.findings import FindingLines
-from console.tui.text import Words, plain, said, tone
+from console.tui.text import Words, plain, said, sentence, tone
+from console.tui.views import ConnectionView, Link, QueueView
 
 _TABS = {
     "error_burst": "errors",
@@ -130,9 +130,8 @@ class FindingDialog(Dialog[None]):
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
             return "The connection does not answer: nothing is done on old figures."
-        if conn.rights < repair.rights:
-            needs, has = repair.rights.word, conn.rights.word
-            return f"It needs the right {needs}; this connection has {has}."
+        if why := lacks(conn.rights, repair.rights):
+            return sentence(why)
         if conn.database.read_only:
             return "This connection is read-only."
         return ""
@@ -150,7 +149,6 @@ class FindingDialog(Dialog[None]):
         jobs.start(self, lambda: repair.plan(database), self.show_plan, self._failed)
 
     def show_plan(self, lines: Sequence[str]) -> None:
-        """The plan has come: now it may be confirmed."""
         self._say(Phase.PLANNED, lines)
         if self.wants_name and self.finding.queue_key is not None:
             line = self.query_one("#finding-name", Input)
@@ -342,7 +340,6 @@ class FindingDialog(Dialog[None]):
             self.context.navigator.open_actions(key)
 
     def action_silence(self, verb: str) -> None:
-        """The form, with the finding's code."""
         key = self.finding.queue_key
         if key is not None and self.phase is not Phase.RUNNING:
             self.app.pop_screen()

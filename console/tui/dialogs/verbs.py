@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -18,9 +19,11 @@ from console.monitor import filters
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
-from console.tui.jobs import look_up
-from console.tui.store import QueueKey, QueueView
+from console.tui.findings import QueueKey
+from console.tui.jobs import start
+from console.tui.open_connection import lacks
 from console.tui.text import Words, plain, said
+from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
 from console.verbs import pipeline as jobs
 
@@ -57,14 +60,10 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
     of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
-        why = unavailable(queue, verb)
-        if not why and rights < wanted:
-            why = f"it needs the right {wanted.word}; this connection has {rights.word}"
+        why = unavailable(queue, verb) or lacks(rights, wanted)
         yield VerbChoice(verb, summary, why or stale)
     for name, verb in ON_THE_LAKE.items():
-        why = ""
-        if jobs.BY_NAME[verb].confirmed and rights < Rights.OPERATOR:
-            why = f"it needs the right operator; this connection has {rights.word}"
+        why = lacks(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
         yield VerbChoice(name, _LAKE_WORDS[name], why or stale)
 
 
@@ -81,7 +80,6 @@ def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
 
 
 def view_of(context: Context, key: QueueKey) -> QueueView | None:
-    """The queue's figures as the store has them now."""
     return context.store.queue(key, context.clock.monotonic())
 
 
@@ -103,7 +101,7 @@ class VerbsDialog(Dialog[None]):
     def __init__(
         self, context: Context, key: QueueKey, words: Sequence[str] = (), state: str = ""
     ) -> None:
-        """`words` and `state`: as `Ways.open_actions` has them."""
+        """`words` and `state`: as `Navigator.open_actions` has them."""
         super().__init__()
         self._app_context = context
         self._key = key
@@ -128,7 +126,8 @@ class VerbsDialog(Dialog[None]):
         if conn is None:
             self._say([self._app_context.nothing_behind])
             return
-        look_up(self, conn, self._key, self.show, self._failed)
+        find = partial(conn.find, *self._key[1:], any_design=True)
+        start(self, find, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:
         conn = self._app_context.conn(self._key)

@@ -1,50 +1,34 @@
 """Who did what: everywhere, on one connection, or to one queue."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 from textual.widgets import Input
 
 from console import audit
-from console.audit import Entry, EntryFilter
-from console.engines import Database
+from console.audit import EntryFilter
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered, parse_duration
 from console.monitor import owners
 from console.tui.context import Context
 from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, audit_table
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
-from console.tui.screens.live import LiveScreen, ScreenHead
-from console.tui.store import QueueKey
+from console.tui.screens.live import FilteredScreen, ScreenHead, filter_keys
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Paragraph, Words, first_line, plain, said, tone, whole_seconds
 
 _MOST = 200
 
 
-@dataclass(frozen=True)
-class QueueAudit:
-    """The newest entries, and of those that have not ended whether they still run."""
-
-    entries: Sequence[Entry]
-    alive: Mapping[int, bool | None]
-
-
-def find(database: Database, schema: str, name: str) -> QueueAudit:
-    """What the database's audit has of a queue, also of one that is gone."""
-    with database.transaction("read the audit", read_only=True) as connection:
-        wanted = EntryFilter(schema=schema, queue=name)
-        entries = audit.entries(connection, wanted, _MOST)
-        return QueueAudit(entries, owners.alive(connection, entries))
-
-
-class AuditTab(ReadingTab[QueueAudit]):
+class AuditTab(ReadingTab[list[Line]]):
     """The newest first; what is running says so, and what was cut off too."""
 
     NAME: ClassVar[str] = "audit"
@@ -69,29 +53,28 @@ class AuditTab(ReadingTab[QueueAudit]):
     def look(self) -> None:
         self.ask(wait=False)
 
-    def read(self, conn: OpenConnection) -> QueueAudit:
-        return find(conn.database, *self.key[1:])
+    def read(self, conn: OpenConnection) -> list[Line]:
+        """Also of a queue that is gone."""
+        return _ask(conn, AuditSearch().wanted(self.key), _MOST)
 
     def draw_words(self) -> None:
         """The lines too: times run on, and may be shown in another zone now."""
         if self.found is not None:
-            alive = self.found.alive
-            lines = [Line(one, alive.get(one.action_id)) for one in self.found.entries]
-            self.table.show({line.key: line for line in lines})
-        self.table.display = bool(self.found and self.found.entries)
+            self.table.show({line.key: line for line in self.found})
+        self.table.display = bool(self.found)
         head = self.query_one("#queue-audit-head", Words)
         if self.error is not None:
             head.say(Text(self.old + said(self.error), tone(head, "critical")))
         elif self.found is None:
             head.say(Text("Reading the audit ...", tone(head, "quiet")))
         else:
-            head.say(Text(self._told(self.found.entries), tone(head, "quiet")))
+            head.say(Text(self._told(self.found), tone(head, "quiet")))
 
-    def _told(self, entries: Sequence[Entry]) -> str:
-        if not entries:
+    def _told(self, lines: Sequence[Line]) -> str:
+        if not lines:
             return "The console has not done anything to this queue yet."
-        newest = f"the newest {_MOST:,} actions" if len(entries) == _MOST else ""
-        count = newest or numbered(len(entries), "action")
+        newest = f"the newest {_MOST:,} actions" if len(lines) == _MOST else ""
+        count = newest or numbered(len(lines), "action")
         return f"{count}   A: all of them, with a filter"
 
     def action_open(self) -> None:
@@ -168,42 +151,39 @@ def look(
     """Ask each connection's audit. Waits. One that fails is told beside what the others have."""
     lines: list[Line] = []
     errors = []
-    full = False
+    full, several = False, len(connections) > 1
     for conn in connections:
         try:
-            found = _ask(conn, sought.wanted(key))
+            found = _ask(conn, sought.wanted(key), _LIMIT, conn.name if several else "")
         except ConsoleError as error:
             errors.append((conn.name, error))
             continue
         full = full or len(found) >= _LIMIT
-        name = conn.name if len(connections) > 1 else ""
-        lines += [Line(entry, alive, name) for entry, alive in found]
+        lines += found
     lines.sort(key=lambda line: line.entry.started_at, reverse=True)
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-def _ask(conn: OpenConnection, wanted: EntryFilter) -> list[tuple[Entry, bool | None]]:
-    database = conn.database
-    with database.transaction("read the audit", read_only=True) as connection:
-        entries = audit.entries(connection, wanted, _LIMIT)
+def _ask(conn: OpenConnection, wanted: EntryFilter, most: int, place: str = "") -> list[Line]:
+    """The newest, with whether those that have not ended are running still."""
+    with conn.database.transaction("read the audit", read_only=True) as connection:
+        entries = audit.entries(connection, wanted, most)
         alive = owners.alive(connection, entries)
-    return [(entry, alive.get(entry.action_id)) for entry in entries]
+    return [Line(entry, alive.get(entry.action_id), place) for entry in entries]
 
 
-class AuditScreen(LiveScreen):
+class AuditScreen(FilteredScreen):
     """The newest first; Enter shows one whole, with what undoes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=_FORMS),
-        Binding("enter", "keep_filter", "keep it", priority=True),
-        Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        *filter_keys(_FORMS),
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
         Binding(
             "o", "command_line", "command line", show=False, tooltip="the equivalent command line"
         ),
     ]
 
+    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {"command_line"}
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("/ verb:purge", "also operator:ann since:1d running"),
         ("/ words", "that the lines contain"),
@@ -228,7 +208,6 @@ class AuditScreen(LiveScreen):
         yield Input(id="filter", placeholder=_FORMS)
 
     def on_mount(self) -> None:
-        """The table has the keys; it is asked for at once."""
         self.query_one("#filter").display = False
         self.query_one("#audit-words").display = False
         self.set_focus(self.table)
@@ -237,7 +216,6 @@ class AuditScreen(LiveScreen):
         self.set_interval(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
-        """Ask, in a thread."""
         connections, sought, key = list(self._connections), self._sought, self._key
         self._question.ask(lambda: look(connections, sought, key))
 
@@ -263,7 +241,6 @@ class AuditScreen(LiveScreen):
         self.show(AuditEntries(errors=(("", error),)))
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The words; the lines are drawn as they come."""
         self._draw_lines()
 
     def _draw_lines(self) -> None:
@@ -281,11 +258,7 @@ class AuditScreen(LiveScreen):
 
     def _draw_head(self, shown: int) -> None:
         head = self.query_one("#audit-head", ScreenHead)
-        line = Text()
-        if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
-            line.append(" ")
-        line.append("Audit", tone(head, "strong"))
+        line = self.paused_head(head, "Audit")
         line.append(f" of {self._of}", tone(head, "quiet"))
         if self._found is not None:
             more = "the newest " if self._found.full else ""
@@ -328,23 +301,9 @@ class AuditScreen(LiveScreen):
 
     # Keys.
 
-    def check_action(self, action: str, _parameters: object) -> bool | None:
-        """While a filter is typed, all keys but its own two are letters."""
-        if not self.is_mounted or action in {"scroll_up", "scroll_down"}:
-            return True
-        typing = bool(self.query_one("#filter").display)
-        if action == "clear_filter":
-            return typing or bool(self.query_one("#filter", Input).value)
-        if action == "keep_filter":
-            return typing
-        ours = {"filter", "open", "command_line", "pause", "look_now", "interval", "zone", "out"}
-        return not typing or action not in ours
-
-    def action_filter(self) -> None:
-        line = self.query_one("#filter", Input)
-        line.display = True
-        self.set_focus(line)  # at once; focus() would let the next keys go the old way
-        self.refresh_bindings()
+    @property
+    def listed(self) -> Widget:
+        return self.table
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """What came follows every letter; the database is asked again for what it must answer."""
@@ -357,15 +316,6 @@ class AuditScreen(LiveScreen):
             self.look()
         self._draw_lines()
         self.refresh_bindings()
-
-    def action_keep_filter(self) -> None:
-        self.query_one("#filter").display = False
-        self.set_focus(self.table)
-        self.refresh_bindings()
-
-    def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self.action_keep_filter()
 
     def action_look_now(self) -> None:
         super().action_look_now()

@@ -18,6 +18,7 @@ from console.bench.candidate import Load
 from console.bench.drawing import as_json, checked, compared_lines, load_in_words, waits
 from console.bench.results import comparisons
 from console.errors import ConsoleError, RefusedError
+from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
     LOST_FIRST,
@@ -28,15 +29,15 @@ from console.tui.bench import (
     lines_of,
     ms,
     prospect,
-    why_not,
 )
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import Running, start
+from console.tui.open_connection import why_not
 from console.tui.payloads import save, suggestion
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.series import ChartSpan
-from console.tui.text import Paragraph, Words, plain, sentence, tone, whole_seconds
+from console.tui.text import Paragraph, Words, open_line, plain, sentence, tone, whole_seconds
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -92,11 +93,10 @@ class BenchScreen(FormScreen):
         yield Input(id="bench-file", compact=True)
 
     def opened(self) -> None:
-        """The form, the bench that there is, or why there is none."""
         self.query_one("#bench-file").display = False
         if self._course is not None:
             self.follow()
-        elif why := why_not(self._conn):
+        elif why := why_not(self._conn, Rights.ADMIN):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:
@@ -131,11 +131,7 @@ class BenchScreen(FormScreen):
 
     def _draw_head(self) -> None:
         head = self.query_one("#action-head", Words)
-        line = Text()
-        if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
-            line.append(" ")
-        line.append("Bench", tone(head, "strong"))
+        line = self.paused_head(head, "Bench")
         line.append(f" on {plain(self._connection)}", tone(head, "quiet"))
         if self._shows and self._course is not None:
             state, mood = self._state(self._course)
@@ -148,7 +144,6 @@ class BenchScreen(FormScreen):
         return self.stage in {Stage.RUNNING, Stage.RESULT}
 
     def _state(self, course: Course) -> tuple[str, str]:
-        """How far it is, in one line."""
         running = self.running
         if running is not None and running.ended is not None:
             lines, good = running.ended.lines, course.whole
@@ -258,7 +253,6 @@ class BenchScreen(FormScreen):
         self.ask(Confirmation(self._connection, found.production, "the connection's name"))
 
     def begin(self) -> None:
-        """In processes of its own, which this console follows."""
         course, conn = self._planned, self._conn
         if conn is None or course is None or self.runs:
             return
@@ -287,12 +281,9 @@ class BenchScreen(FormScreen):
         show_equivalent_command(self, self._conn, "bench", None, words(BENCH, texts))
 
     def action_save(self) -> None:
-        line = self.query_one("#bench-file", Input)
         stamp = f"{self.context.clock.utc():%Y%m%d-%H%M%S}"
-        line.value = str(suggestion("bench", f"{self._connection}-{stamp}", "svg"))
-        line.display = True
-        line.cursor_position = len(line.value)
-        self.set_focus(line)
+        path = suggestion("bench", f"{self._connection}-{stamp}", "svg")
+        open_line(self.query_one("#bench-file", Input), str(path))
 
     def _write(self, name: str) -> None:
         self._close_line()

@@ -22,7 +22,6 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.open_connection import OpenConnection, Opening, Tested, open_profile
 from console.tui.screens.live import LiveScreen, ScreenHead
-from console.tui.store import ConnectionView
 from console.tui.text import (
     MARK,
     SEVERITY_TONES,
@@ -33,6 +32,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
+from console.tui.views import ConnectionView
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
@@ -187,7 +187,6 @@ class Line:
 
     @property
     def known(self) -> Capabilities | None:
-        """What its server is found to be."""
         return None if self.conn is None else self.conn.database.known_capabilities
 
     @property
@@ -258,7 +257,6 @@ class ConnectionsScreen(LiveScreen):
         self.table = KeyedTable(_COLUMNS, _LOST_FIRST, id="connection-table")
 
     def body(self) -> ComposeResult:
-        """The connections, and the one under the cursor; or one panel."""
         yield ScreenHead(id="connections-head", classes="head")
         yield self.table
         yield Paragraph(id="connection-told")
@@ -358,7 +356,6 @@ class ConnectionsScreen(LiveScreen):
         return self.context.config_path is not None if action == "add" else True
 
     def action_test(self) -> None:
-        """Connect and ask, in a thread."""
         conn = self._chosen
         if conn is None or self._told.get(conn.name, self) is None:
             return

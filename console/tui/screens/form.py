@@ -15,9 +15,9 @@ from textual.widgets import Input
 from console.errors import ConsoleError
 from console.tui.context import Context
 from console.tui.dialogs.verbs import acting_lines, view_of
+from console.tui.findings import QueueKey
 from console.tui.jobs import Running, Work, start
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey
 from console.tui.text import Words, plain, said
 from console.tui.widgets.field import Form
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -244,7 +244,6 @@ class FormScreen(LiveScreen):
         self.turn(Stage.PLAN)
 
     def confirm(self, word: str) -> None:
-        """Begin, if that is the word."""
         wanted = self.confirmation
         if self.stage is not Stage.PLAN or wanted is None or wanted.closed:
             return

@@ -119,7 +119,6 @@ class InstallScreen(PlannedScreen):
         self.table = KeyedTable(_COLUMNS, ("title",), id="designs")
 
     def form_part(self) -> ComposeResult:
-        """The designs; beside them what the chosen one is, and the form."""
         with Horizontal(id="form"):
             yield self.table
             with Form(id="install-form"):
@@ -138,7 +137,6 @@ class InstallScreen(PlannedScreen):
                     )
 
     def offered(self) -> None:
-        """The designs have the keys."""
         self.turn(Stage.FORM)
         self._place_chosen()
         self._fill()

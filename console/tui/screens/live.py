@@ -2,17 +2,21 @@
 
 import math
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+from textual.widgets import Input
 
-from console.tui.context import FEW_CONNECTIONS, Context, Navigator
-from console.tui.text import Paragraph, plain, tone
-from console.tui.widgets.key_footer import KeyFooter
-from console.tui.widgets.summary import BackgroundLine, ConnectionLines
+from console.tui.context import FEW_CONNECTIONS, Context
+from console.tui.text import Paragraph, open_line, plain, tone
+from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 _OFTEN_SECONDS = 1.25
 """Readings that come within this time of each other keep what is counted in seconds true."""
@@ -69,7 +73,7 @@ class LiveScreen(Screen[None]):
         """When there was a reading last, by `time.monotonic()`."""
 
     @property
-    def navigator(self) -> Navigator:
+    def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
     def compose(self) -> ComposeResult:
@@ -185,3 +189,62 @@ class LiveScreen(Screen[None]):
         """One level out. Never out of the console."""
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
+
+    def paused_head(self, head: Widget, title: str) -> Text:
+        """How the line on top of a screen begins: that it is held still, if it is; what it is."""
+        line = Text()
+        if self.paused_at is not None:
+            line.append(" PAUSED ", tone(head, "paused"))
+            line.append(" ")
+        return line.append(title, tone(head, "strong"))
+
+
+def filter_keys(tooltip: str) -> list[BindingType]:
+    """Keys that move the focus have priority: what is typed right after them goes the new way."""
+    return [
+        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=tooltip),
+        Binding("enter", "keep_filter", "keep it", priority=True),
+        Binding("escape", "clear_filter", "all", priority=True),
+        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+    ]
+
+
+class FilteredScreen(LiveScreen):
+    """A screen of one table, with a line for its filter: `#filter`; its keys are `filter_keys`."""
+
+    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = frozenset(
+        {"filter", "open", "pause", "look_now", "interval", "zone", "out"}
+    )
+    """While a filter is typed, the keys of these are letters."""
+
+    @property
+    def listed(self) -> Widget:
+        """The table that is filtered."""
+        raise NotImplementedError
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.query_one("#filter", Input).value)
+
+    def check_action(self, action: str, _parameters: object) -> bool | None:
+        if not self.is_mounted:
+            return True
+        typing = bool(self.query_one("#filter").display)
+        if action == "clear_filter":
+            return typing or self.is_filtered
+        if action == "keep_filter":
+            return typing
+        return not typing or action not in self.NOT_WHILE_TYPING
+
+    def action_filter(self) -> None:
+        line = self.query_one("#filter", Input)
+        open_line(line, line.value)
+
+    def action_keep_filter(self) -> None:
+        self.set_focus(self.listed)
+        self.query_one("#filter").display = False
+        self.refresh_bindings()
+
+    def action_clear_filter(self) -> None:
+        self.query_one("#filter", Input).value = ""
+        self.action_keep_filter()

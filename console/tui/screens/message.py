@@ -22,14 +22,14 @@ from console.monitor.messages import follow
 from console.monitor.owners import Evidence, evidence
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question, start
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey
 from console.tui.tabs.tab import RefreshPace
-from console.tui.text import Words, error_text, plain, say_lines, tone
-from console.tui.widgets.message_view import MessageHead, PayloadView
+from console.tui.text import Words, error_text, open_line, plain, say_lines, tone
+from console.tui.widgets.messages import MessageHead, PayloadView
 
 FIRST_BYTES = 64 * 1024
 """So much of a payload is read at first; each time that more is wanted, eight times as much."""
@@ -95,7 +95,6 @@ class MessageScreen(LiveScreen):
         self._question: Question[ReadMessage] = Question(self, self.show_look, self.fail)
 
     def body(self) -> ComposeResult:
-        """What is known, the error, the payload, what was said last."""
         yield MessageHead()
         with VerticalScroll(id="message-error"):
             yield Words(id="message-error-text")
@@ -104,7 +103,6 @@ class MessageScreen(LiveScreen):
         yield Input(id="message-file", classes="pane-filter")
 
     def on_mount(self) -> None:
-        """Ask for everything but the payload."""
         self.query_one("#message-file").display = False
         self.query_one("#message-error").display = False
         self.set_focus(self.view)
@@ -121,7 +119,6 @@ class MessageScreen(LiveScreen):
 
     @property
     def masks(self) -> Masks:
-        """What is hidden now."""
         return () if self.revealed or self.conn is None else self.conn.masks
 
     # What is asked, and what comes of it.
@@ -130,11 +127,10 @@ class MessageScreen(LiveScreen):
         conn = self.conn
         if conn is None or (not wait and self._question.under_way):
             return
-        _, schema, name = self.key
         key, masks = self.message_key, self.masks
 
         def work() -> ReadMessage:
-            queue = conn.find(schema, name)
+            queue = conn.find(*self.key[1:])
             found = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
             return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
 
@@ -178,7 +174,6 @@ class MessageScreen(LiveScreen):
     # What is drawn.
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """All words; and now and then it is examined again."""
         if not paused and self._pace.due:
             self._ask(wait=False)
         self._draw_head()
@@ -284,11 +279,10 @@ class MessageScreen(LiveScreen):
         conn = self.conn
         if not answer or conn is None:
             return
-        _, schema, name = self.key
         key, size = self.message_key, self.payload_bytes or FIRST_BYTES
 
         def work() -> ReadMessage:
-            queue = conn.find(schema, name)
+            queue = conn.find(*self.key[1:])
             found: Revealed = reveal(
                 conn.database, queue, key, rights=conn.rights, payload_bytes=size
             )
@@ -337,14 +331,11 @@ class MessageScreen(LiveScreen):
         show_equivalent_command(self, self.conn, "messages", self.key, words_)
 
     def action_save(self) -> None:
-        line = self.query_one("#message-file", Input)
         name = (self.message.id if self.message else None) or "message"
         ending = _ENDINGS[self.view.shown.form if self.view.shown else PayloadForm.TEXT]
-        line.value = str(suggestion(self.key[2], name, ending))
-        line.display = True
-        line.cursor_position = len(line.value)
-        self.set_focus(line)
-        self.refresh_bindings()
+        open_line(
+            self.query_one("#message-file", Input), str(suggestion(self.key[2], name, ending))
+        )
 
     def action_out(self) -> None:
         if self.query_one("#message-file").display:
@@ -364,10 +355,9 @@ class MessageScreen(LiveScreen):
         if conn is None or not event.value.strip():
             return
         path, key, masks = Path(event.value.strip()), self.message_key, self.masks
-        _, schema, name = self.key
 
         def work() -> str:
-            queue = conn.find(schema, name)
+            queue = conn.find(*self.key[1:])
             found = follow(conn.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
             if found is None or found.payload is None:
                 raise UsageError("Nothing was written.", why="The message no longer exists.")

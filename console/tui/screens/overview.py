@@ -9,26 +9,25 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from console.doctor.ring_map import SlotMap, whole_map
+from console.errors import ConsoleError
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.findings import FindingView
-from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
+from console.tui.findings import FindingView, QueueKey
+from console.tui.jobs import Question
+from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
-from console.tui.text import Words, plain
-from console.tui.views import expanded, parse
+from console.tui.tabs.tab import RefreshPace
+from console.tui.text import Words, first_line, plain, tone
+from console.tui.views import QueueView, expanded, parse
 from console.tui.widgets.keyed_table import KeyedTable
-from console.tui.widgets.queue_detail import QueueDetail, RingSlots
+from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
+from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.summary import Summary, SummaryFacts
 
-_PRIORITY = {"filter", "keep_filter", "clear_filter"}
-_NOT_WHILE_TYPING = {
-    *("open", "actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
-    *("audit", "twin", "install", "connections", "pause", "look_now", "interval", "zone", "out"),
-}
 _HINT_SECONDS = 3.0
 _FEW_LINES = 30
 _MANY_LINES = 36
@@ -36,15 +35,92 @@ _FEWEST_FINDINGS = 4
 _SHRINKS_AFTER_SECONDS = 20.0
 
 
-class OverviewScreen(LiveScreen):
+_RING_SECONDS = 3.0
+_LEAST_LINES = 36
+_LEAST_COLUMNS = 100
+
+
+_RingMap = tuple[QueueKey, SlotMap]
+
+
+class RingSlots(SlotStrip):
+    """Asks only while it is in sight; where the screen is small it is not there."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="slots")
+        self._app_context = context
+        self._key: QueueKey | None = None
+        self._asked_of: QueueKey | None = None
+        self._map: SlotMap | None = None
+        self._why = ""
+        self._pace = RefreshPace(context.clock.monotonic, _RING_SECONDS)
+        self._question: Question[_RingMap] = Question(self, self.show_map, self._failed)
+
+    def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
+        """Show the ring under the cursor, else the one of before, else the first there is."""
+        size = self.app.size
+        room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
+        rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
+        if under_cursor is not None and under_cursor.key in rings:
+            self._key = under_cursor.key
+        elif self._key not in rings:
+            self._key = next(iter(rings), None)
+        view = rings.get(self._key) if self._key is not None and room else None
+        self.display = view is not None
+        if view is None:
+            return
+        self._ask()
+        self._show(view)
+
+    def _can_be_mapped(self, view: QueueView) -> bool:
+        return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
+
+    def _ask(self) -> None:
+        key = self._key
+        if key is None or (key == self._asked_of and not self._pace.due):
+            return
+        conn = self._app_context.conn(key)
+        if conn is None:
+            return
+        if key != self._asked_of:
+            self._map, self._why = None, ""
+        self._asked_of = key
+        self._pace.asked()
+
+        def work() -> _RingMap:
+            return key, whole_map(conn.database, conn.find(*key[1:]))
+
+        self._question.ask(work)
+
+    def show_map(self, answer: _RingMap) -> None:
+        self._pace.answered()
+        if answer[0] == self._key:
+            self._map, self._why = answer[1], ""
+
+    def _failed(self, error: ConsoleError) -> None:
+        self._pace.answered()
+        self._why = first_line(error.why or error.what)
+
+    def _show(self, view: QueueView) -> None:
+        label = f"slots of {view.label}  "
+        if view.snapshot.capacity is not None:
+            size = f"{view.snapshot.capacity:,}"
+            by = "" if self._map is None else self._map.subscriber
+            label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
+        if self._map is None or self._why:
+            words = self._why and f"cannot be mapped now: {plain(self._why)}"
+            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
+            return
+        now, width = self._map, max(20, self.app.size.width - 2)
+        heads = (now.next_pop, now.next_push)
+        self.draw(now.ranges, now.capacity, width, *heads, label=label)
+
+
+class OverviewScreen(FilteredScreen):
     """Draws what the store knows. It never asks a database and changes nothing."""
 
-    # Keys that move the focus have priority: what is typed right after them goes the new way.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
-        Binding("enter", "keep_filter", "keep it", priority=True),
-        Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        *filter_keys("filter"),
         Binding("enter", "open", "open", tooltip="open the queue, the finding; fold a connection"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
@@ -72,6 +148,11 @@ class OverviewScreen(LiveScreen):
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
 
+    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {
+        *("actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
+        *("audit", "twin", "install", "connections"),
+    }
+
     def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:
         super().__init__(context)
         self._banner = banner
@@ -97,7 +178,7 @@ class OverviewScreen(LiveScreen):
         for hidden in ("#filter", "#empty", "#findings", "#slots"):
             self.query_one(hidden).display = False
         self.query_one(FindingsTable).stays_on_top = True
-        self.query_one(QueueTable).focus()
+        self.listed.focus()
         super().on_mount()
 
     # What is drawn.
@@ -106,7 +187,7 @@ class OverviewScreen(LiveScreen):
         if not paused:
             store = self.context.store
             connections = dict(zip(store.intervals, store.connections(now), strict=True))
-            self.query_one(QueueTable).show_queues(store.queues(now), connections)
+            self.listed.show_queues(store.queues(now), connections)
             self._findings = store.findings(now)
         self._draw_findings(now)
         self._draw_words(now)
@@ -121,7 +202,7 @@ class OverviewScreen(LiveScreen):
         if table.display != bool(lines):
             table.display = bool(lines)
             if not lines and table.has_focus:
-                self.set_focus(self.query_one(QueueTable))
+                self.set_focus(self.listed)
         # A line between the two tables, where there is one to spare.
         table.styles.margin = (0, 0, int(self.app.size.height > _FEW_LINES), 0)
 
@@ -131,7 +212,7 @@ class OverviewScreen(LiveScreen):
         It has its share of the screen, and what the queues leave empty; the rest is scrolled to.
         """
         height = self.app.size.height
-        queues = self.query_one(QueueTable)
+        queues = self.listed
         empty = queues.size.height - queues.HEAD - len(queues.keys)
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
         most = min(most, max(1, height // 6))  # a tiny terminal has queues too
@@ -148,7 +229,7 @@ class OverviewScreen(LiveScreen):
         return wanted
 
     def _draw_words(self, now: float) -> None:
-        table = self.query_one(QueueTable)
+        table = self.listed
         shown = table.keys
         said = SummaryFacts(
             self._findings,
@@ -166,7 +247,7 @@ class OverviewScreen(LiveScreen):
             table.set_class(not shown, "-empty")
 
     def _draw_detail(self) -> None:
-        detail, table = self.query_one(QueueDetail), self.query_one(QueueTable)
+        detail, table = self.query_one(QueueDetail), self.listed
         detail.set_class(self.app.size.height >= _MANY_LINES, "-tall")
         findings = self.query_one(FindingsTable)
         if findings.has_focus and findings.row is not None:
@@ -179,7 +260,7 @@ class OverviewScreen(LiveScreen):
         self.query_one(RingSlots).follow(table.view, table.views if table.group is None else ())
 
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
-        table = self.query_one(QueueTable)
+        table = self.listed
         if views:
             text, known = table.filter.text, self.context.saved.queues
             words = f"No queue matches {text!r}. Escape shows all {len(views)} again."
@@ -199,7 +280,6 @@ class OverviewScreen(LiveScreen):
         )
 
     def hint(self, words: str) -> None:
-        """Say something for a moment."""
         self._hint, self._hint_until = words, self.context.clock.monotonic() + _HINT_SECONDS
         self.draw()
 
@@ -214,7 +294,7 @@ class OverviewScreen(LiveScreen):
         self._draw_detail()
 
     def on_keyed_table_title_clicked(self, event: KeyedTable.TitleClicked) -> None:
-        self.query_one(QueueTable).sort_by(event.column)
+        self.listed.sort_by(event.column)
         self._draw_words(self.context.clock.monotonic())
 
     # What the keys mean.
@@ -227,12 +307,12 @@ class OverviewScreen(LiveScreen):
     @property
     def filter_line(self) -> str:
         """What the queues are filtered by, in words of its own; empty: by nothing."""
-        return expanded(self.query_one(QueueTable).filter.text, self.context.saved.queues)
+        return expanded(self.listed.filter.text, self.context.saved.queues)
 
     @property
     def queue_key(self) -> QueueKey | None:
         finding = self.finding
-        return self.query_one(QueueTable).queue_key if finding is None else finding.queue_key
+        return self.listed.queue_key if finding is None else finding.queue_key
 
     @property
     def about(self) -> str:
@@ -244,7 +324,7 @@ class OverviewScreen(LiveScreen):
         finding = self.finding
         if finding is not None:
             return finding.connection
-        table = self.query_one(QueueTable)
+        table = self.listed
         if table.row is None:
             return next(iter(self.context.store.intervals), None)
         return table.row.connection
@@ -261,7 +341,7 @@ class OverviewScreen(LiveScreen):
         elif (key := self.queue_key) is not None:
             self.navigator.open_queue(key)
         else:
-            self.query_one(QueueTable).turn()
+            self.listed.turn()
 
     def action_actions(self) -> None:
         if (key := self.queue_key) is not None:
@@ -271,7 +351,7 @@ class OverviewScreen(LiveScreen):
 
     def action_examine(self) -> None:
         key = self.queue_key
-        if key is None and self.query_one(QueueTable).group is not None:
+        if key is None and self.listed.group is not None:
             self.hint("choose a queue first; D: all queues of all connections")
             return
         self.navigator.examine(key)
@@ -307,56 +387,40 @@ class OverviewScreen(LiveScreen):
         self.navigator.open_connections()
 
     def action_sort(self) -> None:
-        self.query_one(QueueTable).sort_next()
+        self.listed.sort_next()
         self._draw_words(self.context.clock.monotonic())
 
     def action_reverse(self) -> None:
-        self.query_one(QueueTable).reverse()
+        self.listed.reverse()
         self._draw_words(self.context.clock.monotonic())
 
     def action_group(self) -> None:
         """The queues of each connection together, or all in one order."""
-        self.query_one(QueueTable).bring_together()
+        self.listed.bring_together()
         self._draw_words(self.context.clock.monotonic())
 
     def action_fold(self) -> None:
-        self.query_one(QueueTable).fold()
+        self.listed.fold()
         self._draw_words(self.context.clock.monotonic())
 
-    def check_action(self, action: str, _parameters: object) -> bool | None:
-        """While a filter is typed, all keys but its own two are letters."""
-        if action not in _PRIORITY | _NOT_WHILE_TYPING or not self.is_mounted:
-            return True
-        typing = bool(self.query_one("#filter").display)
-        if action == "clear_filter":
-            return typing or bool(self.query_one(QueueTable).filter)
-        return typing == (action == "keep_filter")
+    @property
+    def listed(self) -> QueueTable:
+        return self.query_one(QueueTable)
 
-    def action_filter(self) -> None:
-        line = self.query_one("#filter", Input)
-        line.display = True
-        self.set_focus(line)  # at once; focus() would let the next keys go the old way
-        self.refresh_bindings()
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.listed.filter)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        table = self.query_one(QueueTable)
+        table = self.listed
         table.filter = parse(event.value, self.context.saved.queues)
         table.show_queues()
         self._draw_words(self.context.clock.monotonic())
         self.refresh_bindings()
 
-    def action_keep_filter(self) -> None:
-        self.set_focus(self.query_one(QueueTable))
-        self.query_one("#filter").display = False
-        self.refresh_bindings()
-
-    def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).value = ""
-        self.action_keep_filter()
-
     def action_out(self) -> None:
         """One level out: of the filter, if there is one. Never out of the console."""
-        if self.query_one(QueueTable).filter:
+        if self.is_filtered:
             self.action_clear_filter()
         else:
             self.hint("Ctrl-Q quits")

@@ -14,10 +14,10 @@ from console.pipeline.launch import DryRun, Job
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
+from console.tui.findings import QueueKey
 from console.tui.jobs import start
-from console.tui.open_connection import OpenConnection
+from console.tui.open_connection import OpenConnection, why_not
 from console.tui.screens.form import FormScreen
-from console.tui.store import QueueKey
 from console.tui.text import Words, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
@@ -34,15 +34,14 @@ DOES = {
 """Of those that have no dry run: what they do."""
 
 
-def why_not(verb: str, conn: OpenConnection | None) -> str:
+def why_no_job(verb: str, conn: OpenConnection | None) -> str:
     """Why a job cannot be begun from a console, whatever its form says; empty: it can."""
     if verb not in ABOUT_A_QUEUE:
         return ""
-    if conn is None:
-        return "there is no such connection here"
-    if BY_NAME[verb].confirmed and conn.rights < Rights.OPERATOR:
-        return f"it needs the right operator; this connection has {conn.rights.word}"
-    if conn.credentials is not None and conn.credentials.is_typed:
+    wanted = Rights.OPERATOR if BY_NAME[verb].confirmed else Rights.READ_ONLY
+    if why := why_not(conn, wanted):
+        return why
+    if conn is not None and conn.credentials is not None and conn.credentials.is_typed:
         return "its password is typed in, and a separate process cannot ask for it"
     return ""
 
@@ -62,7 +61,7 @@ def job_of(
 
     RefusedError where it cannot be from here, UsageError for what cannot be said.
     """
-    if why := why_not(verb, conn):
+    if why := why_no_job(verb, conn):
         raise RefusedError(f"pipeline {verb} cannot be started from here.", why=f"{why}.")
     options = _options(BY_NAME[verb], said)
     lake = said.get("lake", "")
@@ -161,7 +160,7 @@ class PipelineScreen(FormScreen):
     def opened(self) -> None:
         """The form, or why there is none."""
         try:
-            if why := why_not(self.verb, self._conn):
+            if why := why_no_job(self.verb, self._conn):
                 raise RefusedError(
                     f"pipeline {self.verb} cannot be started here.", why=sentence(why)
                 )
@@ -172,7 +171,6 @@ class PipelineScreen(FormScreen):
             self.offer(self._verb.parameters, self._begins)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """What it is about, and who else is at the queue."""
         del now, paused
         head = self.head(f"pipeline {self.verb}")
         head.append(f"   {self._verb.summary}", "not bold dim")
@@ -201,7 +199,6 @@ class PipelineScreen(FormScreen):
             self._plan = None
 
     def show_plan(self, job: Job, lines: list[str]) -> None:
-        """To be read, then confirmed or not."""
         self._plan, self._job = None, job
         anew = " It plans again when it starts." if self._verb.confirmed else ""
         self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
@@ -214,14 +211,12 @@ class PipelineScreen(FormScreen):
         return super().why_not_now if self._verb.confirmed else ""
 
     def begin(self) -> None:
-        """As a process of its own."""
         job = self._job
         if job is not None:
             wanted = confirmed(job) if self._verb.confirmed else job
             start(self, lambda: launch.start(wanted), self._begun, self.fail)
 
     def _begun(self, id_: str) -> None:
-        """To the list, in place of this."""
         self.app.pop_screen()
         self.navigator.open_runs(id_)
 

@@ -16,10 +16,10 @@ from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import line_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
-from console.tui.jobs import Running, look_up
+from console.tui.findings import QueueKey
+from console.tui.jobs import Running, start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.store import QueueKey
 from console.tui.text import Words, plain
 from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
 from console.verbs import named
@@ -49,7 +49,6 @@ class PlannedScreen(FormScreen):
     planned: Plan | None = None
 
     def live(self) -> ComposeResult:
-        """A bar and the ledger; then the same to the end."""
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
             yield Words(id="result-words")
@@ -217,7 +216,6 @@ class ActionScreen(PlannedScreen):
         self._counted = 0
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """Who else is at the queue, and how far this is."""
         self.query_one("#action-head", Words).say(self.head(self.verb.name))
         super().draw_body(now, paused=paused)
 
@@ -241,7 +239,8 @@ class ActionScreen(PlannedScreen):
             self._refuse(RefusedError(self.context.nothing_behind))
             return
         self.close_form("Looking up the queue ...")
-        look_up(self, conn, self._key, self.show_form, self._refuse)
+        find = partial(conn.find, *self._key[1:], any_design=True)
+        start(self, find, self.show_form, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:
         self.close_form("Nothing was changed.", error)
@@ -287,7 +286,6 @@ class ActionScreen(PlannedScreen):
         self.make_plan(work, self.show_plan, "Making the plan")
 
     def show_plan(self, planned: Plan) -> None:
-        """To be read, then confirmed or not."""
         conn = self.context.conn(self._key)
         self.read_plan(planned, conn, production=conn is not None and conn.production)
 

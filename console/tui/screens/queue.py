@@ -14,11 +14,11 @@ from console.catalog import Queue
 from console.monitor.limits import defaults_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
@@ -30,6 +30,7 @@ from console.tui.tabs.stuck import StuckTab
 from console.tui.tabs.tab import NOT_RECORDED, AbsentTab, QueueTab, TabLine
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
+from console.tui.views import QueueView
 from console.tui.widgets.charts import Charts, ChartTime
 from console.tui.widgets.queue_detail import FiguresPanel
 
@@ -114,9 +115,9 @@ class QueueScreen(LiveScreen):
         self._ask_options()
 
     def _ask_options(self) -> None:
-        conn, (_, schema, name) = self.conn, self.key
+        conn = self.conn
         if conn is not None:
-            start(self, lambda: conn.find(schema, name), self.show_options, lambda _: None)
+            start(self, lambda: conn.find(*self.key[1:]), self.show_options, lambda _: None)
 
     def show_options(self, queue: Queue) -> None:
         self.queue = queue
@@ -199,7 +200,6 @@ class QueueScreen(LiveScreen):
         return self._chosen
 
     def show_tab(self, name: str) -> None:
-        """Have the tab of that name in sight, if there is one."""
         self._wanted = name
         named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
         if (conn := next(named, None)) is not None:

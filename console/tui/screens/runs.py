@@ -148,7 +148,6 @@ class RunsScreen(LiveScreen):
         self._question: Question[RunList] = Question(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
-        """What is shown, the runs, or that there are none."""
         yield ScreenHead(id="runs-head", classes="head")
         yield self.table
         yield Paragraph(id="runs-words", classes="empty")
@@ -162,7 +161,6 @@ class RunsScreen(LiveScreen):
         self.set_interval(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
-        """Read the files, in a thread."""
         self._question.ask(lambda: keeping.read(keeping.folder()), wait=False)
 
     def _look_again(self) -> None:
@@ -179,7 +177,6 @@ class RunsScreen(LiveScreen):
         self._draw_runs()
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The words; the runs are drawn as they come."""
         self._draw_runs()
 
     def _draw_runs(self) -> None:
@@ -238,17 +235,12 @@ class RunsScreen(LiveScreen):
             detail.say(line)
 
     def on_keyed_table_cursor_moved(self) -> None:
-        """Another run says something else."""
         self._draw_detail()
         self.refresh_bindings()
 
     def _draw_head(self, found: RunList) -> None:
         head = self.query_one("#runs-head", ScreenHead)
-        line = Text()
-        if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
-            line.append(" ")
-        line.append("Pipeline runs", tone(head, "strong"))
+        line = self.paused_head(head, "Pipeline runs")
         line.append(" on this machine", tone(head, "quiet"))
         going = sum(run.runs for run in found.runs)
         line.append(f"   {numbered(len(found.runs), 'run')}")
@@ -318,7 +310,6 @@ class RunsScreen(LiveScreen):
         self.look()
 
     def action_rollup(self) -> None:
-        """The form of a rollup: it is about no queue."""
         self.navigator.open_pipeline("rollup")
 
     def action_command_line(self) -> None:

@@ -21,10 +21,10 @@ from console.errors import RefusedError
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Running
-from console.tui.open_connection import OpenConnection
+from console.tui.open_connection import OpenConnection, why_not
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.store import QueueKey
 from console.tui.text import Paragraph, Words, plain, said, sparkline, tone
 from console.tui.widgets.field import Field
 from console.verbs.queues import SMOKE
@@ -126,7 +126,6 @@ class SmokeScreen(FormScreen):
         yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
 
     def live(self) -> ComposeResult:
-        """How far it is; what came of it."""
         with VerticalScroll(id="progress"):
             yield Paragraph(id="smoke-told")
 
@@ -154,7 +153,7 @@ class SmokeScreen(FormScreen):
     def draw_body(self, now: float, *, paused: bool) -> None:
         del now, paused
         head = self.head("Smoke test of")
-        if why := self._why_not():
+        if why := self._why_not:
             words = self.query_one("#action-head", Words)
             head.append(f"   {why}", tone(words, "warning"))
         self.query_one("#action-head", Words).say(head)
@@ -162,12 +161,9 @@ class SmokeScreen(FormScreen):
         how.explain("" if self._trial is not None else _WORDS[how.value])
         self._draw_told()
 
+    @property
     def _why_not(self) -> str:
-        if self._conn is None:
-            return "there is no such connection here"
-        if self._conn.rights < Rights.ADMIN:
-            return f"it needs the right admin; this connection has {self._conn.rights.word}"
-        return ""
+        return why_not(self._conn, Rights.ADMIN)
 
     def _draw_told(self) -> None:
         words = self.query_one("#smoke-told", Paragraph)
@@ -188,7 +184,7 @@ class SmokeScreen(FormScreen):
             _append_progress(text, words, trial, max(10, self.app.size.width - 24))
         if self.runs:
             text.append("\ns stops it. Escape leaves it running.", tone(words, "quiet"))
-        elif not self._why_not():
+        elif not self._why_not:
             again = "again" if trial is not None else "begins"
             text.append(f"\nEnter {again}.", tone(words, "quiet"))
         words.say(text)
@@ -204,22 +200,17 @@ class SmokeScreen(FormScreen):
         """Find the queue, then test it: a scratch queue, or one that is drained, loses nothing."""
         conn = self._conn
         self._trial, self.running = None, None
-        if conn is None or self._why_not():
-            self.say(RefusedError("The smoke test was not started.", why=f"{self._why_not()}."))
+        if conn is None or self._why_not:
+            self.say(RefusedError("The smoke test was not started.", why=f"{self._why_not}."))
             return
         live = self.form["how"].value == "live"
-        _, schema, name = self._key
 
         def begin(queue: Queue) -> None:
             self._trial = trial = Trial()
             work = trial.work(conn, queue, live=live)
             self.run_here(self._key, "smoke", work, lambda _: self.follow())
 
-        self.make_plan(lambda: conn.find(schema, name), begin, "Looking up the queue")
-
-    def show(self, trial: Trial) -> None:
-        self._trial = trial
-        self.draw()
+        self.make_plan(lambda: conn.find(*self._key[1:]), begin, "Looking up the queue")
 
     def action_stop(self) -> None:
         """After the call that each of its threads is in."""

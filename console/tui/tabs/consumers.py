@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from console.formats import numbered, short_moment
@@ -17,10 +16,11 @@ from console.monitor.consumers import Consumer, Consumers, gone, latest, recorde
 from console.monitor.figures import key_of
 from console.monitor.statement_text import POP, PUSH
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
-from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, RefreshPace, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.tabs.tab import RefreshPace, TableTab
+from console.tui.text import Words, plain, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _RECORDED_SECONDS = 30.0
@@ -77,7 +77,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 LOST_FIRST = ("where", "since", "call")
 
 
-class ConsumersTab(ReadingTab[SeenConsumers]):
+class ConsumersTab(TableTab[SeenConsumers]):
     """Samples while it is in sight, and remembers whom it has seen meanwhile."""
 
     NAME: ClassVar[str] = "consumers"
@@ -104,20 +104,7 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
     def equivalent(self) -> tuple[str, Sequence[str]]:
         return "consumers", []
 
-    def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head", id="consumers-head")
-        yield self.table
-        yield Words(classes="pane-detail", id="consumers-detail")
-
-    def on_mount(self) -> None:
-        super().on_mount()
-        take_keys(self, self.table)
-
     # What is asked, and what comes of it.
-
-    def look(self) -> None:
-        if not self.paused:
-            super().look()
 
     def read(self, conn: OpenConnection) -> SeenConsumers:
         queue = conn.find(*self.key[1:])
@@ -156,20 +143,16 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
             self._pop_rate = view.snapshot.pop_per_second
         super().draw(view, paused=paused)
 
-    def draw_words(self) -> None:
-        head = self.query_one("#consumers-head", Words)
-        lines = [self._summary(head)]
-        if self.error is not None:
-            lines.append(error_text(head, self.error))
-        if self.found is not None:
-            missing = self.found.now.missing.values()
-            lines += [Text(f"Not visible: {plain(why)}", tone(head, "warning")) for why in missing]
-        say_lines(head, lines)
-        detail = self.query_one("#consumers-detail", Words)
-        row = self.table.row
-        detail.display = row is not None and self.app.size.height >= DETAIL_FROM
-        parts = [] if row is None else _detail(row)
-        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+    def detail(self) -> list[tuple[str, str]]:
+        return [] if self.table.row is None else _detail(self.table.row)
+
+    def summary(self, head: Words) -> list[Text]:
+        missing = self.found.now.missing.values() if self.found is not None else ()
+        warning = tone(head, "warning")
+        return [
+            self._summary(head),
+            *(Text(f"Not visible: {plain(why)}", warning) for why in missing),
+        ]
 
     def _summary(self, head: Words) -> Text:
         line = Text(no_wrap=True)
@@ -193,9 +176,6 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
         self.as_of(line)
         return line
 
-    def on_keyed_table_cursor_moved(self) -> None:
-        self.draw_words()
-
     # What the operator does.
 
     def action_act(self) -> None:
@@ -205,11 +185,6 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
             return
         words_ = ["state=claimed", f"claimed_by={row.consumer.name}"]
         self.navigator.open_actions(self.key, words_)
-
-    def action_copy(self) -> None:
-        if (row := self.table.row) is not None:
-            self.app.copy_to_clipboard("".join(text for text, _ in _detail(row)))
-            self.notify("copied", markup=False)
 
 
 def _detail(row: Row) -> list[tuple[str, str]]:

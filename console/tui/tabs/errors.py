@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from console.errors import ConsoleError
 from console.formats import ESTIMATE, count, numbered, short_moment
 from console.monitor.errors import (
     ErrorGroup,
@@ -17,17 +18,18 @@ from console.monitor.errors import (
     tried,
 )
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.messages import MessagePane
-from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.tabs.tab import TableTab
+from console.tui.text import Words, plain, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
 _KINDS = "back to the groups"
 
 
-class ErrorsTab(ReadingTab[ErrorGroups]):
+class ErrorsTab(TableTab[ErrorGroups]):
     """The most frequent kind first."""
 
     NAME: ClassVar[str] = "errors"
@@ -68,14 +70,8 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
         return f"The design {snapshot.design} keeps no errors: that is up to its consumers."
 
     def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head", id="errors-head")
-        yield self.table
-        yield Words(classes="pane-detail", id="errors-detail")
+        yield from super().compose()
         yield self.pane
-
-    def on_mount(self) -> None:
-        super().on_mount()
-        take_keys(self, self.table)
 
     @property
     def group(self) -> ErrorGroup | None:
@@ -83,7 +79,6 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the messages of a kind are in sight."""
         return bool(self.pane.display)
 
     # What is asked, and what comes of it.
@@ -92,7 +87,7 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
         """Count again, where that is cheap; or see what has become of the messages in sight."""
         if self.is_open:
             self.pane.look()
-        elif not self.paused:
+        else:
             super().look()
 
     def read(self, conn: OpenConnection) -> ErrorGroups:
@@ -111,16 +106,21 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
         self.pane.draw(view, paused=paused)
         super().draw(view, paused=paused)
 
-    def draw_words(self) -> None:
-        head = self.query_one("#errors-head", Words)
-        lines = [self._opened_line(head) if self.is_open else self._summary(head)]
-        if self.error is not None and not self.is_open:
-            lines.append(error_text(head, self.error))
-        say_lines(head, lines)
-        detail = self.query_one("#errors-detail", Words)
-        room = self.app.size.height >= DETAIL_FROM
-        detail.display = room and not self.is_open and self.group is not None
-        detail.say(self._sample(detail))
+    @property
+    def wrong(self) -> ConsoleError | None:
+        """While the messages of a kind are in sight their own list says it."""
+        return None if self.is_open else self.error
+
+    def summary(self, head: Words) -> list[Text]:
+        return [self._opened_line(head) if self.is_open else self._summary(head)]
+
+    def detail(self) -> list[tuple[str, str]]:
+        group = self.group
+        if group is None or self.is_open:
+            return []
+        sample = plain(" ".join(group.sample.split())) or "(no text)"
+        of = "" if group.sample_id is None else f", message {plain(group.sample_id)}"
+        return [(f"newest{of}: ", "quiet"), (sample, "")]
 
     def _summary(self, head: Words) -> Text:
         found = self.found
@@ -144,18 +144,6 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
         if (group := self.group) is not None:
             line.append(_wording(group), tone(head, "strong"))
         return line
-
-    def _sample(self, detail: Words) -> Text:
-        group = self.group
-        if group is None:
-            return Text()
-        sample = plain(" ".join(group.sample.split())) or "(no text)"
-        of = "" if group.sample_id is None else f", message {plain(group.sample_id)}"
-        said = Text(f"newest{of}: ", tone(detail, "quiet"))
-        return said.append(sample, tone(detail, ""))
-
-    def on_keyed_table_cursor_moved(self) -> None:
-        self.draw_words()
 
     # What the operator does.
 
@@ -185,7 +173,6 @@ class ErrorsTab(ReadingTab[ErrorGroups]):
         self.draw_words()
 
     def action_act(self) -> None:
-        """Act on all errors of the kind under the cursor."""
         if (group := self.group) is not None:
             self.navigator.open_actions(self.key, filters_of(group).words)
 

@@ -13,8 +13,7 @@ from textual.widgets import Static
 
 from console.monitor.limits import Severity
 from console.tui.context import Context
-from console.tui.findings import FindingView
-from console.tui.store import QueueKey, QueueView
+from console.tui.findings import FindingView, QueueKey
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import (
     Words,
@@ -23,6 +22,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import PADDING, Column, KeyedTable, LaidOut
 
 
@@ -176,7 +176,6 @@ class FindingsTab(QueueTab):
         return "doctor", ()
 
     def compose(self) -> ComposeResult:
-        """From the top: how the examination went, the findings, the one under the cursor."""
         yield Words(id="finding-head")
         yield FindingsTable(id="finding-list", queues=False)
         with VerticalScroll(id="finding-scroll"):

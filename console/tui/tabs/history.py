@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import ClassVar
 
 from rich.text import Text
@@ -19,11 +20,12 @@ from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Mark, Point, history, since
 from console.rollup_files import own_lake
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.series import ChartSpan, Run
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import Paragraph, first_line, plain, said, tone
+from console.tui.views import QueueView
 from console.tui.widgets.charts import (
     COUNTS,
     HIGH,
@@ -130,7 +132,6 @@ class HistoryTab(QueueTab):
         return min(self.span.seconds / _AHEAD, _WEEK_SECONDS)
 
     def compose(self) -> ComposeResult:
-        """From the top: what is shown, the charts, what happened, and the one under the cursor."""
         yield Paragraph(id="history-head")
         with Container(id="history-charts"):
             for conn in range(_MOST_CHARTS):
@@ -139,7 +140,6 @@ class HistoryTab(QueueTab):
         yield Paragraph(id="history-told")
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
         self._show()
 
     # What is asked.
@@ -169,7 +169,6 @@ class HistoryTab(QueueTab):
         self._show()
 
     def fail(self, error: ConsoleError) -> None:
-        """There is nothing, or it cannot be read."""
         self.found, self._error, self._asked_at = None, error, None
         self._show()
 
@@ -329,19 +328,12 @@ def _is_known(points: Sequence[Point], name: str) -> bool:
 
 def _runs(found: History, name: str) -> tuple[Run, ...]:
     """A figure where it was known; where looks were missed there is a gap."""
-    runs = []
-    for points in found.runs:
-        run: list[tuple[float, float]] = []
-        for point in points:
-            value = getattr(point, name)
-            if value is not None:
-                run.append((_middle(point.at, found), float(value)))
-            elif run:
-                runs.append(tuple(run))
-                run = []
-        if run:
-            runs.append(tuple(run))
-    return tuple(runs)
+    return tuple(
+        tuple((_middle(point.at, found), float(getattr(point, name))) for point in some)
+        for points in found.runs
+        for is_known, some in groupby(points, lambda point: getattr(point, name) is not None)
+        if is_known
+    )
 
 
 def _middle(at: datetime, found: History) -> float:

@@ -20,11 +20,12 @@ from console.monitor.messages import MOST_MESSAGES, Page
 from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
-from console.tui.text import Words, error_text, figure, plain, say_lines, tone
-from console.tui.widgets.message_table import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
+from console.tui.text import Words, error_text, figure, open_line, plain, say_lines, tone
+from console.tui.views import QueueView
+from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
 
 PAGE = 100
 _MORE = 200
@@ -147,10 +148,9 @@ class MessagePane(Vertical):
         conn = self.context.conn(self.key)
         if conn is None or (not wait and self._question.under_way):
             return
-        _, schema, name = self.key
 
         def work() -> PageAnswer:
-            queue = conn.find(schema, name)
+            queue = conn.find(*self.key[1:])
             found = messages.read_page(
                 conn.database,
                 queue,
@@ -301,7 +301,6 @@ class MessagePane(Vertical):
 
     @property
     def typing(self) -> bool:
-        """Whether the line for the filter is open."""
         return bool(self.query_one(Input).display)
 
     @property
@@ -319,13 +318,8 @@ class MessagePane(Vertical):
         return not self.typing or action not in {"filter", "open"}
 
     def action_filter(self) -> None:
-        line = self.query_one(Input)
         written = self.filter_line
-        line.value = f"{written} " if written else ""
-        line.display = True
-        line.cursor_position = len(line.value)
-        self.screen.set_focus(line)  # at once; focus() would let the next keys go the old way
-        self.refresh_bindings()
+        open_line(self.query_one(Input), f"{written} " if written else "")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Ask for what the line says; what cannot be read is said, and changes nothing."""
@@ -431,5 +425,4 @@ class MessagesTab(QueueTab):
         self.pane.look()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """The figures came anew."""
         self.pane.draw(view, paused=paused)

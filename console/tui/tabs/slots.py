@@ -1,6 +1,7 @@
 """The slots of a ring: which are in use, and what is lost in it."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,16 +9,26 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from console import formats
 from console.catalog import Queue
 from console.doctor.ring_map import SlotMap, SlotRange, whole_map
 from console.monitor.scans import By, scans_of
 from console.monitor.scans import ScanKey as Place
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueView
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Words, said, tone
-from console.tui.widgets.slot_map import POP_HEAD, PUSH_HEAD, Slot, SlotMapView, slot_of
-from console.tui.widgets.subscribers import SubscriberSlots
+from console.tui.views import QueueView
+from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER
+from console.tui.widgets.slot_map import (
+    POP_HEAD,
+    PUSH_HEAD,
+    STRIP_TONES,
+    Slot,
+    SlotMapView,
+    cells_of,
+    runs,
+    slot_of,
+)
 
 _ALWAYS = ("ready", "free", "orphan", "hole", "missing")
 """Said even where there are none."""
@@ -49,6 +60,33 @@ class QueueSlotMap:
 
     queue: Queue
     map: SlotMap
+
+
+class SubscriberSlots(Words):
+    """Each one's slots as a row of marks, the slowest first, with its next pop in it."""
+
+    def draw(self, maps: Sequence[SlotMap], width: int, most: int) -> None:
+        """Say them, in at most so many lines; nothing where the ring has no subscribers."""
+        found = sorted(maps, key=lambda one: -1 if one.next_pop is None else one.next_pop)
+        shown = found if len(found) <= most else found[: most - 1]
+        name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
+        lines = [self._row(one, name_width, width) for one in shown]
+        if len(shown) < len(found):
+            more = formats.numbered(len(found) - len(shown), "subscriber")
+            lines.append(Text(f"{more} less behind", tone(self, "quiet")))
+        self.display = bool(lines)
+        self.say(Text("\n").join(lines))
+
+    def _row(self, of: SlotMap, name_width: int, width: int) -> Text:
+        name = formats.plain(of.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
+        cells = cells_of(of.ranges, max(of.capacity, 1), max(1, width - name_width - 1))
+        row = Text(f"{name} ", tone(self, "quiet"), no_wrap=True)
+        for text, slot in runs(cells):
+            row.append(text, tone(self, STRIP_TONES.get(slot, "")))
+        if of.next_pop is not None and of.capacity:
+            place = name_width + 1 + of.next_pop % of.capacity * len(cells) // of.capacity
+            row = Text.assemble(row[:place], (POP_HEAD, tone(self, "strong")), row[place + 1 :])
+        return row
 
 
 class SlotsTab(ReadingTab[QueueSlotMap]):
@@ -192,9 +230,9 @@ def _piece(head: Words, state: str, count: int) -> Text:
 
 def _told(parts: list[SlotRange]) -> Iterator[str]:
     """`38 ready, 2 orphans (numbers 17 to 18)`."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for part in parts:
-        counts[part.state] = counts.get(part.state, 0) + part.count
+        counts[part.state] += part.count
     for state, count in counts.items():
         words = state if count == 1 else _PLURALS.get(state, state)
         numbers = [p.first_number for p in parts if p.state == state and p.first_number is not None]

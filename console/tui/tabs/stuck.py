@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from console.actions.end_session import holding
@@ -16,12 +15,12 @@ from console.monitor import waits as words
 from console.monitor.activity import Session
 from console.monitor.owners import Claim, Claims, Evidence, owned_claims
 from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey
-from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.tabs.tab import TableTab
+from console.tui.text import Words, plain, tone
 from console.tui.widgets.keyed_table import Column, known
-from console.tui.widgets.message_table import MarkedTable
+from console.tui.widgets.messages import MarkedTable
 
 _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "", Evidence.UNKNOWN: "quiet"}
 
@@ -161,12 +160,13 @@ def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueH
     return QueueHolders(claimed, holders, expires=of.claims_expire, library=of.library)
 
 
-class StuckTab(ReadingTab[QueueHolders]):
+class StuckTab(TableTab[QueueHolders]):
     """Claims with the evidence about their owners; sessions that hold rows, where a pop deletes."""
 
     NAME: ClassVar[str] = "stuck"
     TITLE: ClassVar[str] = "Stuck"
     PACE_SECONDS: ClassVar[float] = 2.0
+    COPIED: ClassVar[str] = "copied who holds it"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "unmark", "unmark", show=False, priority=True, tooltip=_UNMARK),
         Binding("q", "unmark", "unmark", show=False, tooltip=_UNMARK),
@@ -178,6 +178,8 @@ class StuckTab(ReadingTab[QueueHolders]):
         Binding("y", "copy", "copy", show=False, tooltip="copy who holds it"),
     ]
 
+    table: MarkedTable[Row]
+
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
         self.table = MarkedTable[Row](COLUMNS, LOST_FIRST, left="owner", id="stuck")
@@ -187,15 +189,6 @@ class StuckTab(ReadingTab[QueueHolders]):
     def equivalent(self) -> tuple[str, Sequence[str]]:
         shows_claims = self.found is not None and self.found.claims is not None
         return ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
-
-    def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head", id="stuck-head")
-        yield self.table
-        yield Words(classes="pane-detail", id="stuck-detail")
-
-    def on_mount(self) -> None:
-        super().on_mount()
-        take_keys(self, self.table)
 
     @property
     def stuck_after_seconds(self) -> float:
@@ -208,10 +201,6 @@ class StuckTab(ReadingTab[QueueHolders]):
 
     # What is asked, and what comes of it.
 
-    def look(self) -> None:
-        if not self.paused:
-            super().look()
-
     def read(self, conn: OpenConnection) -> QueueHolders:
         return find(conn.database, conn.find(*self.key[1:]), self.stuck_after_seconds)
 
@@ -222,25 +211,16 @@ class StuckTab(ReadingTab[QueueHolders]):
 
     # What is drawn.
 
-    def draw_words(self) -> None:
-        head = self.query_one("#stuck-head", Words)
-        lines = [self._summary(head)]
-        if self.error is not None:
-            lines.append(error_text(head, self.error))
-        say_lines(head, lines)
-        detail = self.query_one("#stuck-detail", Words)
-        row = self.table.row
-        detail.display = row is not None and self.app.size.height >= DETAIL_FROM
-        library = self.found.library if self.found is not None else ""
-        parts = [] if row is None else detail_of(row, library)
-        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+    def detail(self) -> list[tuple[str, str]]:
+        row, found = self.table.row, self.found
+        return [] if row is None else detail_of(row, found.library if found is not None else "")
 
-    def _summary(self, head: Words) -> Text:
+    def summary(self, head: Words) -> list[Text]:
         line = Text(no_wrap=True)
         found = self.found
         if found is None:
             line.append("" if self.error else "Reading ...", tone(head, "quiet"))
-            return line
+            return [line]
         if found.claims is not None:
             self._say_claims(line, head, found.claims)
         if found.holders is not None:
@@ -256,7 +236,7 @@ class StuckTab(ReadingTab[QueueHolders]):
         if marks := self.table.marks:
             line.append(f"   {len(marks)} marked", tone(head, "sorted"))
         self.as_of(line)
-        return line
+        return [line]
 
     def _say_claims(self, line: Text, head: Words, found: Claims) -> None:
         limit = self.stuck_after_seconds
@@ -282,9 +262,6 @@ class StuckTab(ReadingTab[QueueHolders]):
         else:
             line.append(f"   none over {since}", tone(head, "good"))
 
-    def on_keyed_table_cursor_moved(self) -> None:
-        self.draw_words()
-
     def on_marked_table_marks_changed(self) -> None:
         self.draw_words()
         self.refresh_bindings()
@@ -300,7 +277,6 @@ class StuckTab(ReadingTab[QueueHolders]):
         return True
 
     def action_unmark(self) -> None:
-        """Nothing is marked any more."""
         self.table.clear_marks()
 
     def action_act(self) -> None:
@@ -320,9 +296,3 @@ class StuckTab(ReadingTab[QueueHolders]):
 
     def action_free(self) -> None:
         self.navigator.open_action(self.key, "release")
-
-    def action_copy(self) -> None:
-        row = self.table.row
-        if row is not None:
-            self.app.copy_to_clipboard("".join(text for text, _ in detail_of(row)))
-            self.notify("copied who holds it", markup=False)

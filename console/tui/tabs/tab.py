@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rich.text import Text
 from textual import events
@@ -14,11 +14,25 @@ from textual.widget import Widget
 
 from console import formats
 from console.errors import ConsoleError
-from console.tui.context import Context, Navigator
+from console.tui.context import Context
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
-from console.tui.store import QueueKey, QueueView
-from console.tui.text import Paragraph, Words, plain, tone, whole_seconds
+from console.tui.text import (
+    Paragraph,
+    Words,
+    error_text,
+    plain,
+    say_lines,
+    say_parts,
+    tone,
+    whole_seconds,
+)
+from console.tui.views import QueueView
+from console.tui.widgets.keyed_table import KeyedTable
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
 
 T = TypeVar("T")
 
@@ -69,7 +83,6 @@ class TabLine(Words, can_focus=True):
         self.say(line)
 
     def action_step(self, tabs: int) -> None:
-        """The tab before, or the next; round the ends."""
         if self._titles:
             self.post_message(self.Chosen((self._chosen + tabs) % len(self._titles)))
 
@@ -113,12 +126,10 @@ class RefreshPace:
         return self._asked_at is None or self._now() >= self._next
 
     def asked(self) -> None:
-        """It is asked now."""
         self._asked_at = self._now()
         self._next = self._asked_at + self._every
 
     def answered(self) -> None:
-        """The answer is there, or that there is none."""
         if self._asked_at is not None:
             took = self._now() - self._asked_at
             self._next = self._now() + max(self._every - took, self._pause * took)
@@ -162,7 +173,7 @@ class QueueTab(Vertical):
         return self.context.conn(self.key)
 
     @property
-    def navigator(self) -> Navigator:
+    def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
     def look(self) -> None:
@@ -256,6 +267,57 @@ class ReadingTab(QueueTab, Generic[T]):
         self.ask()
 
 
+class TableTab(ReadingTab[T]):
+    """A table under a line that sums it up; below it, on a screen that has room, what is known of
+    the row under the cursor. It is not read again while the screen is paused."""
+
+    COPIED: ClassVar[str] = "copied"
+    """What is said when that was copied."""
+    table: KeyedTable[Any]
+
+    def compose(self) -> ComposeResult:
+        yield Words(classes="pane-head", id=f"{self.NAME}-head")
+        yield self.table
+        yield Words(classes="pane-detail", id=f"{self.NAME}-detail")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        take_keys(self, self.table)
+
+    def look(self) -> None:
+        if not self.paused:
+            super().look()
+
+    @property
+    def wrong(self) -> ConsoleError | None:
+        return self.error
+
+    def summary(self, head: Words) -> list[Text]:
+        """The lines above the table; without what went wrong."""
+        raise NotImplementedError
+
+    def detail(self) -> list[tuple[str, str]]:
+        """Of the row under the cursor: texts, each with its tone."""
+        raise NotImplementedError
+
+    def draw_words(self) -> None:
+        head = self.query_one(f"#{self.NAME}-head", Words)
+        first, *others = self.summary(head)
+        wrong = [] if self.wrong is None else [error_text(head, self.wrong)]
+        say_lines(head, [first, *wrong, *others])
+        words, parts = self.query_one(f"#{self.NAME}-detail", Words), self.detail()
+        words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
+        say_parts(words, parts)
+
+    def on_keyed_table_cursor_moved(self) -> None:
+        self.draw_words()
+
+    def action_copy(self) -> None:
+        if parts := self.detail():
+            self.app.copy_to_clipboard("".join(text for text, _ in parts))
+            self.notify(self.COPIED, markup=False)
+
+
 NOT_RECORDED = {
     "messages": "A recording has no messages: payloads are never recorded.",
     "errors": "A recording has no error texts: only how many errors there were.",
@@ -282,6 +344,5 @@ class AbsentTab(QueueTab):
         yield Paragraph(classes="absent")
 
     def on_mount(self) -> None:
-        """Nothing will come."""
         words = self.query_one(Paragraph)
         words.say(Text(f"\n {plain(self._why)}", tone(words, "quiet")))

@@ -21,12 +21,13 @@ from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.findings import QueueKey
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
-from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, sparkline, tone
+from console.tui.text import Words, error_text, plain, say_lines, say_parts, sparkline, tone
+from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
 
@@ -189,7 +190,6 @@ class WaitsPane(Vertical):
         self._question: Question[WaitReport] = Question(self, self.show_report, self.fail)
 
     def compose(self) -> ComposeResult:
-        """How it went, the waits, who waits for whom, and what that means."""
         yield Words(classes="pane-head", id="waits-head")
         yield WaitsChart()
         yield self.table
@@ -197,7 +197,6 @@ class WaitsPane(Vertical):
         yield Words(classes="pane-detail", id="waits-detail")
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
         self.query_one(WaitsChart).display = False
         self.draw(paused=self.paused)
         take_keys(self, self.table)
@@ -337,7 +336,7 @@ class WaitsPane(Vertical):
         parts = self._detail()
         detail.display = bool(parts)
         detail.styles.max_height = 3 if self._is_small else 6
-        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+        say_parts(detail, parts)
 
     def _detail(self) -> list[tuple[str, str]]:
         """What is known of the line under the cursor: words, each with a tone."""
@@ -437,7 +436,6 @@ class WaitsScreen(LiveScreen):
         yield self.pane
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """Look again, as often as it may be."""
         title = self.query_one("#waits-of", Words)
         said = Text("Waits of ", tone(title, "quiet"))
         said.append(plain(self.connection), tone(title, "strong"))

@@ -333,7 +333,6 @@ class Charts(Container):
 
     @property
     def all_at_once(self) -> bool:
-        """Whether the screen has room for all of them."""
         size = self.app.size
         return size.width >= WIDE and size.height >= HIGH
 
@@ -346,7 +345,6 @@ class Charts(Container):
         self.span = SPANS[(SPANS.index(self.span) + 1) % len(SPANS)]
 
     def step(self, charts: int) -> None:
-        """Another chart, where there is one at a time."""
         self._place += charts
 
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:

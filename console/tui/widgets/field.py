@@ -210,14 +210,12 @@ class Field(Vertical):
             self.control.value = value
 
     def offer(self, value: str, choices: Choices | None = None, help: str = "") -> None:  # noqa: A002
-        """Another thing to say by the same name."""
         if isinstance(self.control, Chooser) and choices is not None:
             self.control.choices = tuple(choices)
         self.value = value
         self.explain(help)
 
     def explain(self, help: str) -> None:  # noqa: A002
-        """Another meaning of the same thing."""
         if help != self._help:
             self._help = help
             self._draw()
@@ -236,7 +234,6 @@ class Field(Vertical):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it was complained about."""
         return bool(self._wrong)
 
     def enter(self) -> None:
@@ -264,7 +261,6 @@ class Field(Vertical):
         self._change()
 
     def on_checkbox_changed(self, event: Checkbox.Changed) -> None:
-        """It was ticked, or not."""
         event.stop()
         self._change()
 

@@ -195,7 +195,6 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     @property
     def cursor_row(self) -> int:
-        """Where that row is now, from 0."""
         return self._places.get(self._cursor or "", 0)
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 
 from console import formats
-from console.tui.store import BUCKET_SECONDS, TREND_CELLS, QueueView
+from console.monitor.snapshot import QueueSnapshot
+from console.monitor.subscribers import SubscriberSnapshot
 from console.tui.text import (
     MARK,
     SEVERITY_TONES,
@@ -18,8 +19,8 @@ from console.tui.text import (
     sparkline,
     whole_seconds,
 )
+from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.widgets.keyed_table import Column, LaidOut, Row, total
-from console.tui.widgets.subscribers import stands_out
 
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
 _FAR_SECONDS = 30 * 86400.0
@@ -119,6 +120,29 @@ def _in_words(view: QueueView, width: int) -> str:
         return _marked(view, width)
     age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
     return _in_place(view, max(4, width - cell_len(age))) + age
+
+
+LONGEST_SUBSCRIBER = 20
+"""Cells of its name."""
+
+
+def slowest_first(snapshot: QueueSnapshot) -> list[SubscriberSnapshot]:
+    """Those that are not known before all others."""
+
+    def behind(one: SubscriberSnapshot) -> float:
+        return float("inf") if one.gap is None else one.gap
+
+    return sorted(snapshot.subscribers or (), key=behind, reverse=True)
+
+
+def stands_out(snapshot: QueueSnapshot) -> str:
+    """The slowest where it is plainly the one that fills the ring: of two that pop about as fast,
+    now this one is behind and now the other, and that is no news. Else empty."""
+    if snapshot.slowest is None:
+        return ""
+    gap, *others = [one.gap or 0 for one in slowest_first(snapshot)]
+    alone = gap > 2 * max(others, default=0) + 1
+    return snapshot.slowest.subscriber if alone or gap * 10 >= (snapshot.capacity or 1) else ""
 
 
 def _marked(view: QueueView, width: int) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -12,23 +11,25 @@ from textual.geometry import Size
 
 from console import formats
 from console.catalog import Queue
-from console.errors import ConsoleError
 from console.monitor.latency import KINDS, Percentiles
 from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge, slowest_name
 from console.monitor.snapshot import QueueSnapshot
-from console.tui import jobs
-from console.tui.context import Context
-from console.tui.store import QueueKey, QueueView
-from console.tui.tabs.tab import RefreshPace
-from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
-from console.tui.widgets.queue_groups import Group
-from console.tui.widgets.slot_map import SlotStrip
-from console.tui.widgets.subscribers import subscriber_lines
-
-if TYPE_CHECKING:
-    from console.doctor.ring_map import SlotMap
 from console.tui.findings import FindingView
+from console.tui.text import (
+    SEVERITY_TONES,
+    Words,
+    figure,
+    first_line,
+    plain,
+    say_lines,
+    tone,
+    whole_seconds,
+)
+from console.tui.views import QueueView
+from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER, slowest_first
+from console.tui.widgets.queue_groups import Group
 
+_INDENT = "  "
 _STEP = 16
 """Figures begin at multiples of it, so that they stay where they are while they change."""
 _TALL_PANEL = 30
@@ -85,23 +86,13 @@ class FiguresPanel(Words):
         self.say(Text("\n").join(lines))
 
     def _verdict(self, view: QueueView, gone: str) -> Text:
-        snapshot = view.snapshot
         line = Text(no_wrap=True)
         if view.level > Severity.NOTE and not gone:
             line.append(f"{view.level.mark} ", tone(self, SEVERITY_TONES.get(view.level, "")))
-        line.append(plain(f"{snapshot.schema}.{snapshot.queue}"), tone(self, "strong"))
-        line.append(f"  {snapshot.design}", tone(self, "quiet"))
-        if view.place:
-            line.append(f"  on {view.place}", tone(self, "quiet"))
+        _append_name(line, self, view)
         if gone:
-            line.append(f"  {gone}", tone(self, "critical"))
-            return line
-        if view.stale_seconds is not None:
-            since = whole_seconds(view.stale_seconds)
-            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
-        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
-        for acting in snapshot.acting:
-            line.append(f"  ▶ {plain(acting.words)}", tone(self, "strong"))
+            return line.append(f"  {gone}", tone(self, "critical"))
+        _append_state(line, self, view, "▶ ")
         line.append("  ")
         line.append_text(self._findings(view))
         return line
@@ -148,6 +139,49 @@ class FiguresPanel(Words):
     def _limits(self, snapshot: QueueSnapshot, thresholds: Thresholds) -> Text:
         words = "; ".join(limit_words(snapshot, thresholds))
         return Text(f"limits {words}" if words else "no limits", tone(self, "quiet"), no_wrap=True)
+
+
+def subscriber_lines(on: Words, snapshot: QueueSnapshot, most: int, *, stale: bool) -> list[Text]:
+    """The figures of each under one another, the slowest first; at most so many lines."""
+    if "subscribers" in snapshot.unknown:
+        return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", tone(on, "quiet"))]
+    found = slowest_first(snapshot)
+    shown = found if len(found) <= most else found[: most - 1]
+    figures = [list(one.figures) for one in found]
+    if all(one.parked == 0 for one in found):
+        figures = [[piece for piece in told if piece[0] != "parked"] for told in figures]
+    widths = [max(len(words) for _, words in column) for column in zip(*figures, strict=True)]
+    name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
+    lines = []
+    for one, told in zip(shown, figures, strict=False):
+        line = Text(_INDENT, no_wrap=True)
+        name = formats.plain(one.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
+        line.append(name, tone(on, "strong" if one is found[0] else ""))
+        for (title, words), width in zip(told, widths, strict=True):
+            line.append(f"  {title} ", tone(on, "quiet"))
+            line.append(words.rjust(width), tone(on, "stale" if stale else ""))
+        lines.append(line)
+    if len(shown) < len(found):
+        more = formats.numbered(len(found) - len(shown), "subscriber")
+        lines.append(Text(f"{_INDENT}{more} less behind", tone(on, "quiet")))
+    return lines
+
+
+def _append_name(line: Text, on: Words, view: QueueView) -> None:
+    line.append(plain(f"{view.snapshot.schema}.{view.snapshot.queue}"), tone(on, "strong"))
+    line.append(f"  {view.snapshot.design}", tone(on, "quiet"))
+    if view.place:
+        line.append(f"  on {view.place}", tone(on, "quiet"))
+
+
+def _append_state(line: Text, on: Words, view: QueueView, mark: str = "") -> None:
+    """How old its figures are, what was decided of it, who is at it."""
+    if view.stale_seconds is not None:
+        since = whole_seconds(view.stale_seconds)
+        line.append(f"  {view.why_stale}, figures are {since} old", tone(on, "critical"))
+    line.append(decided(view.snapshot, on.app.size.width), tone(on, "warning"))
+    for acting in view.snapshot.acting:
+        line.append(f"  {mark}{plain(acting.words)}", tone(on, "strong"))
 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
@@ -241,88 +275,6 @@ def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
         yield words.format(told[Severity.CRITICAL]) + " is critical"
 
 
-EVERY_SECONDS = 3.0
-_LEAST_LINES = 36
-_LEAST_COLUMNS = 100
-
-
-class RingSlots(SlotStrip):
-    """Asks only while it is in sight; where the screen is small it is not there."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(id="slots")
-        self._app_context = context
-        self._key: QueueKey | None = None
-        self._asked_of: QueueKey | None = None
-        self._map: SlotMap | None = None
-        self._why = ""
-        self._pace = RefreshPace(context.clock.monotonic, EVERY_SECONDS)
-        self._question: jobs.Question[tuple[QueueKey, SlotMap]] = jobs.Question(
-            self, self.show_map, self._failed
-        )
-
-    def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
-        """Show the ring under the cursor, else the one of before, else the first there is."""
-        size = self.app.size
-        room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
-        rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
-        if under_cursor is not None and under_cursor.key in rings:
-            self._key = under_cursor.key
-        elif self._key not in rings:
-            self._key = next(iter(rings), None)
-        view = rings.get(self._key) if self._key is not None and room else None
-        self.display = view is not None
-        if view is None:
-            return
-        self._ask()
-        self._show(view)
-
-    def _can_be_mapped(self, view: QueueView) -> bool:
-        return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
-
-    def _ask(self) -> None:
-        key = self._key
-        if key is None or (key == self._asked_of and not self._pace.due):
-            return
-        conn = self._app_context.conn(key)
-        if conn is None:
-            return
-        if key != self._asked_of:
-            self._map, self._why = None, ""
-        self._asked_of = key
-        self._pace.asked()
-
-        def work() -> tuple[QueueKey, SlotMap]:
-            from console.doctor.ring_map import whole_map  # noqa: PLC0415  # not every queue
-
-            return key, whole_map(conn.database, conn.find(*key[1:]))
-
-        self._question.ask(work)
-
-    def show_map(self, answer: tuple[QueueKey, SlotMap]) -> None:
-        self._pace.answered()
-        if answer[0] == self._key:
-            self._map, self._why = answer[1], ""
-
-    def _failed(self, error: ConsoleError) -> None:
-        self._pace.answered()
-        self._why = first_line(error.why or error.what)
-
-    def _show(self, view: QueueView) -> None:
-        label = f"slots of {view.label}  "
-        if view.snapshot.capacity is not None:
-            size = f"{view.snapshot.capacity:,}"
-            by = "" if self._map is None else self._map.subscriber
-            label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
-        if self._map is None or self._why:
-            words = self._why and f"cannot be mapped now: {plain(self._why)}"
-            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
-            return
-        now, width = self._map, max(20, self.app.size.width - 2)
-        heads = (now.next_pop, now.next_push)
-        self.draw(now.ranges, now.capacity, width, *heads, label=label)
-
-
 _MANY_LINES = 36
 _FIGURES = (
     ("push_per_second", "push/s"),
@@ -340,14 +292,11 @@ class QueueDetail(Words):
         if view is None:
             self.say(Text())
             return
-        width = max(20, self.app.size.width - 2)
         lines = [self._verdict(view), self._figures(view)]
         if self.app.size.height >= _MANY_LINES:
             gravest = next((one for one in view.findings if one.finding is not None), None)
             lines += [self._why(gravest), self._more_of(gravest)]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        say_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
         """Say it of a connection or a group of them: how many answer, and why one does not."""
@@ -358,18 +307,14 @@ class QueueDetail(Words):
         )
         grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
         told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
-        lines = [head, Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)]
-        width = max(20, self.app.size.width - 2)
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        queues = Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)
+        say_lines(self, [head, queues])
 
     def draw_finding(self, view: FindingView | None) -> None:
         """Say it of this finding: the whole line, and what repairs it or why it is so."""
         if view is None:
             self.say(Text())
             return
-        width = max(20, self.app.size.width - 2)
         head = Text(no_wrap=True)
         head.append(view.label, tone(self, "strong"))
         head.append(f"  {view.code}", tone(self, "quiet"))
@@ -379,35 +324,25 @@ class QueueDetail(Words):
         lines = [head, self._more_of(view, "Enter: ")]
         if self.app.size.height >= _MANY_LINES:
             lines = [head, self._why(view), *lines[1:], Text()]
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        say_lines(self, lines)
 
     def _more_of(self, view: FindingView | None, key: str = "repaired by: ") -> Text:
         """What repairs it; else what comes of it."""
         if view is None or view.finding is None:
             return Text()
         if view.mends:
-            return Text(key, tone(self, "quiet")).append(view.mends, tone(self, "strong"))
-        return Text(first_line(view.finding.consequence), tone(self, "quiet"))
+            line = Text(key, tone(self, "quiet"), no_wrap=True)
+            return line.append(view.mends, tone(self, "strong"))
+        return Text(first_line(view.finding.consequence), tone(self, "quiet"), no_wrap=True)
 
     def _why(self, view: FindingView | None) -> Text:
         why = "" if view is None or view.finding is None else view.finding.cause
-        return Text(first_line(why), tone(self, "quiet"))
+        return Text(first_line(why), tone(self, "quiet"), no_wrap=True)
 
     def _verdict(self, view: QueueView) -> Text:
-        snapshot = view.snapshot
         line = Text(no_wrap=True)
-        line.append(plain(f"{snapshot.schema}.{snapshot.queue}"), tone(self, "strong"))
-        line.append(f"  {snapshot.design}", tone(self, "quiet"))
-        if view.place:
-            line.append(f"  on {view.place}", tone(self, "quiet"))
-        if view.stale_seconds is not None:
-            since = whole_seconds(view.stale_seconds)
-            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
-        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
-        for acting in snapshot.acting:
-            line.append(f"  {plain(acting.words)}", tone(self, "strong"))
+        _append_name(line, self, view)
+        _append_state(line, self, view)
         found = [one for one in view.findings if one.level > Severity.NOTE]
         words = ", ".join(one.words for one in found)
         if not words and view.stale_seconds is None:

@@ -10,9 +10,8 @@ from rich.cells import cell_len
 
 from console import formats
 from console.monitor.limits import Severity
-from console.tui.store import ConnectionView, Link, QueueView
 from console.tui.text import MARK, SEVERITY_TONES, color_tone, plain, shorten, sparkline
-from console.tui.views import link_words
+from console.tui.views import ConnectionView, Link, QueueView, link_words
 from console.tui.widgets.keyed_table import Cell
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 
-from console.tui.store import ConnectionView, QueueKey, QueueView
-from console.tui.views import Filter
+from console.tui.findings import QueueKey
+from console.tui.views import ConnectionView, Filter, QueueView
 from console.tui.widgets.keyed_table import Cells, KeyedTable, LaidOut
 from console.tui.widgets.queue_columns import COLUMNS, SORTABLE, QueueColumn, layout, ordered
 from console.tui.widgets.queue_groups import (

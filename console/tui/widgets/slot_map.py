@@ -3,30 +3,21 @@
 It shares what a cell shows with the strip of the overview.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from enum import IntEnum
-from typing import TYPE_CHECKING
-
-from rich.text import Text
-
-from console.tui.text import Words, tone
-
-if TYPE_CHECKING:
-    from rich.style import Style
-    from textual import events
-
-    from console.doctor.ring_map import SlotRange
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import ClassVar
 
+from rich.style import Style
+from rich.text import Text
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
 from console.doctor.ring_map import SlotMap, SlotRange
+from console.tui.text import Words, tone
 
 # A ring's slots as one strip of cells, or as several lines of it, with the two heads under it.
 #
@@ -138,7 +129,6 @@ class SlotStrip(Words):
         self.say(drawn)
 
     def legend(self) -> Text:
-        """What the marks mean, for a line of its own."""
         line = Text(no_wrap=True)
         for slot, words in _LEGEND:
             line.append(slot.mark, tone(self, STRIP_TONES[slot]))
@@ -239,7 +229,6 @@ class SlotMapView(Widget, can_focus=True):
 
     @property
     def zoomed(self) -> bool:
-        """Whether it is a part of the ring."""
         return bool(self._windows)
 
     @property
@@ -362,7 +351,6 @@ class SlotMapView(Widget, can_focus=True):
         self.go(known[place][0])
 
     def action_line(self, lines: int) -> None:
-        """The same cell of another line."""
         self.action_move(lines * max(1, self.size.width))
 
     def action_first(self) -> None:

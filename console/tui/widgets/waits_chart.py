@@ -23,7 +23,6 @@ def key_of(wait: Wait) -> str:
 
 
 def past_of(waits: Sequence[Wait]) -> dict[str, float]:
-    """What is remembered of a sample."""
     return {key_of(w): w.average for w in waits if w.average is not None}
 
 
@@ -39,7 +38,6 @@ class WaitsChart(Widget):
         self._names: dict[str, str] = {}
 
     def show_past(self, past: Sequence[Past], names: dict[str, str]) -> None:
-        """`names`: how the waits are called."""
         self._past = deque(past, maxlen=LOOKS)
         self._names = names
         self.refresh()

@@ -1,0 +1,173 @@
+"""Where one can go from anywhere. Screens know these ways, and not each other.
+
+They are loaded when they are opened: the console shall start at once.
+"""
+
+from collections.abc import Sequence
+
+from textual.app import App
+from textual.screen import Screen
+
+from console.catalog import Queue
+from console.tui.context import Context
+from console.tui.dialogs.dialog import RunningDialog
+from console.tui.findings import FindingView, QueueKey
+from console.tui.jobs import Running
+
+
+class Navigator(App[None]):
+    """The application, as far as it opens screens on top of what is there."""
+
+    context: Context
+
+    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
+        """A queue's messages, with a filter."""
+        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
+
+        self.open_queue(key, "messages")
+        screen = self.screen
+
+        def narrow(tries: int = 40) -> None:
+            # The tabs come once the queue's first figures have been drawn.
+            found = [pane for pane in screen.query(MessagePane) if pane.is_mounted]
+            if found:
+                found[0].open(words)
+            elif tries and screen.is_attached:
+                screen.set_timer(0.05, lambda: narrow(tries - 1))
+
+        if words:
+            screen.call_after_refresh(narrow)
+
+    def open_queue(self, key: QueueKey, tab: str = "") -> None:
+        """A queue's screen, on one of its tabs."""
+        from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
+
+        below = self.screen
+        if isinstance(below, QueueScreen) and below.key == key:
+            # As from a finding of that queue: Escape shall not lead through it twice.
+            below.show_tab(tab)
+        else:
+            self.push_screen(QueueScreen(self.context, key, tab))
+
+    def open_finding(self, finding: FindingView) -> None:
+        """A finding as it was shown: its evidence, and what repairs it."""
+        from console.tui.dialogs.finding import FindingDialog  # noqa: PLC0415
+
+        self.push_screen(FindingDialog(self.context, finding))
+
+    def open_message(self, key: QueueKey, message: str) -> None:
+        """One message, by the key that a page of messages gave."""
+        from console.tui.screens.message import MessageScreen  # noqa: PLC0415
+
+        self.push_screen(MessageScreen(self.context, key, message))
+
+    def open_waits(self, connection: str) -> None:
+        """What a server's sessions wait for."""
+        from console.tui.tabs.waits import WaitsScreen  # noqa: PLC0415
+
+        self.push_screen(WaitsScreen(self.context, connection))
+
+    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
+        """The verbs that a queue has. `words`: filters that stand in the form; `state`: the one
+        that all messages are in which they are for, if it is known."""
+        from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
+
+        self.push_screen(VerbsDialog(self.context, key, words, state))
+
+    def open_action(
+        self,
+        key: QueueKey,
+        verb: str,
+        words: Sequence[str] = (),
+        queue: Queue | None = None,
+        /,
+        **options: str,
+    ) -> None:
+        """One verb's form. `options` are its other fields, by the command line's names; `queue`: as
+        the catalog has it, where somebody has just looked it up."""
+        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
+
+        self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
+
+    def open_running(self, number: int = 0) -> None:
+        """An action that runs here; 0: the one that there is, or which of several."""
+        runs = self.context.running.all
+        found = self.context.running.get(number) if number else runs[0] if len(runs) == 1 else None
+        if found is not None and found.verb == "bench":
+            self.open_bench(found.key[0])
+        elif found is not None:
+            self.push_screen(self._following(found))
+        elif runs:
+            self.push_screen(RunningDialog(self.context))
+        else:
+            self.notify("No action runs here.", timeout=3)
+
+    def _following(self, running: Running) -> Screen[None]:
+        """The screen of an action that runs already."""
+        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
+        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
+        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
+        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
+
+        match running.verb:
+            case "install":
+                return InstallScreen(self.context, running=running)
+            case "adopt":
+                return AdoptScreen(self.context, running=running)
+            case "smoke":
+                return SmokeScreen(self.context, running.key, running=running)
+        return ActionScreen(self.context, running.key, running.verb, running=running)
+
+    def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
+        """Who did what: everywhere, on a connection, to a queue."""
+        from console.tui.screens.audit import AuditScreen  # noqa: PLC0415
+
+        self.push_screen(AuditScreen(self.context, connection, key))
+
+    def open_install(self, connection: str, **options: str) -> None:
+        """A new queue. `options` are the form's fields, by the command line's names."""
+        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
+
+        self.push_screen(InstallScreen(self.context, connection, options))
+
+    def open_adopt(self, connection: str, **options: str) -> None:
+        """A table that is a queue already."""
+        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
+
+        self.push_screen(AdoptScreen(self.context, connection, options))
+
+    def open_smoke(self, key: QueueKey, **options: str) -> None:
+        """A trial of the queue's design."""
+        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
+
+        self.push_screen(SmokeScreen(self.context, key, options))
+
+    def open_runs(self, id_: str = "") -> None:
+        """The runs of the pipeline on this machine; `id_`: the one to begin at."""
+        from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
+
+        if isinstance(self.screen, RunsScreen):
+            # As from the form of a rollup: Escape shall not lead through it twice.
+            self.pop_screen()
+        self.push_screen(RunsScreen(self.context, id_))
+
+    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
+        """The form of a job of the pipeline."""
+        from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
+
+        self.push_screen(PipelineScreen(self.context, verb, key, options))
+
+    def open_bench(self, connection: str, **options: str) -> None:
+        """How fast the designs are on a connection; the bench that runs, where one does."""
+        from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
+
+        if isinstance(self.screen, BenchScreen):
+            # Escape shall not lead through it twice.
+            self.pop_screen()
+        runs = [one for one in self.context.running.all if one.verb == "bench"]
+        self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
+
+    def open_connections(self) -> None:
+        from console.tui.screens.connections import ConnectionsScreen  # noqa: PLC0415
+
+        self.push_screen(ConnectionsScreen(self.context))
