@@ -78,12 +78,8 @@ ORDER BY m.priority, m.queuing_order;
 uniqueidentifier
 
 -- define: place_type
--- when installed=yes
-bigint
--- end
--- when installed=no
-nvarchar(450)
--- end
+bigint -- when installed=yes
+nvarchar(450) -- when installed=no
 
 -- define: archived_id
 LOWER(CAST(a.id AS nvarchar(36)))
@@ -380,12 +376,8 @@ BEGIN
         SELECT
             @taken + ROW_NUMBER() OVER (ORDER BY r.message_sequence_number),
             CAST(CAST(SUBSTRING(r.message_body, 1, 16) AS binary(16)) AS uniqueidentifier),
-            -- when payload=text|json
-            CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)),
-            -- end
-            -- when payload=bytes
-            SUBSTRING(r.message_body, 26, 2147483647),
-            -- end
+            CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+            SUBSTRING(r.message_body, 26, 2147483647), -- when payload=bytes
             CAST(CAST(SUBSTRING(r.message_body, 17, 9) AS binary(9)) AS datetime2(7))
         FROM @received AS r WHERE r.message_type_name = N'{schema}.{queue}_message_type';
         SET @taken = (SELECT COUNT(*) FROM @popped);
@@ -403,9 +395,7 @@ BEGIN
             END CONVERSATION @conversation;
         END;
         -- end
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     -- when archive_at_pop=on
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -455,12 +445,8 @@ BEGIN
             INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
             SELECT
                 CAST(CAST(SUBSTRING(@body, 1, 16) AS binary(16)) AS uniqueidentifier),
-                -- when payload=text|json
-                CAST(SUBSTRING(@body, 26, 2147483647) AS nvarchar(max)),
-                -- end
-                -- when payload=bytes
-                SUBSTRING(@body, 26, 2147483647),
-                -- end
+                CAST(SUBSTRING(@body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+                SUBSTRING(@body, 26, 2147483647), -- when payload=bytes
                 CAST(CAST(SUBSTRING(@body, 17, 9) AS binary(9)) AS datetime2(7)),
                 SYSUTCDATETIME(), N'done', 1, N'activated';
         END;
@@ -473,9 +459,7 @@ BEGIN
             END CONVERSATION @conversation;
         END;
         -- end
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
         COMMIT TRANSACTION;
     END;
 END;
@@ -496,12 +480,8 @@ DROP QUEUE [{schema}].[{queue}_initiator];
 DROP QUEUE [{schema}].[{queue}];
 DROP CONTRACT [{schema}.{queue}_contract];
 DROP MESSAGE TYPE [{schema}.{queue}_message_type];
--- when activation=on
-DROP PROCEDURE [{schema}].[{queue}_activated];
--- end
--- when conversation=kept
-DROP TABLE [{schema}].[{queue}_conversation];
--- end
+DROP PROCEDURE [{schema}].[{queue}_activated]; -- when activation=on
+DROP TABLE [{schema}].[{queue}_conversation]; -- when conversation=kept
 
 -- name: estimate
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
@@ -566,25 +546,15 @@ SELECT
     -- when installed=yes
     CAST(CAST(CAST(SUBSTRING(m.message_body, 1, 16) AS binary(16)) AS uniqueidentifier) AS nvarchar(450)) AS id,
     -- end
-    -- when installed=no
-    CAST(NULL AS nvarchar(450)) AS id,
-    -- end
+    CAST(NULL AS nvarchar(450)) AS id, -- when installed=no
     N'ready' AS state,
     -- when role pushed_at
-    -- when installed=yes
-    TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)) AS pushed_at,
-    -- end
-    -- when installed=no
-    CAST(NULL AS datetime2(7)) AS pushed_at,
-    -- end
+    TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)) AS pushed_at, -- when installed=yes
+    CAST(NULL AS datetime2(7)) AS pushed_at, -- when installed=no
     -- end
     -- when installed=yes
-    -- when payload=text|json
-    CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
-    -- end
-    -- when payload=bytes
-    SUBSTRING(m.message_body, 26, 2147483647) AS payload
-    -- end
+    CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload -- when payload=text|json
+    SUBSTRING(m.message_body, 26, 2147483647) AS payload -- when payload=bytes
 FROM [{schema}].[{table}] AS m WITH (NOLOCK)
 WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
     -- end
@@ -740,9 +710,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name, message_body
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;
@@ -751,12 +719,8 @@ SET @taken_out = (SELECT COUNT_BIG(*) FROM @received);
 INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, state, attempts, reason, action_id)
 SELECT
     CAST(CAST(SUBSTRING(r.message_body, 1, 16) AS binary(16)) AS uniqueidentifier),
-    -- when payload=text|json
-    CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)),
-    -- end
-    -- when payload=bytes
-    SUBSTRING(r.message_body, 26, 2147483647),
-    -- end
+    CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+    SUBSTRING(r.message_body, 26, 2147483647), -- when payload=bytes
     CAST(CAST(SUBSTRING(r.message_body, 17, 9) AS binary(9)) AS datetime2(7)),
     @state,
     0,
@@ -780,9 +744,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;

@@ -15,23 +15,15 @@ m.[{claimed_at}] IS NULL
 -- define: is_claimed
 -- By done_at, which is set with errors: it is what the indexes are filtered by.
 m.[{claimed_at}] IS NOT NULL
--- when installed=yes
-AND m.[{done_at}] IS NULL
--- end
+AND m.[{done_at}] IS NULL -- when installed=yes
 -- when installed=no
--- when role error
-AND m.[{error}] IS NULL
--- end
+AND m.[{error}] IS NULL -- when role error
 -- end
 
 -- define: is_error
--- when installed=yes
-m.[{done_at}] IS NOT NULL
--- end
+m.[{done_at}] IS NOT NULL -- when installed=yes
 -- when installed=no
--- when role error
-m.[{error}] IS NOT NULL
--- end
+m.[{error}] IS NOT NULL -- when role error
 -- end
 
 -- define: is_finished
@@ -39,9 +31,7 @@ m.[{error}] IS NOT NULL
 
 -- define: state
 CASE
-    -- when defined is_error
-    WHEN {is_error} THEN N'error'
-    -- end
+    WHEN {is_error} THEN N'error' -- when defined is_error
     WHEN {is_ready} THEN N'ready'
     ELSE N'claimed'
 END
@@ -50,14 +40,10 @@ END
 {state_in_hand}
 
 -- define: oldest_first
--- when role pushed_at
-m.[{pushed_at}]
--- end
+m.[{pushed_at}] -- when role pushed_at
 
 -- define: ready_index
--- when installed=yes
-N'{queue}_ready'
--- end
+N'{queue}_ready' -- when installed=yes
 
 -- define: push_order
 m.[{pushed_at}], m.[{id}]
@@ -87,9 +73,7 @@ DECLARE @ids nvarchar(max) = :ids;
 SUM(o.leaf_update_count)
 
 -- define: contradicts
--- when scan=error
-CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END
--- end
+CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END -- when scan=error
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
@@ -106,9 +90,7 @@ CREATE TABLE [{schema}].[{queue}] (
     attempts int NOT NULL DEFAULT 0,
     claimed_by nvarchar(256) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -265,9 +247,7 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;

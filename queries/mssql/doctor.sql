@@ -197,9 +197,7 @@ FROM (
         n.id,
         n.pushed_at,
         n.done_at,
-        -- when role due_at
-        n.due_at,
-        -- end
+        n.due_at, -- when role due_at
         n.reason
     FROM [{schema}].[{queue}_archive] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ORDER BY n.archive_id DESC
@@ -222,18 +220,12 @@ DECLARE @errors TABLE (id nvarchar(450) COLLATE DATABASE_DEFAULT NULL, error nva
 INSERT INTO @errors (id, error, seconds)
 SELECT TOP (10001)
     CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
-    -- when role error
-    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT,
-    -- end
-    -- when no role error
-    CAST(NULL AS nvarchar(200)),
-    -- end
+    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT, -- when role error
+    CAST(NULL AS nvarchar(200)), -- when no role error
     CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float)
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE m.[{done_at}] > @since
--- when defined is_error
-AND {is_error}
--- end
+AND {is_error} -- when defined is_error
 ORDER BY m.[{done_at}] DESC;
 SELECT
     @before = COUNT_BIG(*),
@@ -243,9 +235,7 @@ FROM (
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     WHERE m.[{done_at}] <= @since
     AND m.[{done_at}] > DATEADD(day, -1, SYSUTCDATETIME())
-    -- when defined is_error
-    AND {is_error}
-    -- end
+    AND {is_error} -- when defined is_error
     ORDER BY m.[{done_at}] DESC
 ) AS b;
 SELECT

@@ -22,9 +22,7 @@
 -- version that is still in use (a long snapshot, a readable secondary) keeps them, and pops get slower.
 
 -- define: oldest_first
--- when role pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when role pushed_at
 
 -- define: pop_order
 m.[{id}]
@@ -61,9 +59,7 @@ BEGIN
     SET XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
-    -- when order=lax
-    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
-    -- end
+    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when order=lax
     -- when order=strict
     DECLARE @lock int;
     BEGIN TRANSACTION;
@@ -125,17 +121,11 @@ BEGIN
         pushed_at datetime2(7) NOT NULL
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
-    -- when archive_at_pop=on
-    BEGIN TRANSACTION;
-    -- end
+    BEGIN TRANSACTION; -- when archive_at_pop=on
     WITH head AS (
         SELECT TOP (@n) m.id, m.payload, m.pushed_at
-        -- when order=lax
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        -- end
-        -- when order=strict
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-        -- end
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
         ORDER BY m.id
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at INTO @popped (id, payload, pushed_at);
@@ -153,19 +143,13 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.pushed_at
-        -- when order=lax
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        -- end
-        -- when order=strict
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-        -- end
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
         ORDER BY m.id
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts;

@@ -81,9 +81,7 @@ BEGIN
     BEGIN TRANSACTION;
     -- end
     DELETE TOP (@n) FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    -- when archive_at_pop=off
-    OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts;
-    -- end
+    OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts; -- when archive_at_pop=off
     -- when archive_at_pop=on
     OUTPUT deleted.id, deleted.payload, deleted.pushed_at INTO @popped (id, payload, pushed_at);
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -98,9 +96,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     DELETE TOP (1) FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -163,9 +159,7 @@ DELETE TOP (@n) m
 OUTPUT
     deleted.[{id}],
     deleted.[{payload}],
-    -- when role pushed_at
-    deleted.[{pushed_at}],
-    -- end
+    deleted.[{pushed_at}], -- when role pushed_at
     @state,
     0,
     @reason,
@@ -173,9 +167,7 @@ OUTPUT
 INTO [{schema}].[{queue}_archive] (
     id,
     payload,
-    -- when role pushed_at
-    pushed_at,
-    -- end
+    pushed_at, -- when role pushed_at
     state,
     attempts,
     reason,

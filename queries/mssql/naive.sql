@@ -8,9 +8,7 @@
 -- gathering them again and again costs scans and new plans; every statement here goes in the key's order.
 
 -- define: oldest_first
--- when role pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when role pushed_at
 
 -- define: pop_order
 m.[{id}]
@@ -98,9 +96,7 @@ BEGIN
     INSERT INTO @given (position, payload)
     SELECT
         CAST(p.[key] AS bigint),
-        -- when payload=text|json
-        p.[value]
-        -- end
+        p.[value] -- when payload=text|json
         -- when payload=bytes
         -- Hexadecimal digits; what is none becomes NULL, which is refused below.
         TRY_CONVERT(varbinary(max), p.[value], 2)

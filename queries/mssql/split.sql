@@ -18,26 +18,16 @@
 
 -- define: beside
 -- where the payloads lie
--- when installed=yes
-[{schema}].[{queue}_data]
--- end
+[{schema}].[{queue}_data] -- when installed=yes
 
 -- define: payload
 -- One look by the key for each row that is read.
--- when installed=yes
-(SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id)
--- end
--- when installed=no
-m.[{payload}]
--- end
+(SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id) -- when installed=yes
+m.[{payload}] -- when installed=no
 
 -- define: joined_payload
--- when installed=yes
-d.text_data
--- end
--- when installed=no
-m.[{payload}]
--- end
+d.text_data -- when installed=yes
+m.[{payload}] -- when installed=no
 
 -- define: half
 -- A payload that somebody holds is there: NOLOCK.
@@ -47,9 +37,7 @@ CAST(CASE
     ELSE 1
 END AS bit)
 -- end
--- when installed=no
-CAST(0 AS bit)
--- end
+CAST(0 AS bit) -- when installed=no
 
 -- define: locked
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
@@ -75,9 +63,7 @@ CREATE TABLE [{schema}].[{queue}_meta] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -253,9 +239,7 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;

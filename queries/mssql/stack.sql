@@ -5,9 +5,7 @@
 -- Rows that other transactions hold are skipped. For the hints, the locks, statistics and ghosts see monitor.sql.
 
 -- define: oldest_first
--- when role pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when role pushed_at
 
 -- define: pop_order
 m.[{id}] DESC
@@ -73,9 +71,7 @@ BEGIN
         pushed_at datetime2(7) NOT NULL
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
-    -- when archive_at_pop=on
-    BEGIN TRANSACTION;
-    -- end
+    BEGIN TRANSACTION; -- when archive_at_pop=on
     WITH head AS (
         SELECT TOP (@n) m.id, m.payload, m.pushed_at
         FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -96,9 +92,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     WITH head AS (

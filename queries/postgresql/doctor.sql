@@ -166,9 +166,7 @@ FROM (
         n.id,
         n.pushed_at,
         n.done_at,
-        -- when role due_at
-        n.due_at,
-        -- end
+        n.due_at, -- when role due_at
         n.reason
     FROM "{schema}"."{queue}_archive" AS n ORDER BY n.archive_id DESC LIMIT 10000
 ) AS a
@@ -185,19 +183,13 @@ ORDER BY a.archive_id
 WITH lately AS (
     SELECT
         CAST(m."{id}" AS text) AS id,
-        -- when role error
-        left(m."{error}", 200) AS error,
-        -- end
-        -- when no role error
-        CAST(NULL AS text) AS error,
-        -- end
+        left(m."{error}", 200) AS error, -- when role error
+        CAST(NULL AS text) AS error, -- when no role error
         CAST(EXTRACT(EPOCH FROM statement_timestamp() - m."{done_at}") AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
     WHERE
         m."{done_at}" > statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))
-        -- when defined is_error
-        AND {is_error}
-        -- end
+        AND {is_error} -- when defined is_error
     ORDER BY m."{done_at}" DESC LIMIT 10001
 )
 
@@ -218,9 +210,7 @@ FROM (
         WHERE
             m."{done_at}" <= statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))
             AND m."{done_at}" > statement_timestamp() - interval '1 day'
-            -- when defined is_error
-            AND {is_error}
-            -- end
+            AND {is_error} -- when defined is_error
         ORDER BY m."{done_at}" DESC LIMIT 10001
     ) AS b
 ) AS before
