@@ -170,8 +170,7 @@ END;
 
 -- name: tables
 -- script: the message type, the contract, the queues and services of both sides
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE MESSAGE TYPE [{schema}.{queue}_message_type] VALIDATION = NONE;
 CREATE CONTRACT [{schema}.{queue}_contract] ([{schema}.{queue}_message_type] SENT BY INITIATOR);
@@ -195,8 +194,7 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 -- EXECUTE AS 'dbq_owner': services and contracts belong to no schema, so rights on them do not come with the
 -- right to execute, as they do on tables. They belong to that user, who may RECEIVE from both queues besides:
 -- what BEGIN DIALOG and SEND want (Microsoft's manual, "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 -- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
 -- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
 -- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
@@ -222,8 +220,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_send]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @dialog uniqueidentifier;
     DECLARE @body varbinary(max) = CAST(@id AS binary(16)) + CAST(SYSUTCDATETIME() AS binary(9))
         + CAST(@payload AS varbinary(max));
@@ -284,8 +281,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id uniqueidentifier = NEWID();
@@ -300,8 +296,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0
@@ -334,8 +329,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @received TABLE (
         conversation_handle uniqueidentifier NOT NULL,
@@ -410,8 +404,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @wait_ms = @wait_ms;
 END;
 -- when activation=on
@@ -423,8 +416,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_activated]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @conversation uniqueidentifier, @type nvarchar(256), @body varbinary(max);
     WHILE 1 = 1
     BEGIN

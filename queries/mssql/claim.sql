@@ -109,8 +109,7 @@ WHERE done_at IS NOT NULL WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE =
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -118,8 +117,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @created_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     IF @id IS NULL
@@ -140,8 +138,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @created_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0 OR ISJSON(@ids) = 0
@@ -170,8 +167,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @started_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.created_at, m.processing_started_at, m.claimed_by, m.attempts
@@ -194,8 +190,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @started_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @claimed TABLE (
         created_at datetime2(7) NOT NULL,
@@ -227,8 +222,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DELETE FROM [{schema}].[{queue}] WITH (ROWLOCK)
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
@@ -242,8 +236,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()

@@ -32,8 +32,7 @@ CAST(NULL AS datetime2(7))
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
@@ -48,15 +47,13 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 -- script: the procedures push, push_many, pop, pop_many
 -- SET ROWCOUNT 0: under a caller's own, push_many would write fewer messages than it was given (Microsoft's manual,
 -- "SET ROWCOUNT": it ends INSERT too).
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when order=lax
@@ -80,8 +77,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -112,8 +108,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
@@ -141,8 +136,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}

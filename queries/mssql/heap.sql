@@ -20,8 +20,7 @@ N''
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
@@ -32,15 +31,13 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
@@ -50,8 +47,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -68,8 +64,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
     -- when archive_at_pop=on
@@ -94,8 +89,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}

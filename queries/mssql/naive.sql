@@ -31,8 +31,7 @@ IF EXISTS (
 
 -- name: tables
 -- script: the queue's table and its sequence
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE SEQUENCE [{schema}].[{queue}_seq] AS bigint START WITH 1 INCREMENT BY 1;
 
@@ -47,15 +46,13 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     DECLARE @id bigint;
     {read_committed_only}
@@ -82,8 +79,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     DECLARE @wanted bigint, @range sql_variant, @first bigint;
     DECLARE @given TABLE (
@@ -138,8 +134,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
         payload {payload_type} NOT NULL,
@@ -186,8 +181,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1;
 END;
 

@@ -91,8 +91,7 @@ IF @due_time IS NULL AND @seconds IS NOT NULL SET @due_time = DATEADD(
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     due_time datetime2(7) NOT NULL,
@@ -106,16 +105,14 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
     @due_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (due_time, payload)
@@ -127,8 +124,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @due_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -145,8 +141,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @now datetime2(7) = SYSUTCDATETIME();
     DECLARE @popped TABLE (
@@ -180,8 +175,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}

@@ -814,8 +814,7 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_oper
 
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 -- when content=slot
 -- A row that is updated in a clustered index stays on its page as long as it fits there, and is never
@@ -1080,8 +1079,7 @@ UPDATE [{schema}].[{queue}_config] SET subscribers = {subscriber_number} WHERE s
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 -- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
 -- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
 -- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
@@ -1104,8 +1102,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @id bigint, @try int = 0, @look int;
@@ -1223,8 +1220,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
@@ -1405,8 +1401,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     -- One path for claims: what is in hand and ready again goes before the ring.
     EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given}, @consumer = @consumer, @bound = @bound;
@@ -1418,8 +1413,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
@@ -1589,8 +1583,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
@@ -2062,8 +2055,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -2089,8 +2081,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -2119,8 +2110,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_sweep]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_pop bigint, @first bigint, @last bigint, @swept bigint, @from bigint, @to bigint, @parked bigint;
@@ -2206,8 +2196,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_relay]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @old_size bigint, @size bigint, @base bigint, @next_push bigint, @next_pop bigint;

@@ -91,8 +91,7 @@ ALTER TABLE [{schema}].[{queue}_data] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -100,8 +99,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id bigint;
@@ -120,8 +118,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -147,8 +144,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,
@@ -209,8 +205,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -219,8 +214,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -234,8 +228,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()

@@ -133,8 +133,7 @@ INCLUDE (status) WHERE status = 4 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NOREC
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -142,8 +141,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (queue_date_time, title, text_data)
@@ -156,8 +154,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -177,8 +174,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @batch TABLE (id bigint NOT NULL PRIMARY KEY);
     DECLARE @claimed TABLE (
@@ -223,8 +219,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -233,8 +228,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -248,8 +242,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
