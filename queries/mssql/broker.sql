@@ -164,9 +164,7 @@ IF EXISTS (
     WHERE r.message_type_name <> N'{schema}.{queue}_message_type'
     OR NOT EXISTS (SELECT 1 FROM @chosen AS c WHERE c.place = r.queuing_order)
 )
-BEGIN
     THROW 51003, N'A consumer took from the same conversation meanwhile.||Nothing was changed. Try again.', 1;
-END;
 
 -- name: tables
 -- script: the message type, the contract, the queues and services of both sides
@@ -195,15 +193,7 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 -- right to execute, as they do on tables. They belong to that user, who may RECEIVE from both queues besides:
 -- what BEGIN DIALOG and SEND want (Microsoft's manual, "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
--- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
--- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
--- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
-IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
-BEGIN
-    CREATE USER dbq_owner WITHOUT LOGIN;
-    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
-        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
-END;
+{owner_there}
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
 IF EXISTS (SELECT 1 FROM sys.service_contracts AS x WHERE x.name = N'{schema}.{queue}_contract' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
@@ -300,9 +290,7 @@ BEGIN
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0
-    BEGIN
         THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,
         id uniqueidentifier NOT NULL DEFAULT NEWID(),

@@ -142,9 +142,7 @@ BEGIN
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0 OR ISJSON(@ids) = 0
-    BEGIN
         THROW 51002, N'The payloads or their ids are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
     DECLARE @now datetime2(7) = SYSUTCDATETIME();
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,

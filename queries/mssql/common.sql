@@ -14,41 +14,48 @@ IF EXISTS (
     SELECT 1 FROM sys.dm_exec_sessions AS s
     WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
 )
-BEGIN
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
+
+-- define: sees_server_state
+COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
+    OR (
+        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
+        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+    )
+
+-- define: owner_there
+-- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
+-- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
+-- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
+IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
+BEGIN
+    CREATE USER dbq_owner WITHOUT LOGIN;
+    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
+        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 END;
 
 -- define: payload_in_bounds
 -- refuses a @payload that is NULL, too long or no JSON
 IF @payload IS NULL
-BEGIN
     THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-END;
 -- when limited=yes
 -- In bytes as they are stored: two for each UTF-16 unit of a text.
 IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-BEGIN
     THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-END;
 -- end
 -- when payload=json
 -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
 IF ISJSON(N'[' + @payload + N']') = 0
-BEGIN
     THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-END;
 IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-BEGIN
     THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-END;
 -- end
 
 -- define: payloads_as_rows
 -- @payloads, a JSON array, becomes the table @rows
 IF ISJSON(@payloads) = 0
-BEGIN
     THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-END;
 DECLARE @rows TABLE (
     position int NOT NULL PRIMARY KEY,
     payload {payload_type} NULL
@@ -63,29 +70,21 @@ SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j; -- when payl
 SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
 -- end
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-BEGIN
     -- when payload=text|json
     THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
     -- end
     -- when payload=bytes
     THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
     -- end
-END;
 -- when limited=yes
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-BEGIN
     THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-END;
 -- end
 -- when payload=json
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-BEGIN
     THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-END;
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-BEGIN
     THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-END;
 -- end
 
 -- define: know_the_claimant
@@ -98,9 +97,7 @@ SELECT
     ) AS datetime2(3)), 126), N'Z')
 FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
 IF @isolation IN (4, 5)
-BEGIN
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-END;
 SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
 
 -- define: locked

@@ -56,93 +56,67 @@ SELECT
     CAST(t.[key] AS nvarchar(450)) AS [key],
     t.found AS found
 FROM (
-    -- when defined key_text
     SELECT
-        N'{table}' AS table_name,
-        k.[key],
-        k.found
+        r.table_name,
+        r.[key],
+        COUNT_BIG(*) AS found,
+        ROW_NUMBER() OVER (PARTITION BY r.table_name ORDER BY r.[key]) AS place
     FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        -- when defined key_text
+        SELECT
+            N'{table}' AS table_name,
+            k.[key]
         FROM (
             SELECT TOP (1000000) {key_text} AS [key]
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{table}' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when defined beside
-    UNION ALL
-    SELECT
-        N'{queue}_data',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- when not defined key_text
+        SELECT
+            N'' AS table_name,
+            N'' AS [key]
+        WHERE 1 = 0
+        -- end
+        -- when defined beside
+        UNION ALL
+        SELECT
+            N'{queue}_data',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(d.id AS nvarchar(450)) AS [key]
             FROM {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_data' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- each partition
-    UNION ALL
-    SELECT
-        N'{queue}_content_{partition}',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- each partition
+        UNION ALL
+        SELECT
+            N'{queue}_content_{partition}',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(c.content_id AS nvarchar(450)) AS [key]
             FROM [{schema}].[{queue}_content_{partition}] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_content_{partition}' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when in_hand=on
-    UNION ALL
-    SELECT
-        N'{queue}_in_hand',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- when in_hand=on
+        UNION ALL
+        SELECT
+            N'{queue}_in_hand',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(h.id AS nvarchar(450)) AS [key]
             FROM [{schema}].[{queue}_in_hand] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_in_hand' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when not defined key_text
-    SELECT
-        N'' AS table_name,
-        N'' AS [key],
-        CAST(0 AS bigint) AS found
-    WHERE 1 = 0
-    -- end
+        ) AS k
+        -- end
+    ) AS r
+    GROUP BY r.table_name, r.[key]
+    HAVING COUNT_BIG(*) > 1
 ) AS t
+WHERE t.place <= 10
+ORDER BY t.table_name, t.[key]
 -- end
 ;
 

@@ -63,9 +63,7 @@ BEGIN
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
-    BEGIN
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
-    END;
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
     -- The row is in the index now and its own lock says so: the next push may draw.
     EXEC sys.sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
@@ -89,9 +87,7 @@ BEGIN
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
-    BEGIN
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
-    END;
     -- end
     -- Identity values are drawn in the order of the SELECT, so they sort as the payloads do.
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload)

@@ -94,6 +94,34 @@
 -- define: kept_in
 [{schema}].[{queue}_in_hand]
 
+-- define: emptied
+-- what a slot is set to
+message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(),
+message = NULL, -- when content=slot
+
+-- define: into_popped
+-- of pop_many: what it takes of the slot r
+-- when content=slot
+OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1 -- when subscribed=no
+OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1 -- when subscribed=yes
+INTO @popped (lane, number, id, payload, pushed_at, attempts)
+-- end
+-- when content=apart
+OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1 -- when subscribed=no
+OUTPUT 1, r.message_id, r.first_id, r.time, 1 -- when subscribed=yes
+INTO @popped (lane, number, id, pushed_at, attempts)
+-- end
+
+-- define: many
+-- numbers from 1 to 100,000,000, as many as are taken
+ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+)
+
 -- define: push_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
@@ -132,9 +160,6 @@
 -- of a subscriber b. By name, so that no procedure is made anew when one comes or goes
 CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_pop_seq_', b.number)))
 
--- define: turn_sequence_of
-CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_turn_seq_', b.number)))
-
 -- define: subscriber_known
 -- sets @of, the number of @subscriber
 -- when subscribed=yes
@@ -167,12 +192,6 @@ END;
 
 -- define: p_of_subscriber
  AND p.subscriber = @of -- when subscribed=yes
-
--- define: v_of_subscriber
- AND v.subscriber = @of -- when subscribed=yes
-
--- define: h_of_subscriber
- AND h.subscriber = @of -- when subscribed=yes
 
 -- define: is_owed
 -- of a slot r: of some subscriber it is not seen that it has popped the message. A row that a pop has in its hands is
@@ -265,17 +284,21 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- end
 
+-- define: slot_seen
+-- of a slot k, whose message is popped up to o.popped: what nobody owes any more is free
+k.slot,
+CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
+CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
+CASE WHEN k.message_id > o.popped THEN k.message END AS message, -- when content=slot
+CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
+CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+
 -- define: slots_seen
--- as the subscriber has them, or as all have: what nobody owes any more is free. A row that is locked is passed over.
+-- as the subscriber has them, or as all have. A row that is locked is passed over.
 -- when subscribed=yes
 (
     SELECT
-        k.slot,
-        CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
-        CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
-        CASE WHEN k.message_id > o.popped THEN k.message END AS message, -- when content=slot
-        CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
-        CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+        {slot_seen}
     FROM [{schema}].[{queue}] AS k WITH (READPAST, READCOMMITTEDLOCK)
     CROSS APPLY (
         SELECT
@@ -294,20 +317,15 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- define: slots_seen_unlocked
--- the same to the doctor's looks
+-- the same to the doctor's looks, to which a row that is missing is owed
 -- when subscribed=yes
 (
     SELECT
-        k.slot,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message_id END AS message_id,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.first_id END AS first_id,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message END AS message, -- when content=slot
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+        {slot_seen}
     FROM [{schema}].[{queue}] AS k WITH (NOLOCK)
     CROSS APPLY (
         SELECT
-            MIN(d.message_id) AS popped,
+            COALESCE(MIN(d.message_id), -1) AS popped,
             MAX(d.time) AS popped_at
         -- when of=one
         FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
@@ -358,10 +376,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 {next_pop_of_all} -- when of=all
 
--- define: l_seen
--- when subscribed=yes
- AND l.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
--- end
+-- define: numbers_read
+-- after all else, and never "empty" where they are not seen
+SET @next_push = {push_number_due};
+SET @next_pop = {seen_next_pop};
+IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
 -- define: p_seen
 -- when subscribed=yes
@@ -693,10 +713,8 @@ WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 UPDATE m
--- when content=slot
-SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), message = NULL, reference_count = 0
--- end
-SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), reference_count = 0 -- when content=apart
+SET {emptied}
+    reference_count = 0
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
 WHERE m.reference_count > 0
@@ -942,13 +960,7 @@ INSERT INTO [{schema}].[{queue}_config] (only_row, size, base) VALUES (1, CAST(N
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, subscribers, base) VALUES (1, CAST(N'{size}' AS bigint), 0, 1);
 -- end
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-)
+WITH {many}
 
 INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count) -- when content=slot
 INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count) -- when content=apart
@@ -1080,15 +1092,7 @@ UPDATE [{schema}].[{queue}_config] SET subscribers = {subscriber_number} WHERE s
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
--- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
--- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
--- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
-IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
-BEGIN
-    CREATE USER dbq_owner WITHOUT LOGIN;
-    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
-        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
-END;
+{owner_there}
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner; -- when subscribed=no
 -- each subscriber
@@ -1097,8 +1101,7 @@ GRANT UPDATE ON OBJECT::[{schema}].[{queue}_turn_seq_{subscriber_number}] TO dbq
 -- end
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    @payload nvarchar(max) -- when payload=text|json
-    @payload varbinary(max) -- when payload=bytes
+    @payload {payload_type}
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
@@ -1114,19 +1117,7 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
-    IF @payload IS NULL
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    -- when payload=json
-    IF ISJSON(N'[' + @payload + N']') = 0
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    -- end
-    -- when limited=yes
-    -- Bytes of UTF-16: two a character, four where it lies beyond the basic plane.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS int)
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
+    {payload_in_bounds}
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -1225,8 +1216,6 @@ BEGIN
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
     DECLARE @wanted bigint, @room bigint = 0, @written bigint, @look int = 0, @from bigint, @to bigint;
-    DECLARE @given TABLE (position bigint NOT NULL PRIMARY KEY, payload nvarchar(max) NULL); -- when payload=text|json
-    DECLARE @given TABLE (position bigint NOT NULL PRIMARY KEY, payload varbinary(max) NULL); -- when payload=bytes
     DECLARE @free TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @filled TABLE (position bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
     DECLARE @unused TABLE (number bigint NOT NULL PRIMARY KEY);
@@ -1238,34 +1227,9 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
-    IF ISJSON(@payloads) = 0
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-
-    INSERT INTO @given (position, payload)
-    SELECT
-        CAST(p.[key] AS bigint),
-        p.[value] -- when payload=text|json
-        TRY_CONVERT(varbinary(max), p.[value], 2) -- when payload=bytes
-    FROM OPENJSON(@payloads) AS p;
-    SET @wanted = @@ROWCOUNT;
-
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE g.payload IS NULL)
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE ISJSON(N'[' + g.payload + N']') = 0)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    -- end
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS int))
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
+    {payloads_as_rows}
+    {rows_in_bounds}
+    SET @wanted = (SELECT COUNT_BIG(*) FROM @rows);
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -1335,7 +1299,7 @@ BEGIN
             reference_count = 1 -- when subscribed=yes
         {into_reused}
         FROM @filled AS f
-        INNER JOIN @given AS g ON f.position = g.position -- when content=slot
+        INNER JOIN @rows AS g ON f.position = g.position -- when content=slot
         INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = f.number % @size
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @written = @@ROWCOUNT;
@@ -1350,7 +1314,7 @@ BEGIN
             f.number,
             g.payload
         FROM @filled AS f
-        INNER JOIN @given AS g ON f.position = g.position
+        INNER JOIN @rows AS g ON f.position = g.position
         WHERE f.number % CAST(N'{partitions}' AS bigint) = {partition};
 
         -- end
@@ -1358,7 +1322,7 @@ BEGIN
         BEGIN
             INSERT INTO @unused (number)
             SELECT @first + g.position
-            FROM @given AS g
+            FROM @rows AS g
             WHERE g.position < @room AND NOT EXISTS (SELECT 1 FROM @filled AS f WHERE f.number = @first + g.position);
 
             {numbers_voided} -- when subscribed=yes
@@ -1388,7 +1352,7 @@ BEGIN
     COMMIT TRANSACTION;
 
     SELECT f.number AS id
-    FROM @given AS g
+    FROM @rows AS g
     LEFT JOIN @filled AS f ON g.position = f.position
     ORDER BY g.position;
 END;
@@ -1493,10 +1457,7 @@ BEGIN
                 SET @id = first_id,
                     @payload = message, -- when content=slot
                     @pushed_at = time,
-                    message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
-                    message = NULL, -- when content=slot
+                    {emptied}
                     reference_count = reference_count - 1
                 -- when content=slot
                 -- when archive_at_pop=on
@@ -1646,7 +1607,8 @@ BEGIN
             h.claimed_by
         FROM [{schema}].[{queue}_in_hand] AS h
             WITH (INDEX ([{queue}_in_hand_ready]), ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NULL AND h.done_at IS NULL{h_of_subscriber}
+        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+        AND h.subscriber = @of -- when subscribed=yes
         ORDER BY h.id
     )
 
@@ -1674,7 +1636,7 @@ BEGIN
             SET @turn = NEXT VALUE FOR [{schema}].[{queue}_turn_seq]; -- when subscribed=no
             -- when subscribed=yes
             -- Its own: of turns that are shared one subscriber might get none but the even ones.
-            SELECT @turn_sequence = {turn_sequence_of}
+            SELECT @turn_sequence = CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_turn_seq_', b.number)))
             FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
             WHERE b.subscriber = @subscriber;
             EXEC sys.sp_sequence_get_range
@@ -1731,14 +1693,7 @@ BEGIN
             UPDATE d
             SET message_id = h.number,
                 time = SYSUTCDATETIME()
-            -- when content=slot
-            OUTPUT 1, h.number, r.first_id, r.message, r.time, 1
-            INTO @popped (lane, number, id, payload, pushed_at, attempts)
-            -- end
-            -- when content=apart
-            OUTPUT 1, h.number, r.first_id, r.time, 1
-            INTO @popped (lane, number, id, pushed_at, attempts)
-            -- end
+            {into_popped}
             FROM @held AS h
             INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON d.subscriber = @of AND d.slot = h.number % @size AND d.message_id < h.number
@@ -1748,19 +1703,9 @@ BEGIN
             -- end
             -- when subscribed=no
             UPDATE r
-            SET message_id = NULL,
-                first_id = NULL,
-                time = SYSUTCDATETIME(),
-                message = NULL, -- when content=slot
+            SET {emptied}
                 reference_count = r.reference_count - 1
-            -- when content=slot
-            OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
-            INTO @popped (lane, number, id, payload, pushed_at, attempts)
-            -- end
-            -- when content=apart
-            OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
-            INTO @popped (lane, number, id, pushed_at, attempts)
-            -- end
+            {into_popped}
             FROM @held AS h
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = h.number % @size AND r.message_id = h.number
@@ -1792,7 +1737,8 @@ BEGIN
             SELECT p.number
             FROM @parked AS w
             INNER JOIN [{schema}].[{queue}_parked] AS v WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON v.void = 1 AND v.number = w.number{v_of_subscriber}
+                ON v.void = 1 AND v.number = w.number
+                AND v.subscriber = @of -- when subscribed=yes
             INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON p.void = 0 AND p.number = v.number{p_of_subscriber}
             OPTION (LOOP JOIN, FORCE ORDER);
@@ -1875,14 +1821,7 @@ BEGIN
                 UPDATE d
                 SET message_id = r.message_id,
                     time = SYSUTCDATETIME()
-                -- when content=slot
-                OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1
-                INTO @popped (lane, number, id, payload, pushed_at, attempts)
-                -- end
-                -- when content=apart
-                OUTPUT 1, r.message_id, r.first_id, r.time, 1
-                INTO @popped (lane, number, id, pushed_at, attempts)
-                -- end
+                {into_popped}
                 FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
                 WHERE d.subscriber = @of AND d.slot BETWEEN @low AND @high AND d.message_id < r.message_id
@@ -1891,29 +1830,14 @@ BEGIN
                 OPTION (LOOP JOIN, FORCE ORDER);
                 -- end
                 -- when subscribed=no
-                -- when content=slot
-                UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                SET message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
-                    message = NULL,
-                    reference_count = reference_count - 1
-                OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
-                INTO @popped (lane, number, id, payload, pushed_at, attempts)
-                WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1;
-                -- end
-                -- when content=apart
                 UPDATE r
-                SET message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
+                SET {emptied}
                     reference_count = r.reference_count - 1
-                OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
-                INTO @popped (lane, number, id, pushed_at, attempts)
+                {into_popped}
                 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE r.slot BETWEEN @low AND @high AND r.message_id BETWEEN @first AND @first + @room - 1
-                AND {slot_has_content};
-                -- end
+                WHERE r.slot BETWEEN @low AND @high
+                AND {slot_has_content} -- when content=apart
+                AND r.message_id BETWEEN @first AND @first + @room - 1;
                 -- end
 
                 SET @found += @@ROWCOUNT;
@@ -2155,10 +2079,7 @@ BEGIN
         WHILE @from <= @to
         BEGIN
             UPDATE r
-            SET message_id = NULL,
-                first_id = NULL,
-                time = SYSUTCDATETIME(),
-                message = NULL, -- when content=slot
+            SET {emptied}
                 reference_count = 0
             {into_reused}
             FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -2240,13 +2161,7 @@ BEGIN
 
     IF @size > @old_size
     BEGIN
-        WITH ten AS (
-            SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-        ), many AS (
-            SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-            FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-            CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-        )
+        WITH {many}
 
         INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count) -- when content=slot
         INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count) -- when content=apart
@@ -2550,10 +2465,7 @@ SELECT
 FROM (
     SELECT
         -- when installed=yes
-        (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
-        ) AS next_push,
+        {push_number_due} AS next_push,
         {seen_next_pop} AS next_pop,
         c.size AS size,
         c.base AS base
@@ -2597,7 +2509,10 @@ CROSS APPLY (
         FROM [{schema}].[{queue}_parked] AS l WITH (READPAST, READCOMMITTEDLOCK)
         LEFT JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
             ON m.[{slot}] = l.number % n.size AND m.[{id}] = l.number AND m.[{reference_count}] > 0
-        WHERE l.void = 0 AND l.number < n.next_pop{l_seen}
+        WHERE l.void = 0 AND l.number < n.next_pop
+        -- when subscribed=yes
+        AND l.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
+        -- end
     ) AS w
     -- end
     -- when installed=no
@@ -2666,10 +2581,7 @@ FROM (
     SELECT
         b.subscriber AS subscriber,
         b.number AS number,
-        (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-        ) AS next_push,
+        {push_number_due} AS next_push,
         (
             SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
             WHERE s.object_id = OBJECT_ID({pop_sequence_of})
@@ -2888,8 +2800,7 @@ IF @parked < @next_pop
     SET @next_pop = @parked;
 SELECT @swept = w.number FROM [{schema}].[{queue}_swept] AS w WITH (NOLOCK);
 SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 IF @swept < @next_push - @size
     SET @swept = @next_push - @size;
 SELECT CASE WHEN @swept < @next_pop THEN @next_pop - @swept ELSE 0 END AS numbers;
@@ -2945,10 +2856,7 @@ FROM (
     FROM (
         SELECT
             c.size,
-            (
-                SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-                WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-            ) AS next_push,
+            {push_number_due} AS next_push,
             {seen_next_pop} AS next_pop
         FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
     ) AS r
@@ -3034,10 +2942,7 @@ SELECT
     (
         SELECT COUNT_BIG(*) FROM {seen_ring_m} WHERE m.reference_count > 0
     ) AS live,
-    (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-    ) AS next_push,
+    {push_number_due} AS next_push,
     {seen_next_pop} AS next_pop,
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_seen}
@@ -3051,12 +2956,7 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 -- the transactions that a relay would have to wait for, oldest first; one row of nulls where this login may not see them
 -- Every lock in a table comes with one on the table itself, so those tell. A reader under NOLOCK (Sch-S)
 -- is in nobody's way. A prepared (distributed) transaction without a session is number -2.
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    OR (
-        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    )
+IF {sees_server_state}
     SELECT
         b.pid AS pid,
         s.login_name AS user_name,
@@ -3217,8 +3117,7 @@ AND h.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when scan=in_hand
 -- name: next_numbers
 -- one row: the two next numbers; an error, and never "empty", where this login does not see the sequences
 DECLARE @next_push bigint, @next_pop bigint;
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
@@ -3282,11 +3181,7 @@ FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
 WHERE p.void = 0{p_seen}
 GROUP BY p.number;
 
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 SET @first_pop = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
 SET @first_push = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
@@ -3487,11 +3382,7 @@ WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 ;
 
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 SELECT
     @next_push AS next_push,
@@ -3599,12 +3490,7 @@ ORDER BY s.name;
 -- and its start alone tells nothing. Rollbacks and lost sessions are counted nowhere. Without the right to
 -- see the server's state its start is that of tempdb; in Azure SQL Database that is not shown either.
 DECLARE @started datetime;
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    OR (
-        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    )
+IF {sees_server_state}
     SELECT @started = i.sqlserver_start_time FROM sys.dm_os_sys_info AS i;
 ELSE
     SELECT @started = d.create_date FROM sys.databases AS d WHERE d.name = N'tempdb';
@@ -3747,13 +3633,7 @@ IF @next_pop IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), drawn AS (
+WITH {many}, drawn AS (
     SELECT TOP (CASE WHEN @drawn_push > @first THEN @drawn_push - @first ELSE 0 END)
         @first + many.n - 1 AS number
     FROM many
@@ -3786,19 +3666,12 @@ DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
 SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @there (number)
 SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 IF @next_push IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), drawn AS (
+WITH {many}, drawn AS (
     SELECT TOP (CASE WHEN @drawn_pop > @first THEN @drawn_pop - @first ELSE 0 END)
         @first + many.n - 1 AS number
     FROM many
@@ -3960,13 +3833,7 @@ FROM @bare AS b;
 
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), wanted AS (
+WITH {many}, wanted AS (
     SELECT TOP (SELECT c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK))
         many.n - 1 AS slot
     FROM many
@@ -4044,13 +3911,7 @@ SET NOCOUNT ON;
 DECLARE @since bigint = :since;
 DECLARE @next_push bigint = {push_number_due};
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-)
+WITH {many}
 
 INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
 SELECT
@@ -4202,8 +4063,7 @@ EXEC (@alter);
 -- What is drawn is not undone with the transaction: then the sequence is as before or higher.
 SET NOCOUNT ON;
 DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @alter nvarchar(max);
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 SET @next_pop = {highest_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
@@ -4329,11 +4189,7 @@ SELECT
     r.message_id,
     r.reference_count
 FROM {unlocked_ring_r};
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 WITH slots AS (
     SELECT

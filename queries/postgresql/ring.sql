@@ -302,9 +302,6 @@ BEGIN
 END
 $dbq$;
 
--- define: pop_sequence_of_mine
-to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || mine)))
-
 -- define: all_pop_sequences
 -- read from the table: the list may be older than a subscriber
 -- when subscribed=yes
@@ -351,6 +348,19 @@ END CASE;
 p.subscriber = mine AND NOT p.void -- when subscribed=yes
 NOT p.void -- when subscribed=no
 
+-- define: parked_by_turns
+-- the lowest, and those whose turn it is: see above
+on_page := CAST(current_setting('block_size') AS bigint) / 1024;
+stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
+WHILE all_turns < stretches LOOP
+    all_turns := all_turns * 2;
+END LOOP;
+stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
+parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+    WHERE {is_parked}
+    AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
+    AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
+
 -- define: is_void
 p.subscriber = mine AND p.void -- when subscribed=yes
 p.void -- when subscribed=no
@@ -363,17 +373,16 @@ p.void IN (false, true) -- when subscribed=no
 v.subscriber = mine AND v.void -- when subscribed=yes
 v.void -- when subscribed=no
 
+-- define: read_committed_only
+IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+        USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+        HINT = 'Call it outside that transaction, or begin it at READ COMMITTED.';
+END IF;
+
 -- define: parked_columns
 (subscriber, number, void, parked_at) -- when subscribed=yes
 (number, void, parked_at) -- when subscribed=no
-
--- define: drawn_as_parked
-mine, drawn, false, clock_timestamp() -- when subscribed=yes
-drawn, false, clock_timestamp() -- when subscribed=no
-
--- define: missing_as_parked
-mine, m.number, false, clock_timestamp() -- when subscribed=yes
-m.number, false, clock_timestamp() -- when subscribed=no
 
 -- define: slot_is_free
 -- of a slot r, to a push
@@ -986,11 +995,7 @@ DECLARE
     met smallint[]; -- when subscribed=yes
     reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     IF payload IS NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
@@ -1072,11 +1077,7 @@ DECLARE
     met bigint[]; -- when subscribed=no
     reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     IF array_position(payloads, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
@@ -1189,11 +1190,7 @@ DECLARE
     slots bigint[];
     reused tid[];
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Sweep outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     SELECT
         {drawn_by_all},
@@ -1265,11 +1262,7 @@ DECLARE
     voids integer := 0;
     {who_subscribes}
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     -- Mostly there is none. To learn that by the array below made the whole call 1.03 times as dear.
     PERFORM FROM "{schema}"."{queue}_parked" AS p WHERE {is_parked} LIMIT 1;
@@ -1277,17 +1270,7 @@ BEGIN
         parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
             WHERE {is_parked} ORDER BY p.number LIMIT 65);
         IF cardinality(parked) > 64 THEN
-            -- The lowest, and those whose turn it is: see above.
-            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
-            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
-            WHILE all_turns < stretches LOOP
-                all_turns := all_turns * 2;
-            END LOOP;
-            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
-            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE {is_parked}
-                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
+            {parked_by_turns}
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- Those that have their message now, looked up slot by slot (OFFSET 0: in no other way).
@@ -1365,7 +1348,9 @@ BEGIN
             EXIT WHEN voids >= 1000;
         ELSE
             INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-            VALUES ({drawn_as_parked}) ON CONFLICT DO NOTHING;
+            VALUES (mine, drawn, false, clock_timestamp()) -- when subscribed=yes
+            VALUES (drawn, false, clock_timestamp()) -- when subscribed=no
+            ON CONFLICT DO NOTHING;
             tries := tries + 1;
             EXIT WHEN tries >= 8;
         END IF;
@@ -1432,11 +1417,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
     -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
         WHERE {is_parked} ORDER BY p.number LIMIT 65);
@@ -1463,16 +1444,7 @@ BEGIN
 
     IF cardinality(parked) > 0 AND wanted > 0 THEN
         IF cardinality(parked) > 64 THEN
-            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
-            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
-            WHILE all_turns < stretches LOOP
-                all_turns := all_turns * 2;
-            END LOOP;
-            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
-            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE {is_parked}
-                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
+            {parked_by_turns}
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- All at once: one by one 64 of them cost 1.6 times as much, and behind pushes of batches up to
@@ -1568,7 +1540,8 @@ BEGIN
             WHERE p.number = ANY(missing) AND {is_void} FOR UPDATE SKIP LOCKED);
         DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(known) AND {is_void};
         INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-        SELECT {missing_as_parked}
+        SELECT mine, m.number, false, clock_timestamp() -- when subscribed=yes
+        SELECT m.number, false, clock_timestamp() -- when subscribed=no
         FROM (SELECT unnest(missing) EXCEPT SELECT unnest(known)) AS m (number)
         ORDER BY m.number ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS parked_now = ROW_COUNT;
@@ -1663,11 +1636,7 @@ DECLARE
     {who_subscribes}
 -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Complete outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     DELETE FROM "{schema}"."{queue}_in_hand" AS h
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
@@ -1693,11 +1662,7 @@ DECLARE
     {who_subscribes}
 -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Fail outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
@@ -1733,11 +1698,7 @@ DECLARE
     -- end
     reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Relay outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
     PERFORM set_config('lock_timeout', '10ms', true);
     -- Changes nothing but takes the sequence exclusively: a reader of last_value waits here instead
@@ -1863,7 +1824,8 @@ BEGIN
         SELECT mine, r.message_id, true, clock_timestamp()
         FROM "{schema}"."{queue}" AS r INNER JOIN "{schema}"."{queue}_popped" AS p ON p.slot = r.slot AND p.subscriber = mine
         WHERE r.message_id > first_owed AND r.message_id <= p.message_id;
-        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', {pop_sequence_of_mine}, first_owed);
+        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s',
+            to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || mine))), first_owed);
     END LOOP;
     -- end
     RETURN QUERY SELECT old_size, wanted, live_now, new_base, new_base + live_now;
