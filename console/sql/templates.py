@@ -7,8 +7,8 @@ states once under `-- define: is_ready`, for the design that the statement is re
 Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option
 (`-- when not option=a`: another; of an option with several values, "a|c", one that is named);
 `-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
-`-- when defined is_error` (or `-- when not defined is_error`) for a definition. Lines between
-`-- each partition` and `-- end` stand once for each partition of the queue, `{partition}` being its
+`-- when defined is_error` (or `-- when not defined is_error`) for a definition. A condition that
+ends a line is for that line. Lines between `-- each partition` and `-- end` stand once for each partition of the queue, `{partition}` being its
 number; with `-- each subscriber` once for each subscriber, `{subscriber}` being its name and
 `{subscriber_number}` its number.
 
@@ -30,10 +30,12 @@ SHARED = ("monitor", "actions", "doctor", "common")
 """The files of what designs share: a design's own statement or definition goes before theirs."""
 _HEAD = re.compile(r"^-- (?P<kind>name|define): (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
 _LIKE = re.compile(r"^-- like: (?P<design>[a-z][a-z0-9_-]*)$", re.MULTILINE)
-_WHEN = re.compile(
-    r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
+_CONDITION = (
+    r"-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
     r"|(?P<unless>not )?(?P<option>\w+)=(?P<values>[\w|]+))$"
 )
+_WHEN = re.compile(rf"^\s*{_CONDITION}")
+_LINE_WHEN = re.compile(rf"^(?P<line>.*\S) {_CONDITION}")
 _EACH = re.compile(r"^\s*-- each (?P<of>partition|subscriber)$")
 _END = re.compile(r"^\s*-- end$")
 _ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
@@ -243,7 +245,7 @@ def _made_of(found: Statement) -> frozenset[str]:
     depth, lines = 0, []
     for line in found.template.split("\n"):
         depth += bool(_WHEN.match(line) or _EACH.match(line)) - bool(_END.match(line))
-        if depth == 0:
+        if depth == 0 and not _LINE_WHEN.match(line):
             lines.append(line)
     return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
 
@@ -268,7 +270,7 @@ def _chosen(
     begun: list[tuple[Sequence[dict[str, str]], list[str]]] = []
     """Of each block that is open: what is put into its lines, once for each time that they stand
     there; and the lines before it."""
-    for line, when, each, end, alone in _lines(found.template):
+    for line, when, each, end, only, alone in _lines(found.template):
         if when:
             begun.append(([{}] if _holds(when, found, scope) else [], kept))
             kept = []
@@ -280,7 +282,7 @@ def _chosen(
                 raise ValueError(f"{found.label}: a '-- end' has no '-- when' that can be read")
             times, before = begun.pop()
             kept = before + [_put(line, put) for put in times for line in kept]
-        elif all(times for times, _ in begun) and not _is_nothing(alone, found, scope):
+        elif all(times for times, _ in begun) and not _is_left_out(only, alone, found, scope):
             kept.append(line)
     if begun:
         raise ValueError(f"{found.label}: a '-- when' has no '-- end'")
@@ -288,17 +290,23 @@ def _chosen(
 
 
 _Matched = re.Match[str] | None
-_Line = tuple[str, _Matched, _Matched, _Matched, _Matched]
+_Line = tuple[str, _Matched, _Matched, _Matched, _Matched, _Matched]
 
 
 @lru_cache(maxsize=MOST_CHOSEN)
 def _lines(template: str) -> Sequence[_Line]:
-    """Each line, and whether it opens a block (when, each), ends one, is a definition alone: read
-    once, whichever queue its lines are then chosen for."""
-    return tuple(
-        (line, _WHEN.match(line), _EACH.match(line), _END.match(line), _ALONE.match(line))
-        for line in template.split("\n")
-    )
+    """Each line, and whether it opens a block (when, each), ends one, had a condition at its end,
+    is a definition alone: read once, whichever queue its lines are then chosen for."""
+    return tuple(map(_read, template.split("\n")))
+
+
+def _read(line: str) -> _Line:
+    when, each, end, only = (of.match(line) for of in (_WHEN, _EACH, _END, _LINE_WHEN))
+    if only:
+        line = only["line"]
+    elif not when and " -- when " in line:
+        raise ValueError(f"a '-- when' that cannot be read: {line.strip()}")
+    return line, when, each, end, only, _ALONE.match(line)
 
 
 def _each(of: str, scope: Scope) -> list[dict[str, str]]:
@@ -315,8 +323,11 @@ def _put(line: str, values: Mapping[str, str]) -> str:
     return line
 
 
-def _is_nothing(alone: _Matched, found: Statement, scope: Scope) -> bool:
-    """Whether the line is a definition alone, of which nothing is left for this queue."""
+def _is_left_out(only: _Matched, alone: _Matched, found: Statement, scope: Scope) -> bool:
+    """Whether the line's own condition does not hold, or it is a definition alone, of which nothing
+    is left for this queue."""
+    if only and not _holds(only, found, scope):
+        return True
     return alone is not None and _definition(alone["name"], found, scope) == ""
 
 

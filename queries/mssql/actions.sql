@@ -21,9 +21,7 @@
 bigint
 
 -- define: place_type
--- when installed=yes
-{id_type}
--- end
+{id_type} -- when installed=yes
 -- when installed=no
 -- Of whatever type: the column's own decides how they are compared.
 nvarchar(450)
@@ -32,22 +30,14 @@ nvarchar(450)
 -- define: chosen_keys
 -- @chosen: what :keys, a JSON array, means (ids, a ring's numbers, the broker's order numbers)
 DECLARE @keys nvarchar(max) = :keys;
--- when installed=yes
-DECLARE @chosen TABLE (id {place_type} NOT NULL PRIMARY KEY);
--- end
--- when installed=no
-DECLARE @chosen TABLE (id {place_type} NOT NULL);
--- end
+DECLARE @chosen TABLE (id {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (id {place_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (id) SELECT CAST(k.[value] AS {place_type}) FROM OPENJSON(@keys) AS k;
 
 -- define: chosen_places
 -- @chosen: the places, as `hold` told them
--- when installed=yes
-DECLARE @chosen TABLE (place {place_type} NOT NULL PRIMARY KEY);
--- end
--- when installed=no
-DECLARE @chosen TABLE (place {place_type} NOT NULL);
--- end
+DECLARE @chosen TABLE (place {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (place {place_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {place_type}) FROM OPENJSON(@places) AS p;
 
 -- define: place
@@ -64,9 +54,7 @@ m.[{id}]
 
 -- define: sought
 -- From the chosen, each sought by its key; somebody else's table may have no index to seek in.
--- when installed=yes
-OPTION (LOOP JOIN, FORCE ORDER)
--- end
+OPTION (LOOP JOIN, FORCE ORDER) -- when installed=yes
 
 -- define: state_held
 -- null: a row that is there is as it was
@@ -75,12 +63,8 @@ CAST(NULL AS nvarchar(20))
 -- define: state_in_hand
 -- What has an end is not taken up again, whatever else it says.
 CASE
-    -- when role done_at
-    WHEN m.[{done_at}] IS NOT NULL THEN N'error'
-    -- end
-    -- when role error
-    WHEN m.[{error}] IS NOT NULL THEN N'error'
-    -- end
+    WHEN m.[{done_at}] IS NOT NULL THEN N'error' -- when role done_at
+    WHEN m.[{error}] IS NOT NULL THEN N'error' -- when role error
     WHEN m.[{claimed_at}] IS NULL THEN N'ready'
     ELSE N'claimed'
 END
@@ -91,12 +75,8 @@ END
 
 -- define: rows_by_key
 FROM @chosen AS c
--- when lock=yes
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
--- end
--- when lock=no
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
--- end
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) -- when lock=yes
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when lock=no
     ON {by_key}
 -- when defined beside
 -- when lock=yes
@@ -153,12 +133,8 @@ SELECT
     ) AS put_in;
 
 -- define: target_payload_type
--- when target_payload=text|json
-nvarchar(max)
--- end
--- when target_payload=bytes
-varbinary(max)
--- end
+nvarchar(max) -- when target_payload=text|json
+varbinary(max) -- when target_payload=bytes
 
 -- define: new_id
 -- for a message that comes back under another id; null: its table, or new_ids_spent, numbers it
@@ -179,23 +155,15 @@ SELECT
     {place} AS place,
     CAST({own_id} AS nvarchar(450)) AS id,
     {state_held} AS state,
-    -- when role attempts
-    CAST(m.[{attempts}] AS bigint) AS attempts,
-    -- end
-    -- when no role attempts
-    CAST(NULL AS bigint) AS attempts,
-    -- end
+    CAST(m.[{attempts}] AS bigint) AS attempts, -- when role attempts
+    CAST(NULL AS bigint) AS attempts, -- when no role attempts
     -- when hashed=yes
     -- when role error
     CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(CAST(m.[{error}] AS nvarchar(max)), N'')), 2) AS error_hash
     -- end
-    -- when no role error
-    CAST(NULL AS nvarchar(64)) AS error_hash
+    CAST(NULL AS nvarchar(64)) AS error_hash -- when no role error
     -- end
-    -- end
-    -- when hashed=no
-    CAST(NULL AS nvarchar(64)) AS error_hash
-    -- end
+    CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
 {chosen_rows};
 
 -- name: archive_end
@@ -223,27 +191,13 @@ ORDER BY a.archive_id;
 INSERT INTO [{schema}].[{queue}_archive] (
     id,
     payload,
-    -- when defined title
-    title,
-    -- end
-    -- when role pushed_at
-    pushed_at,
-    -- end
-    -- when role due_at
-    due_at,
-    -- end
-    -- when role claimed_at
-    claimed_at,
-    -- end
-    -- when role claimed_by
-    claimed_by,
-    -- end
-    -- when role done_at
-    done_at,
-    -- end
-    -- when role error
-    error,
-    -- end
+    title, -- when defined title
+    pushed_at, -- when role pushed_at
+    due_at, -- when role due_at
+    claimed_at, -- when role claimed_at
+    claimed_by, -- when role claimed_by
+    done_at, -- when role done_at
+    error, -- when role error
     state,
     attempts,
     reason,
@@ -252,41 +206,21 @@ INSERT INTO [{schema}].[{queue}_archive] (
 SELECT
     {own_id},
     {joined_payload},
-    -- when defined title
-    {title},
-    -- end
-    -- when role pushed_at
-    m.[{pushed_at}],
-    -- end
-    -- when role due_at
-    m.[{due_at}],
-    -- end
-    -- when role claimed_at
-    m.[{claimed_at}],
-    -- end
-    -- when role claimed_by
-    m.[{claimed_by}],
-    -- end
-    -- when role done_at
-    m.[{done_at}],
-    -- end
-    -- when role error
-    m.[{error}],
-    -- end
+    {title}, -- when defined title
+    m.[{pushed_at}], -- when role pushed_at
+    m.[{due_at}], -- when role due_at
+    m.[{claimed_at}], -- when role claimed_at
+    m.[{claimed_by}], -- when role claimed_by
+    m.[{done_at}], -- when role done_at
+    m.[{error}], -- when role error
     @state,
-    -- when role attempts
-    m.[{attempts}],
-    -- end
-    -- when no role attempts
-    0,
-    -- end
+    m.[{attempts}], -- when role attempts
+    0, -- when no role attempts
     @reason,
     @action_id
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
--- when defined beside
-INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id
--- end
+INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 ORDER BY {push_order}
 OPTION (LOOP JOIN, FORCE ORDER);
 {payloads_taken_out}
@@ -314,15 +248,9 @@ SELECT
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0;
--- when to_back=yes
-DECLARE @now datetime2(7) = SYSUTCDATETIME();
--- end
--- when installed=yes
-DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL PRIMARY KEY);
--- end
--- when installed=no
-DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL);
--- end
+DECLARE @now datetime2(7) = SYSUTCDATETIME(); -- when to_back=yes
+DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (position, place)
 SELECT
     CAST(p.[key] AS int),
@@ -358,28 +286,18 @@ SET
         FOR JSON PATH, INCLUDE_NULL_VALUES
     ) END,
     -- end
-    -- when role error
-    [{error}] = NULL,
-    -- end
-    -- when role done_at
-    [{done_at}] = NULL,
-    -- end
-    -- when role claimed_by
-    [{claimed_by}] = NULL,
-    -- end
+    [{error}] = NULL, -- when role error
+    [{done_at}] = NULL, -- when role done_at
+    [{claimed_by}] = NULL, -- when role claimed_by
     -- when to_back=yes
     -- A microsecond apart, in the order in which they were chosen.
     [{pushed_at}] = DATEADD(microsecond, c.position, @now),
     -- end
     -- when role status
-    -- when role claimed_at
-    [{claimed_at}] = NULL,
-    -- end
+    [{claimed_at}] = NULL, -- when role claimed_at
     [{status}] = 0
     -- end
-    -- when no role status
-    [{claimed_at}] = NULL
-    -- end
+    [{claimed_at}] = NULL -- when no role status
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.[{id}]
 {sought};
@@ -420,22 +338,14 @@ FROM (
         a.id,
         a.state,
         a.pushed_at,
-        -- when role due_at
-        a.due_at,
-        -- end
-        -- when no role due_at
-        CAST(NULL AS datetime2(7)) AS due_at,
-        -- end
+        a.due_at, -- when role due_at
+        CAST(NULL AS datetime2(7)) AS due_at, -- when no role due_at
         a.attempts,
         a.claimed_at,
         a.claimed_by,
         a.done_at,
-        -- when defined title
-        a.title,
-        -- end
-        -- when not defined title
-        CAST(NULL AS nvarchar(255)) AS title,
-        -- end
+        a.title, -- when defined title
+        CAST(NULL AS nvarchar(255)) AS title, -- when not defined title
         a.error,
         a.reason,
         a.action_id,
@@ -450,18 +360,10 @@ CROSS APPLY (
         CAST(CASE
             WHEN l.archived_at > @moment THEN 0
             -- A popped message was delivered: it is meant by its own word, and never by another.
-            -- when popped=yes
-            WHEN l.reason <> N'pop' THEN 0
-            -- end
-            -- when popped=no
-            WHEN l.reason = N'pop' THEN 0
-            -- end
-            -- when by_state=yes
-            WHEN l.state <> CAST(:state AS nvarchar(20)) THEN 0
-            -- end
-            -- when by_action=yes
-            WHEN l.action_id <> CAST(:action AS bigint) OR l.action_id IS NULL THEN 0
-            -- end
+            WHEN l.reason <> N'pop' THEN 0 -- when popped=yes
+            WHEN l.reason = N'pop' THEN 0 -- when popped=no
+            WHEN l.state <> CAST(:state AS nvarchar(20)) THEN 0 -- when by_state=yes
+            WHEN l.action_id <> CAST(:action AS bigint) OR l.action_id IS NULL THEN 0 -- when by_action=yes
             -- when by_reason=yes
             -- Nothing is found in nothing, as CHARINDEX sees it.
             WHEN DATALENGTH(CAST(:reason AS nvarchar(400))) > 0 AND CHARINDEX(
@@ -474,9 +376,7 @@ CROSS APPLY (
             -- when by_newer=yes
             WHEN l.archived_at < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), @moment)) THEN 0
             -- end
-            -- when by_id=yes
-            WHEN CAST(l.id AS nvarchar(450)) <> CAST(:id AS nvarchar(450)) THEN 0
-            -- end
+            WHEN CAST(l.id AS nvarchar(450)) <> CAST(:id AS nvarchar(450)) THEN 0 -- when by_id=yes
             {is_other}
             ELSE 1
         END AS bit) AS matches
@@ -511,21 +411,15 @@ SELECT
     -- when limited=yes
     CAST(CASE WHEN DATALENGTH(a.payload) > CAST(N'{max_bytes}' AS bigint) THEN 1 ELSE 0 END AS bit) AS too_long,
     -- end
-    -- when limited=no
-    CAST(0 AS bit) AS too_long,
-    -- end
+    CAST(0 AS bit) AS too_long, -- when limited=no
     -- when rows=kept
     CAST(CASE
         WHEN EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id) THEN 0
-        -- when defined may_number
-        WHEN COALESCE({may_number}, 0) = 0 THEN 0
-        -- end
+        WHEN COALESCE({may_number}, 0) = 0 THEN 0 -- when defined may_number
         ELSE 1
     END AS bit) AS id_is_free
     -- end
-    -- when rows=pushed
-    CAST(0 AS bit) AS id_is_free
-    -- end
+    CAST(0 AS bit) AS id_is_free -- when rows=pushed
 FROM @chosen AS c
 -- when lock=yes
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.archive_id = a.archive_id
@@ -557,9 +451,7 @@ WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED)
 -- Half a message of that id takes it too.
 AND NOT EXISTS (SELECT 1 FROM {beside} AS d WITH (READUNCOMMITTED) WHERE d.id = a.id)
 -- end
--- when defined may_number
-AND {may_number} = 1
--- end
+AND {may_number} = 1 -- when defined may_number
 GROUP BY a.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
@@ -588,12 +480,8 @@ BEGIN
             w.archive_id,
             w.id,
             a.payload,
-            -- when defined title
-            CAST(COALESCE(a.title, N'') AS nvarchar(255)) AS title,
-            -- end
-            -- when role status
-            CASE a.state WHEN N'ready' THEN 0 WHEN N'done' THEN 2 ELSE 4 END AS status,
-            -- end
+            CAST(COALESCE(a.title, N'') AS nvarchar(255)) AS title, -- when defined title
+            CASE a.state WHEN N'ready' THEN 0 WHEN N'done' THEN 2 ELSE 4 END AS status, -- when role status
             COALESCE(a.pushed_at, SYSUTCDATETIME()) AS pushed_at,
             a.attempts,
             -- A claim comes back as an error: whoever had it is told nothing, and nobody shall work on it unasked.
@@ -614,23 +502,13 @@ BEGIN
         INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON w.archive_id = a.archive_id
     ) AS s ON 1 = 0
     WHEN NOT MATCHED THEN INSERT (
-        -- when ids=kept
-        id,
-        -- end
+        id, -- when ids=kept
         -- when ids=new
-        -- when not defined may_number
-        id,
+        id, -- when not defined may_number
         -- end
-        -- end
-        -- when not defined beside
-        [{payload}],
-        -- end
-        -- when defined title
-        title,
-        -- end
-        -- when role status
-        [{status}],
-        -- end
+        [{payload}], -- when not defined beside
+        title, -- when defined title
+        [{status}], -- when role status
         [{pushed_at}],
         [{attempts}],
         [{error}],
@@ -639,23 +517,13 @@ BEGIN
         [{done_at}]
     )
     VALUES (
-        -- when ids=kept
-        s.id,
-        -- end
+        s.id, -- when ids=kept
         -- when ids=new
-        -- when not defined may_number
-        s.id,
+        s.id, -- when not defined may_number
         -- end
-        -- end
-        -- when not defined beside
-        s.payload,
-        -- end
-        -- when defined title
-        s.title,
-        -- end
-        -- when role status
-        s.status,
-        -- end
+        s.payload, -- when not defined beside
+        s.title, -- when defined title
+        s.status, -- when role status
         s.pushed_at,
         s.attempts,
         s.error,
@@ -695,9 +563,7 @@ SELECT
     COUNT_BIG(*) AS put_in
 FROM @kept AS k
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id = m.id
--- when defined beside
-INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id = d.id
--- end
+INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id = d.id -- when defined beside
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: push_back
@@ -708,9 +574,7 @@ SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @archive_id bigint = 0, @put_in bigint = 0, @taken_out bigint;
 DECLARE @payload {payload_type};
--- when role due_at
-DECLARE @due_time datetime2(7);
--- end
+DECLARE @due_time datetime2(7); -- when role due_at
 DECLARE @wanted TABLE (archive_id bigint NOT NULL PRIMARY KEY);
 DECLARE @pushed TABLE (archive_id bigint NOT NULL PRIMARY KEY);
 DECLARE @answer TABLE (id nvarchar(36) NULL);
@@ -725,9 +589,7 @@ BEGIN
     END;
     SET @payload = NULL;
     SELECT
-        -- when role due_at
-        @due_time = a.due_at,
-        -- end
+        @due_time = a.due_at, -- when role due_at
         @payload = a.payload
     FROM [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE a.archive_id = @archive_id;
     IF @payload IS NULL
@@ -738,9 +600,7 @@ BEGIN
     -- when role due_at
     INSERT INTO @answer (id) EXEC [{schema}].[{queue}_push] @payload = @payload, @due_time = @due_time;
     -- end
-    -- when no role due_at
-    INSERT INTO @answer (id) EXEC [{schema}].[{queue}_push] @payload = @payload;
-    -- end
+    INSERT INTO @answer (id) EXEC [{schema}].[{queue}_push] @payload = @payload; -- when no role due_at
     IF NOT EXISTS (SELECT 1 FROM @answer AS r WHERE r.id IS NOT NULL)
     BEGIN
         -- A full ring. What comes later in the archive does not go before what it did not take.
@@ -767,9 +627,7 @@ SELECT
 FROM (
     SELECT TOP (10001) 1 AS one
     FROM [{schema}].[{table}] AS m {reading}
-    -- when defined is_live
-    WHERE {is_live}
-    -- end
+    WHERE {is_live} -- when defined is_live
 ) AS bounded;
 
 -- name: weigh
@@ -790,9 +648,7 @@ SELECT
     END AS bit) AS too_long
 FROM OPENJSON(@keys) AS k
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {place_type})
--- when defined beside
-INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d.id
--- end
+INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) AS b;
 
 -- name: push_to
@@ -802,9 +658,7 @@ SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @at int = 0, @count int, @taken_out bigint = 0, @put_in bigint = 0;
 DECLARE @payload {target_payload_type};
--- when titles=yes
-DECLARE @title nvarchar(max);
--- end
+DECLARE @title nvarchar(max); -- when titles=yes
 DECLARE @place {place_type};
 DECLARE @chosen TABLE (position int NOT NULL PRIMARY KEY, place {place_type} NOT NULL);
 INSERT INTO @chosen (position, place)
@@ -819,31 +673,23 @@ BEGIN
     SET @place = (SELECT c.place FROM @chosen AS c WHERE c.position = @at);
     SET @payload = NULL;
     SELECT
-        -- when titles=yes
-        @title = {title},
-        -- end
+        @title = {title}, -- when titles=yes
         @payload = CAST({joined_payload} AS {target_payload_type})
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-    -- when defined beside
-    INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id
-    -- end
+    INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
     WHERE m.[{id}] = @place;
     DELETE FROM @answer;
     -- when titles=yes
     INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload, @title = @title;
     -- end
-    -- when titles=no
-    INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload;
-    -- end
+    INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload; -- when titles=no
     IF NOT EXISTS (SELECT 1 FROM @answer AS r WHERE r.id IS NOT NULL)
     BEGIN
         -- A full ring.
         BREAK;
     END;
     SET @put_in += 1;
-    -- when defined beside
-    DELETE FROM {beside} WITH (ROWLOCK) WHERE id = @place;
-    -- end
+    DELETE FROM {beside} WITH (ROWLOCK) WHERE id = @place; -- when defined beside
     DELETE FROM [{schema}].[{table}] WITH (ROWLOCK) WHERE [{id}] = @place;
     SET @taken_out += @@ROWCOUNT;
     SET @at += 1;

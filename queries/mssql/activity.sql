@@ -383,12 +383,8 @@ SELECT
     CAST(w.wait_type AS nvarchar(60)) COLLATE DATABASE_DEFAULT AS wait,
     w.waiting_tasks_count AS count,
     w.wait_time_ms AS ms
--- when waits_of=database
-FROM sys.dm_db_wait_stats AS w
--- end
--- when waits_of=server
-FROM sys.dm_os_wait_stats AS w
--- end
+FROM sys.dm_db_wait_stats AS w -- when waits_of=database
+FROM sys.dm_os_wait_stats AS w -- when waits_of=server
 WHERE w.waiting_tasks_count > 0
 AND w.wait_type NOT IN (
     SELECT b.wait_type COLLATE DATABASE_DEFAULT

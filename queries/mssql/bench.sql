@@ -6,22 +6,14 @@
 
 -- define: unfinished_payloads
 SELECT {joined_payload} AS payload FROM [{schema}].[{table}] AS m
--- when defined beside
-INNER JOIN {beside} AS d ON m.id = d.id
--- end
--- when defined is_unfinished
-WHERE {is_unfinished}
--- end
+INNER JOIN {beside} AS d ON m.id = d.id -- when defined beside
+WHERE {is_unfinished} -- when defined is_unfinished
 
 -- define: for_whom
--- when subscribed=yes
- @subscriber = N'{subscriber}'
--- end
+ @subscriber = N'{subscriber}' -- when subscribed=yes
 
 -- define: and_for_whom
--- when subscribed=yes
-, @subscriber = N'{subscriber}'
--- end
+, @subscriber = N'{subscriber}' -- when subscribed=yes
 
 -- name: push
 -- one row: the message's id, null where the queue is full

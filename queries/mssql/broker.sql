@@ -78,12 +78,8 @@ ORDER BY m.priority, m.queuing_order;
 uniqueidentifier
 
 -- define: place_type
--- when installed=yes
-bigint
--- end
--- when installed=no
-nvarchar(450)
--- end
+bigint -- when installed=yes
+nvarchar(450) -- when installed=no
 
 -- define: archived_id
 LOWER(CAST(a.id AS nvarchar(36)))
@@ -168,14 +164,11 @@ IF EXISTS (
     WHERE r.message_type_name <> N'{schema}.{queue}_message_type'
     OR NOT EXISTS (SELECT 1 FROM @chosen AS c WHERE c.place = r.queuing_order)
 )
-BEGIN
     THROW 51003, N'A consumer took from the same conversation meanwhile.||Nothing was changed. Try again.', 1;
-END;
 
 -- name: tables
 -- script: the message type, the contract, the queues and services of both sides
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE MESSAGE TYPE [{schema}.{queue}_message_type] VALIDATION = NONE;
 CREATE CONTRACT [{schema}.{queue}_contract] ([{schema}.{queue}_message_type] SENT BY INITIATOR);
@@ -199,17 +192,8 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 -- EXECUTE AS 'dbq_owner': services and contracts belong to no schema, so rights on them do not come with the
 -- right to execute, as they do on tables. They belong to that user, who may RECEIVE from both queues besides:
 -- what BEGIN DIALOG and SEND want (Microsoft's manual, "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
--- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
--- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
--- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
-IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
-BEGIN
-    CREATE USER dbq_owner WITHOUT LOGIN;
-    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
-        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
-END;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
+{owner_there}
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
 IF EXISTS (SELECT 1 FROM sys.service_contracts AS x WHERE x.name = N'{schema}.{queue}_contract' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
@@ -226,8 +210,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_send]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @dialog uniqueidentifier;
     DECLARE @body varbinary(max) = CAST(@id AS binary(16)) + CAST(SYSUTCDATETIME() AS binary(9))
         + CAST(@payload AS varbinary(max));
@@ -288,8 +271,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id uniqueidentifier = NEWID();
@@ -304,14 +286,11 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0
-    BEGIN
         THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,
         id uniqueidentifier NOT NULL DEFAULT NEWID(),
@@ -338,8 +317,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @received TABLE (
         conversation_handle uniqueidentifier NOT NULL,
@@ -380,12 +358,8 @@ BEGIN
         SELECT
             @taken + ROW_NUMBER() OVER (ORDER BY r.message_sequence_number),
             CAST(CAST(SUBSTRING(r.message_body, 1, 16) AS binary(16)) AS uniqueidentifier),
-            -- when payload=text|json
-            CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)),
-            -- end
-            -- when payload=bytes
-            SUBSTRING(r.message_body, 26, 2147483647),
-            -- end
+            CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+            SUBSTRING(r.message_body, 26, 2147483647), -- when payload=bytes
             CAST(CAST(SUBSTRING(r.message_body, 17, 9) AS binary(9)) AS datetime2(7))
         FROM @received AS r WHERE r.message_type_name = N'{schema}.{queue}_message_type';
         SET @taken = (SELECT COUNT(*) FROM @popped);
@@ -403,9 +377,7 @@ BEGIN
             END CONVERSATION @conversation;
         END;
         -- end
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     -- when archive_at_pop=on
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -420,8 +392,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @wait_ms = @wait_ms;
 END;
 -- when activation=on
@@ -433,8 +404,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_activated]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @conversation uniqueidentifier, @type nvarchar(256), @body varbinary(max);
     WHILE 1 = 1
     BEGIN
@@ -455,12 +425,8 @@ BEGIN
             INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
             SELECT
                 CAST(CAST(SUBSTRING(@body, 1, 16) AS binary(16)) AS uniqueidentifier),
-                -- when payload=text|json
-                CAST(SUBSTRING(@body, 26, 2147483647) AS nvarchar(max)),
-                -- end
-                -- when payload=bytes
-                SUBSTRING(@body, 26, 2147483647),
-                -- end
+                CAST(SUBSTRING(@body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+                SUBSTRING(@body, 26, 2147483647), -- when payload=bytes
                 CAST(CAST(SUBSTRING(@body, 17, 9) AS binary(9)) AS datetime2(7)),
                 SYSUTCDATETIME(), N'done', 1, N'activated';
         END;
@@ -473,9 +439,7 @@ BEGIN
             END CONVERSATION @conversation;
         END;
         -- end
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
         COMMIT TRANSACTION;
     END;
 END;
@@ -496,12 +460,8 @@ DROP QUEUE [{schema}].[{queue}_initiator];
 DROP QUEUE [{schema}].[{queue}];
 DROP CONTRACT [{schema}.{queue}_contract];
 DROP MESSAGE TYPE [{schema}.{queue}_message_type];
--- when activation=on
-DROP PROCEDURE [{schema}].[{queue}_activated];
--- end
--- when conversation=kept
-DROP TABLE [{schema}].[{queue}_conversation];
--- end
+DROP PROCEDURE [{schema}].[{queue}_activated]; -- when activation=on
+DROP TABLE [{schema}].[{queue}_conversation]; -- when conversation=kept
 
 -- name: estimate
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
@@ -566,25 +526,15 @@ SELECT
     -- when installed=yes
     CAST(CAST(CAST(SUBSTRING(m.message_body, 1, 16) AS binary(16)) AS uniqueidentifier) AS nvarchar(450)) AS id,
     -- end
-    -- when installed=no
-    CAST(NULL AS nvarchar(450)) AS id,
-    -- end
+    CAST(NULL AS nvarchar(450)) AS id, -- when installed=no
     N'ready' AS state,
     -- when role pushed_at
-    -- when installed=yes
-    TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)) AS pushed_at,
-    -- end
-    -- when installed=no
-    CAST(NULL AS datetime2(7)) AS pushed_at,
-    -- end
+    TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)) AS pushed_at, -- when installed=yes
+    CAST(NULL AS datetime2(7)) AS pushed_at, -- when installed=no
     -- end
     -- when installed=yes
-    -- when payload=text|json
-    CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
-    -- end
-    -- when payload=bytes
-    SUBSTRING(m.message_body, 26, 2147483647) AS payload
-    -- end
+    CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload -- when payload=text|json
+    SUBSTRING(m.message_body, 26, 2147483647) AS payload -- when payload=bytes
 FROM [{schema}].[{table}] AS m WITH (NOLOCK)
 WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
     -- end
@@ -740,9 +690,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name, message_body
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;
@@ -751,12 +699,8 @@ SET @taken_out = (SELECT COUNT_BIG(*) FROM @received);
 INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, state, attempts, reason, action_id)
 SELECT
     CAST(CAST(SUBSTRING(r.message_body, 1, 16) AS binary(16)) AS uniqueidentifier),
-    -- when payload=text|json
-    CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)),
-    -- end
-    -- when payload=bytes
-    SUBSTRING(r.message_body, 26, 2147483647),
-    -- end
+    CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)), -- when payload=text|json
+    SUBSTRING(r.message_body, 26, 2147483647), -- when payload=bytes
     CAST(CAST(SUBSTRING(r.message_body, 17, 9) AS binary(9)) AS datetime2(7)),
     @state,
     0,
@@ -780,9 +724,7 @@ BEGIN
     BEGIN
         RECEIVE TOP (@count) queuing_order, message_type_name
         FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
-        -- when conversation=each
-        END CONVERSATION @conversation;
-        -- end
+        END CONVERSATION @conversation; -- when conversation=each
     END;
     DELETE FROM @there WHERE conversation_handle = @conversation;
 END;

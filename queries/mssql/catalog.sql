@@ -13,8 +13,7 @@ IF @got < 0
 
 -- name: bootstrap
 -- script: makes schema dbq and its tables where they are missing; wants their owner, or nobody's yet
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 -- CREATE SCHEMA has to be alone in its batch, and this one is made where it is missing.
 IF SCHEMA_ID(N'dbq') IS NULL

@@ -15,23 +15,15 @@ m.[{claimed_at}] IS NULL
 -- define: is_claimed
 -- By done_at, which is set with errors: it is what the indexes are filtered by.
 m.[{claimed_at}] IS NOT NULL
--- when installed=yes
-AND m.[{done_at}] IS NULL
--- end
+AND m.[{done_at}] IS NULL -- when installed=yes
 -- when installed=no
--- when role error
-AND m.[{error}] IS NULL
--- end
+AND m.[{error}] IS NULL -- when role error
 -- end
 
 -- define: is_error
--- when installed=yes
-m.[{done_at}] IS NOT NULL
--- end
+m.[{done_at}] IS NOT NULL -- when installed=yes
 -- when installed=no
--- when role error
-m.[{error}] IS NOT NULL
--- end
+m.[{error}] IS NOT NULL -- when role error
 -- end
 
 -- define: is_finished
@@ -39,9 +31,7 @@ m.[{error}] IS NOT NULL
 
 -- define: state
 CASE
-    -- when defined is_error
-    WHEN {is_error} THEN N'error'
-    -- end
+    WHEN {is_error} THEN N'error' -- when defined is_error
     WHEN {is_ready} THEN N'ready'
     ELSE N'claimed'
 END
@@ -50,14 +40,10 @@ END
 {state_in_hand}
 
 -- define: oldest_first
--- when role pushed_at
-m.[{pushed_at}]
--- end
+m.[{pushed_at}] -- when role pushed_at
 
 -- define: ready_index
--- when installed=yes
-N'{queue}_ready'
--- end
+N'{queue}_ready' -- when installed=yes
 
 -- define: push_order
 m.[{pushed_at}], m.[{id}]
@@ -87,9 +73,7 @@ DECLARE @ids nvarchar(max) = :ids;
 SUM(o.leaf_update_count)
 
 -- define: contradicts
--- when scan=error
-CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END
--- end
+CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END -- when scan=error
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
@@ -106,9 +90,7 @@ CREATE TABLE [{schema}].[{queue}] (
     attempts int NOT NULL DEFAULT 0,
     claimed_by nvarchar(256) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -127,8 +109,7 @@ WHERE done_at IS NOT NULL WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE =
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -136,8 +117,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @created_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     IF @id IS NULL
@@ -158,14 +138,11 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @created_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     IF ISJSON(@payloads) = 0 OR ISJSON(@ids) = 0
-    BEGIN
         THROW 51002, N'The payloads or their ids are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
     DECLARE @now datetime2(7) = SYSUTCDATETIME();
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,
@@ -188,8 +165,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @started_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.created_at, m.processing_started_at, m.claimed_by, m.attempts
@@ -212,8 +188,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @started_at datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @claimed TABLE (
         created_at datetime2(7) NOT NULL,
@@ -245,8 +220,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DELETE FROM [{schema}].[{queue}] WITH (ROWLOCK)
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
@@ -260,14 +234,11 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;

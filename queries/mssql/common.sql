@@ -5,12 +5,8 @@
 -- gives all designs the same columns: an id comes as text, whether it is a number or a uuid.
 
 -- define: payload_type
--- when payload=text|json
-nvarchar(max)
--- end
--- when payload=bytes
-varbinary(max)
--- end
+nvarchar(max) -- when payload=text|json
+varbinary(max) -- when payload=bytes
 
 -- define: read_committed_only
 -- a queue is called at READ COMMITTED, or not at all
@@ -18,41 +14,48 @@ IF EXISTS (
     SELECT 1 FROM sys.dm_exec_sessions AS s
     WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
 )
-BEGIN
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
+
+-- define: sees_server_state
+COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
+    OR (
+        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
+        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+    )
+
+-- define: owner_there
+-- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
+-- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
+-- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
+IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
+BEGIN
+    CREATE USER dbq_owner WITHOUT LOGIN;
+    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
+        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 END;
 
 -- define: payload_in_bounds
 -- refuses a @payload that is NULL, too long or no JSON
 IF @payload IS NULL
-BEGIN
     THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-END;
 -- when limited=yes
 -- In bytes as they are stored: two for each UTF-16 unit of a text.
 IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-BEGIN
     THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-END;
 -- end
 -- when payload=json
 -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
 IF ISJSON(N'[' + @payload + N']') = 0
-BEGIN
     THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-END;
 IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-BEGIN
     THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-END;
 -- end
 
 -- define: payloads_as_rows
 -- @payloads, a JSON array, becomes the table @rows
 IF ISJSON(@payloads) = 0
-BEGIN
     THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-END;
 DECLARE @rows TABLE (
     position int NOT NULL PRIMARY KEY,
     payload {payload_type} NULL
@@ -61,37 +64,27 @@ DECLARE @rows TABLE (
 -- define: rows_in_bounds
 -- fills @rows and refuses payloads that are NULL, too long or no JSON
 INSERT INTO @rows (position, payload)
--- when payload=text|json
-SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
--- end
+SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j; -- when payload=text|json
 -- when payload=bytes
 -- Hexadecimal digits; what is none becomes NULL, which is refused below.
 SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
 -- end
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-BEGIN
     -- when payload=text|json
     THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
     -- end
     -- when payload=bytes
     THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
     -- end
-END;
 -- when limited=yes
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-BEGIN
     THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-END;
 -- end
 -- when payload=json
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-BEGIN
     THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-END;
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-BEGIN
     THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-END;
 -- end
 
 -- define: know_the_claimant
@@ -104,9 +97,7 @@ SELECT
     ) AS datetime2(3)), 126), N'Z')
 FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
 IF @isolation IN (4, 5)
-BEGIN
     THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-END;
 SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
 
 -- define: locked
@@ -164,12 +155,8 @@ END IS NULL THEN 0
 
 -- define: key_time_text
 -- of the row l: the time in its key, for whoever goes on from there
--- when sorted=time_up|time_down
-CONVERT(nvarchar(27), l.key_time, 126)
--- end
--- when sorted=id_up|id_down|undated_up|undated_down|no
-CAST(NULL AS nvarchar(27))
--- end
+CONVERT(nvarchar(27), l.key_time, 126) -- when sorted=time_up|time_down
+CAST(NULL AS nvarchar(27)) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
 -- define: this_error_kept
 -- the errors and releases that the message keeps, the newest first, with this one
@@ -205,13 +192,9 @@ CREATE TABLE [{schema}].[{queue}_archive] (
     archive_id bigint IDENTITY(1, 1) NOT NULL,
     id {id_type} NOT NULL,
     payload {payload_type} NOT NULL,
-    -- when defined title
-    title nvarchar(max) NULL,
-    -- end
+    title nvarchar(max) NULL, -- when defined title
     pushed_at datetime2(7) NULL,
-    -- when role due_at
-    due_at datetime2(7) NULL,
-    -- end
+    due_at datetime2(7) NULL, -- when role due_at
     claimed_at datetime2(7) NULL,
     claimed_by nvarchar(max) NULL,
     done_at datetime2(7) NULL,
@@ -233,9 +216,7 @@ DROP TABLE [{schema}].[{queue}_archive];
 
 -- name: push
 -- one row: the message's id as text, null where the queue is full
--- when payload=text|json
-DECLARE @payload nvarchar(max) = :payload;
--- end
+DECLARE @payload nvarchar(max) = :payload; -- when payload=text|json
 -- when payload=bytes
 -- The cast is for NULL, which drivers send as text.
 DECLARE @payload varbinary(max) = CAST(:payload AS varbinary(max));
@@ -254,35 +235,21 @@ WITH RESULT SETS ((id nvarchar(36)));
 -- a row for each payload in order: its id as text; with what such a queue takes besides, null for the default
 -- pending: due at :due_at, else :due_in_seconds from now by this server's clock.
 DECLARE @payloads nvarchar(max) = :payloads;
--- when defined push_values
-{push_values}
--- end
+{push_values} -- when defined push_values
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
--- when defined push_with
-{push_with}
--- end
+{push_with} -- when defined push_with
 WITH RESULT SETS ((id nvarchar(36) NULL));
 
 -- name: pop
 -- at most :n rows in the design's order: the messages taken now
 DECLARE @n int = :n;
--- when finishes=yes
-DECLARE @consumer nvarchar(128) = :consumer;
--- end
--- when defined pop_values
-{pop_values}
--- end
+DECLARE @consumer nvarchar(128) = :consumer; -- when finishes=yes
+{pop_values} -- when defined pop_values
 EXEC [{schema}].[{queue}_pop_many]
     @n = @n
-    -- when subscribed=yes
-    , @subscriber = N'{subscriber}'
-    -- end
-    -- when finishes=yes
-    , @consumer = @consumer
-    -- end
-    -- when defined pop_with
-    {pop_with}
-    -- end
+    , @subscriber = N'{subscriber}' -- when subscribed=yes
+    , @consumer = @consumer -- when finishes=yes
+    {pop_with} -- when defined pop_with
 WITH RESULT SETS ((id nvarchar(36), payload {payload_type}, pushed_at datetime2(7), attempts int));
 
 -- name: complete
@@ -290,9 +257,7 @@ WITH RESULT SETS ((id nvarchar(36), payload {payload_type}, pushed_at datetime2(
 DECLARE @id nvarchar(36) = :id;
 DECLARE @attempts int = :attempts;
 EXEC [{schema}].[{queue}_complete]
-    -- when subscribed=yes
-    @subscriber = N'{subscriber}',
-    -- end
+    @subscriber = N'{subscriber}', -- when subscribed=yes
     @id = @id, @attempts = @attempts
 WITH RESULT SETS ((acted bit));
 
@@ -302,9 +267,7 @@ DECLARE @id nvarchar(36) = :id;
 DECLARE @error nvarchar(max) = :error;
 DECLARE @attempts int = :attempts;
 EXEC [{schema}].[{queue}_fail]
-    -- when subscribed=yes
-    @subscriber = N'{subscriber}',
-    -- end
+    @subscriber = N'{subscriber}', -- when subscribed=yes
     @id = @id, @error = @error, @attempts = @attempts
 WITH RESULT SETS ((acted bit));
 
@@ -319,9 +282,7 @@ DECLARE @held int;
 SELECT
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-        -- when defined is_live
-        WHERE {is_live}
-        -- end
+        WHERE {is_live} -- when defined is_live
     ) AS live,
     -- when defined is_claimed
     (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE {is_claimed}) AS claimed,
@@ -348,12 +309,8 @@ FROM (
         a.archive_id,
         a.archived_at,
         a.reason,
-        -- when role due_at
-        CASE WHEN a.due_at > a.pushed_at THEN a.due_at ELSE a.pushed_at END AS ready_since
-        -- end
-        -- when no role due_at
-        a.pushed_at AS ready_since
-        -- end
+        CASE WHEN a.due_at > a.pushed_at THEN a.due_at ELSE a.pushed_at END AS ready_since -- when role due_at
+        a.pushed_at AS ready_since -- when no role due_at
     FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
     ORDER BY a.archive_id DESC
 ) AS l
@@ -369,96 +326,44 @@ SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (REA
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 -- There is no comparing of pairs: >= opens the index, and what follows leaves out what was seen.
 SELECT TOP (:look)
-    -- when sorted=no
-    ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS position,
-    -- end
-    -- when sorted=id_up
-    ROW_NUMBER() OVER (ORDER BY w.key_id) AS position,
-    -- end
-    -- when sorted=id_down
-    ROW_NUMBER() OVER (ORDER BY w.key_id DESC) AS position,
-    -- end
-    -- when sorted=time_up|undated_up
-    ROW_NUMBER() OVER (ORDER BY w.key_time, w.key_id) AS position,
-    -- end
-    -- when sorted=time_down|undated_down
-    ROW_NUMBER() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position,
-    -- end
-    -- when sorted=time_up|time_down
-    w.key_time AS key_time,
-    -- end
+    ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS position, -- when sorted=no
+    ROW_NUMBER() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
+    ROW_NUMBER() OVER (ORDER BY w.key_id DESC) AS position, -- when sorted=id_down
+    ROW_NUMBER() OVER (ORDER BY w.key_time, w.key_id) AS position, -- when sorted=time_up|undated_up
+    ROW_NUMBER() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position, -- when sorted=time_down|undated_down
+    w.key_time AS key_time, -- when sorted=time_up|time_down
     w.id AS id,
     w.state AS state,
-    -- when role pushed_at
-    CAST(w.pushed_at AS datetime2(7)) AS pushed_at,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS datetime2(7)) AS pushed_at,
-    -- end
-    -- when role due_at
-    CAST(w.due_at AS datetime2(7)) AS due_at,
-    -- end
-    -- when no role due_at
-    CAST(NULL AS datetime2(7)) AS due_at,
-    -- end
-    -- when role attempts
-    CAST(w.attempts AS bigint) AS attempts,
-    -- end
-    -- when no role attempts
-    CAST(NULL AS bigint) AS attempts,
-    -- end
-    -- when role claimed_at
-    CAST(w.claimed_at AS datetime2(7)) AS claimed_at,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS datetime2(7)) AS claimed_at,
-    -- end
-    -- when role claimed_by
-    CAST(w.claimed_by AS nvarchar(max)) AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS nvarchar(max)) AS claimed_by,
-    -- end
-    -- when role done_at
-    CAST(w.done_at AS datetime2(7)) AS done_at,
-    -- end
-    -- when no role done_at
-    CAST(NULL AS datetime2(7)) AS done_at,
-    -- end
-    -- when role error
-    CAST(w.error AS nvarchar(max)) AS error,
-    -- end
-    -- when no role error
-    CAST(NULL AS nvarchar(max)) AS error,
-    -- end
-    -- when defined title
-    w.title AS title,
-    -- end
+    CAST(w.pushed_at AS datetime2(7)) AS pushed_at, -- when role pushed_at
+    CAST(NULL AS datetime2(7)) AS pushed_at, -- when no role pushed_at
+    CAST(w.due_at AS datetime2(7)) AS due_at, -- when role due_at
+    CAST(NULL AS datetime2(7)) AS due_at, -- when no role due_at
+    CAST(w.attempts AS bigint) AS attempts, -- when role attempts
+    CAST(NULL AS bigint) AS attempts, -- when no role attempts
+    CAST(w.claimed_at AS datetime2(7)) AS claimed_at, -- when role claimed_at
+    CAST(NULL AS datetime2(7)) AS claimed_at, -- when no role claimed_at
+    CAST(w.claimed_by AS nvarchar(max)) AS claimed_by, -- when role claimed_by
+    CAST(NULL AS nvarchar(max)) AS claimed_by, -- when no role claimed_by
+    CAST(w.done_at AS datetime2(7)) AS done_at, -- when role done_at
+    CAST(NULL AS datetime2(7)) AS done_at, -- when no role done_at
+    CAST(w.error AS nvarchar(max)) AS error, -- when role error
+    CAST(NULL AS nvarchar(max)) AS error, -- when no role error
+    w.title AS title, -- when defined title
     -- when defined slot
     CAST(w.slot AS bigint) AS slot,
     CAST(w.number AS bigint) AS number,
     -- end
-    -- when with_payload=yes
-    w.payload AS payload,
-    -- end
+    w.payload AS payload, -- when with_payload=yes
     w.key_id AS key_id
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
--- when sorted=time_up|time_down
-AND w.key_time IS NOT NULL
--- end
+AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
 -- that nothing too, for only then is the index on it the way to them.
--- when sorted=undated_up|undated_down
-AND w.key_time IS NULL
--- end
+AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
--- when sorted=id_up|undated_up
-AND w.key_id > :after_id
--- end
--- when sorted=id_down|undated_down
-AND w.key_id < :after_id
--- end
+AND w.key_id > :after_id -- when sorted=id_up|undated_up
+AND w.key_id < :after_id -- when sorted=id_down|undated_down
 -- when sorted=time_up
 AND w.key_time >= CAST(:after_time AS datetime2(7))
 AND (w.key_time > CAST(:after_time AS datetime2(7)) OR w.key_id > :after_id)
@@ -470,16 +375,12 @@ AND (w.key_time < CAST(:after_time AS datetime2(7)) OR w.key_id < :after_id)
 -- end
 -- when start=exactly
 AND w.key_id = :after_id
--- when sorted=time_up|time_down
-AND w.key_time = CAST(:after_time AS datetime2(7))
--- end
+AND w.key_time = CAST(:after_time AS datetime2(7)) -- when sorted=time_up|time_down
 -- end
 -- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
 -- ages are measured from its cut-off, however long it runs. DATEADD takes whole numbers.
 -- when by_age=scan
--- when by_cutoff=yes
-AND w.key_time <= CAST(:moment AS datetime2(7))
--- end
+AND w.key_time <= CAST(:moment AS datetime2(7)) -- when by_cutoff=yes
 -- when by_older=yes
 AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
@@ -487,18 +388,10 @@ AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second
 AND w.key_time >= DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
 -- end
--- when sorted=id_up
-ORDER BY w.key_id
--- end
--- when sorted=id_down
-ORDER BY w.key_id DESC
--- end
--- when sorted=time_up|undated_up
-ORDER BY w.key_time, w.key_id
--- end
--- when sorted=time_down|undated_down
-ORDER BY w.key_time DESC, w.key_id DESC
--- end
+ORDER BY w.key_id -- when sorted=id_up
+ORDER BY w.key_id DESC -- when sorted=id_down
+ORDER BY w.key_time, w.key_id -- when sorted=time_up|undated_up
+ORDER BY w.key_time DESC, w.key_id DESC -- when sorted=time_down|undated_down
 
 -- name: matching
 -- of those looked at: at most :n that match the filters, in order, and the last one whether it matches or not
@@ -519,12 +412,8 @@ SELECT TOP (:n)
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when defined title
-    l.title AS title,
-    -- end
-    -- when not defined title
-    CAST(NULL AS nvarchar(255)) AS title,
-    -- end
+    l.title AS title, -- when defined title
+    CAST(NULL AS nvarchar(255)) AS title, -- when not defined title
     -- when defined slot
     l.slot AS slot,
     l.number AS number,
@@ -533,31 +422,19 @@ SELECT TOP (:n)
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
-    -- when with_payload=yes
-    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
-    -- end
-    -- when with_payload=no
-    CAST(NULL AS bigint) AS payload_bytes,
-    -- end
+    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes, -- when with_payload=yes
+    CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
     -- when body=yes
     -- when payload=text|json
     LEFT(CAST(l.payload AS nvarchar(max)) COLLATE Latin1_General_100_CI_AS_SC, CAST(:payload_length AS int)) AS payload,
     -- end
-    -- when payload=bytes
-    SUBSTRING(l.payload, 1, CAST(:payload_length AS int)) AS payload,
+    SUBSTRING(l.payload, 1, CAST(:payload_length AS int)) AS payload, -- when payload=bytes
     -- end
-    -- end
-    -- when body=no
-    CAST(NULL AS nvarchar(1)) AS payload,
-    -- end
+    CAST(NULL AS nvarchar(1)) AS payload, -- when body=no
     LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error,
     -- Of the whole text: what tells one failure of a message from another.
-    -- when hashed=yes
-    CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash
-    -- end
-    -- when hashed=no
-    CAST(NULL AS nvarchar(64)) AS error_hash
-    -- end
+    CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash -- when hashed=yes
+    CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
 FROM looked AS l
 CROSS APPLY (
     SELECT
@@ -572,9 +449,7 @@ CROSS APPLY (
         CAST(CASE
             WHEN l.state IS NULL THEN 0
             -- when by_age=row
-            -- when by_cutoff=yes
-            WHEN s.since > CAST(:moment AS datetime2(7)) THEN 0
-            -- end
+            WHEN s.since > CAST(:moment AS datetime2(7)) THEN 0 -- when by_cutoff=yes
             -- when by_older=yes
             WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
                 OR s.since IS NULL THEN 0
@@ -584,26 +459,16 @@ CROSS APPLY (
                 OR s.since IS NULL THEN 0
             -- end
             -- end
-            -- when by_id=yes
-            WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0
-            -- end
+            WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0 -- when by_id=yes
             {is_other}
             ELSE 1
         END AS bit) AS matches
 ) AS t
 WHERE t.matches = 1 OR l.position = :look
--- when sorted=id_up|undated_up
-ORDER BY l.key_id
--- end
--- when sorted=id_down|undated_down
-ORDER BY l.key_id DESC
--- end
--- when sorted=time_up
-ORDER BY l.key_time, l.key_id
--- end
--- when sorted=time_down
-ORDER BY l.key_time DESC, l.key_id DESC
--- end
+ORDER BY l.key_id -- when sorted=id_up|undated_up
+ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
+ORDER BY l.key_time, l.key_id -- when sorted=time_up
+ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 
 -- name: error_texts
 -- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
@@ -620,12 +485,8 @@ FROM looked AS l
 -- name: tried
 -- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
 SELECT
-    -- when sorted=time_up|time_down
-    CONVERT(nvarchar(27), t.key_time, 126) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down
-    CAST(NULL AS nvarchar(27)) AS key_time,
-    -- end
+    CONVERT(nvarchar(27), t.key_time, 126) AS key_time, -- when sorted=time_up|time_down
+    CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down
     CAST(t.key_id AS nvarchar(450)) AS key_id,
     t.position AS position,
     t.looked AS looked,
@@ -633,9 +494,7 @@ SELECT
     t.attempts AS attempts
 FROM (
     SELECT
-        -- when sorted=time_up|time_down
-        l.key_time,
-        -- end
+        l.key_time, -- when sorted=time_up|time_down
         l.key_id,
         l.position,
         l.id,
@@ -662,12 +521,8 @@ FROM looked AS l
 -- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
 -- What has no time is a contradiction itself: all of those are told.
 SELECT
-    -- when sorted=time_up|time_down
-    CONVERT(nvarchar(27), t.key_time, 126) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down
-    CAST(NULL AS nvarchar(27)) AS key_time,
-    -- end
+    CONVERT(nvarchar(27), t.key_time, 126) AS key_time, -- when sorted=time_up|time_down
+    CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down
     CAST(t.key_id AS nvarchar(450)) AS key_id,
     t.position AS position,
     t.looked AS looked,
@@ -675,18 +530,12 @@ SELECT
     CAST(t.contradicts AS bit) AS contradicts
 FROM (
     SELECT
-        -- when sorted=time_up|time_down
-        l.key_time,
-        -- end
+        l.key_time, -- when sorted=time_up|time_down
         l.key_id,
         l.position,
         l.id,
-        -- when defined contradicts
-        {contradicts} AS contradicts,
-        -- end
+        {contradicts} AS contradicts, -- when defined contradicts
         COUNT_BIG(*) OVER () AS looked
     FROM looked AS l
 ) AS t
--- when sorted=time_up|time_down|id_up|id_down
-WHERE t.contradicts = 1 OR t.position = t.looked
--- end
+WHERE t.contradicts = 1 OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down

@@ -56,93 +56,67 @@ SELECT
     CAST(t.[key] AS nvarchar(450)) AS [key],
     t.found AS found
 FROM (
-    -- when defined key_text
     SELECT
-        N'{table}' AS table_name,
-        k.[key],
-        k.found
+        r.table_name,
+        r.[key],
+        COUNT_BIG(*) AS found,
+        ROW_NUMBER() OVER (PARTITION BY r.table_name ORDER BY r.[key]) AS place
     FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        -- when defined key_text
+        SELECT
+            N'{table}' AS table_name,
+            k.[key]
         FROM (
             SELECT TOP (1000000) {key_text} AS [key]
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{table}' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when defined beside
-    UNION ALL
-    SELECT
-        N'{queue}_data',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- when not defined key_text
+        SELECT
+            N'' AS table_name,
+            N'' AS [key]
+        WHERE 1 = 0
+        -- end
+        -- when defined beside
+        UNION ALL
+        SELECT
+            N'{queue}_data',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(d.id AS nvarchar(450)) AS [key]
             FROM {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_data' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- each partition
-    UNION ALL
-    SELECT
-        N'{queue}_content_{partition}',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- each partition
+        UNION ALL
+        SELECT
+            N'{queue}_content_{partition}',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(c.content_id AS nvarchar(450)) AS [key]
             FROM [{schema}].[{queue}_content_{partition}] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_content_{partition}' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when in_hand=on
-    UNION ALL
-    SELECT
-        N'{queue}_in_hand',
-        k.[key],
-        k.found
-    FROM (
-        SELECT TOP (10)
-            r.[key],
-            COUNT_BIG(*) AS found
+        ) AS k
+        -- end
+        -- when in_hand=on
+        UNION ALL
+        SELECT
+            N'{queue}_in_hand',
+            k.[key]
         FROM (
             SELECT TOP (1000000) CAST(h.id AS nvarchar(450)) AS [key]
             FROM [{schema}].[{queue}_in_hand] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_in_hand' COLLATE Latin1_General_100_BIN2)
-        ) AS r
-        GROUP BY r.[key]
-        HAVING COUNT_BIG(*) > 1
-        ORDER BY r.[key]
-    ) AS k
-    -- end
-    -- when not defined key_text
-    SELECT
-        N'' AS table_name,
-        N'' AS [key],
-        CAST(0 AS bigint) AS found
-    WHERE 1 = 0
-    -- end
+        ) AS k
+        -- end
+    ) AS r
+    GROUP BY r.table_name, r.[key]
+    HAVING COUNT_BIG(*) > 1
 ) AS t
+WHERE t.place <= 10
+ORDER BY t.table_name, t.[key]
 -- end
 ;
 
@@ -197,9 +171,7 @@ FROM (
         n.id,
         n.pushed_at,
         n.done_at,
-        -- when role due_at
-        n.due_at,
-        -- end
+        n.due_at, -- when role due_at
         n.reason
     FROM [{schema}].[{queue}_archive] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ORDER BY n.archive_id DESC
@@ -222,18 +194,12 @@ DECLARE @errors TABLE (id nvarchar(450) COLLATE DATABASE_DEFAULT NULL, error nva
 INSERT INTO @errors (id, error, seconds)
 SELECT TOP (10001)
     CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
-    -- when role error
-    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT,
-    -- end
-    -- when no role error
-    CAST(NULL AS nvarchar(200)),
-    -- end
+    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT, -- when role error
+    CAST(NULL AS nvarchar(200)), -- when no role error
     CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float)
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE m.[{done_at}] > @since
--- when defined is_error
-AND {is_error}
--- end
+AND {is_error} -- when defined is_error
 ORDER BY m.[{done_at}] DESC;
 SELECT
     @before = COUNT_BIG(*),
@@ -243,9 +209,7 @@ FROM (
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     WHERE m.[{done_at}] <= @since
     AND m.[{done_at}] > DATEADD(day, -1, SYSUTCDATETIME())
-    -- when defined is_error
-    AND {is_error}
-    -- end
+    AND {is_error} -- when defined is_error
     ORDER BY m.[{done_at}] DESC
 ) AS b;
 SELECT

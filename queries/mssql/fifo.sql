@@ -22,9 +22,7 @@
 -- version that is still in use (a long snapshot, a readable secondary) keeps them, and pops get slower.
 
 -- define: oldest_first
--- when role pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when role pushed_at
 
 -- define: pop_order
 m.[{id}]
@@ -34,8 +32,7 @@ CAST(NULL AS datetime2(7))
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
@@ -50,29 +47,23 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 -- script: the procedures push, push_many, pop, pop_many
 -- SET ROWCOUNT 0: under a caller's own, push_many would write fewer messages than it was given (Microsoft's manual,
 -- "SET ROWCOUNT": it ends INSERT too).
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
-    -- when order=lax
-    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
-    -- end
+    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when order=lax
     -- when order=strict
     DECLARE @lock int;
     BEGIN TRANSACTION;
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
-    BEGIN
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
-    END;
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
     -- The row is in the index now and its own lock says so: the next push may draw.
     EXEC sys.sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
@@ -84,8 +75,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -97,9 +87,7 @@ BEGIN
     EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
-    BEGIN
         THROW 51003, N'Another push holds the queue.||Try again.', 1;
-    END;
     -- end
     -- Identity values are drawn in the order of the SELECT, so they sort as the payloads do.
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload)
@@ -116,8 +104,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
@@ -125,17 +112,11 @@ BEGIN
         pushed_at datetime2(7) NOT NULL
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
-    -- when archive_at_pop=on
-    BEGIN TRANSACTION;
-    -- end
+    BEGIN TRANSACTION; -- when archive_at_pop=on
     WITH head AS (
         SELECT TOP (@n) m.id, m.payload, m.pushed_at
-        -- when order=lax
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        -- end
-        -- when order=strict
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-        -- end
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
         ORDER BY m.id
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at INTO @popped (id, payload, pushed_at);
@@ -151,21 +132,14 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    SET NOCOUNT, XACT_ABORT ON;
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.pushed_at
-        -- when order=lax
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        -- end
-        -- when order=strict
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
-        -- end
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
         ORDER BY m.id
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts;

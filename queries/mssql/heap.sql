@@ -20,8 +20,7 @@ N''
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
@@ -32,15 +31,13 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
@@ -50,8 +47,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -68,8 +64,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
     -- when archive_at_pop=on
@@ -81,9 +76,7 @@ BEGIN
     BEGIN TRANSACTION;
     -- end
     DELETE TOP (@n) FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    -- when archive_at_pop=off
-    OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts;
-    -- end
+    OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts; -- when archive_at_pop=off
     -- when archive_at_pop=on
     OUTPUT deleted.id, deleted.payload, deleted.pushed_at INTO @popped (id, payload, pushed_at);
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -96,11 +89,8 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    SET NOCOUNT, XACT_ABORT ON;
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     DELETE TOP (1) FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -163,9 +153,7 @@ DELETE TOP (@n) m
 OUTPUT
     deleted.[{id}],
     deleted.[{payload}],
-    -- when role pushed_at
-    deleted.[{pushed_at}],
-    -- end
+    deleted.[{pushed_at}], -- when role pushed_at
     @state,
     0,
     @reason,
@@ -173,9 +161,7 @@ OUTPUT
 INTO [{schema}].[{queue}_archive] (
     id,
     payload,
-    -- when role pushed_at
-    pushed_at,
-    -- end
+    pushed_at, -- when role pushed_at
     state,
     attempts,
     reason,

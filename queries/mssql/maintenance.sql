@@ -61,9 +61,7 @@ SELECT
     -- Page locks that an interrupted REORGANIZE has let in: READPAST does not skip them.
     CASE WHEN o.type = N'U' THEN x.allow_page_locks ELSE CAST(0 AS bit) END AS leftover,
     -- end
-    -- when installed=no
-    CAST(0 AS bit) AS leftover,
-    -- end
+    CAST(0 AS bit) AS leftover, -- when installed=no
     CAST(0 AS bit) AS being_built,
     COALESCE(g.no_recompute, CAST(0 AS bit)) AS frozen,
     CAST(NULL AS bigint) AS entries,
@@ -99,9 +97,7 @@ ALTER INDEX [{index}] ON [{schema}].[{relation}] REORGANIZE;
 -- index operations", Performance considerations).
 ALTER INDEX [{index}] ON [{schema}].[{relation}] REBUILD WITH (
     MAXDOP = 1,
-    -- when frozen=yes
-    STATISTICS_NORECOMPUTE = ON,
-    -- end
+    STATISTICS_NORECOMPUTE = ON, -- when frozen=yes
     ONLINE = ON (WAIT_AT_LOW_PRIORITY (MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF))
 );
 
@@ -127,12 +123,8 @@ UPDATE STATISTICS [{schema}].[{relation}];
 -- name: make_check
 -- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
 ALTER TABLE [{schema}].[{relation}] WITH NOCHECK ADD CONSTRAINT [{constraint}]
--- when check=status
-CHECK (status BETWEEN 0 AND 4);
--- end
--- when check=only_row
-CHECK (only_row = 1);
--- end
+CHECK (status BETWEEN 0 AND 4); -- when check=status
+CHECK (only_row = 1); -- when check=only_row
 
 -- name: validate_check
 -- script: the same CHECK for all rows, so that it is trusted; it fails where a row contradicts it

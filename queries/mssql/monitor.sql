@@ -12,59 +12,39 @@ WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 
 -- define: key
 -- what a walk goes on by, and an id for whoever reads it
--- when role id
-m.[{id}]
--- end
+m.[{id}] -- when role id
 -- when no role id
 -- Without an id there is no place to go on from: only the first page can be seen.
 N''
 -- end
 
 -- define: id
--- when role id
-CAST(m.[{id}] AS nvarchar(450))
--- end
--- when no role id
-CAST(NULL AS nvarchar(450))
--- end
+CAST(m.[{id}] AS nvarchar(450)) -- when role id
+CAST(NULL AS nvarchar(450)) -- when no role id
 
 -- define: key_time
 m.[{since}]
 
 -- define: pushed_at
--- when role pushed_at
-m.[{pushed_at}]
--- end
+m.[{pushed_at}] -- when role pushed_at
 
 -- define: due_at
--- when role due_at
-m.[{due_at}]
--- end
+m.[{due_at}] -- when role due_at
 
 -- define: claimed_at
--- when role claimed_at
-m.[{claimed_at}]
--- end
+m.[{claimed_at}] -- when role claimed_at
 
 -- define: claimed_by
--- when role claimed_by
-m.[{claimed_by}]
--- end
+m.[{claimed_by}] -- when role claimed_by
 
 -- define: attempts
--- when role attempts
-m.[{attempts}]
--- end
+m.[{attempts}] -- when role attempts
 
 -- define: done_at
--- when role done_at
-m.[{done_at}]
--- end
+m.[{done_at}] -- when role done_at
 
 -- define: error
--- when role error
-m.[{error}]
--- end
+m.[{error}] -- when role error
 
 -- define: state
 N'ready'
@@ -85,9 +65,7 @@ m.[{id}]
 
 -- define: is_live
 -- not popped yet, due or not
--- when defined is_ready
-{is_ready}
--- end
+{is_ready} -- when defined is_ready
 
 -- define: is_ready_again
 {is_ready}
@@ -104,9 +82,7 @@ AND {claimed_at} < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' A
 (
     SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, {pushed_at}, SYSUTCDATETIME()) / 1e6 AS float)
     FROM [{schema}].[{table}] AS m {reading}
-    -- when defined is_ready
-    WHERE {is_ready}
-    -- end
+    WHERE {is_ready} -- when defined is_ready
     ORDER BY {oldest_first}
 )
 -- end
@@ -123,9 +99,7 @@ ORDER BY a.archive_id DESC;
 -- when defined pop_order
 SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
 FROM [{schema}].[{table}] AS m {reading}
--- when defined is_ready
-WHERE {is_ready}
--- end
+WHERE {is_ready} -- when defined is_ready
 ORDER BY {pop_order};
 -- end
 
@@ -138,9 +112,7 @@ SUM(o.leaf_delete_count + o.leaf_ghost_count)
 -- when role claimed_at
 -- when role pushed_at
 CASE
-    -- when role attempts
-    WHEN {attempts} > 1 THEN NULL
-    -- end
+    WHEN {attempts} > 1 THEN NULL -- when role attempts
     -- when role due_at
     WHEN {due_at} > {pushed_at} THEN CAST(DATEDIFF_BIG(microsecond, {due_at}, {claimed_at}) / 1e6 AS float)
     -- end
@@ -192,9 +164,7 @@ SELECT
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m {reading}
-            -- when defined is_ready
-            WHERE {is_ready}
-            -- end
+            WHERE {is_ready} -- when defined is_ready
         ) AS bounded
     ) AS ready,
     -- when defined is_scheduled
@@ -206,9 +176,7 @@ SELECT
         ) AS bounded
     ) AS scheduled,
     -- end
-    -- when not defined is_scheduled
-    CAST(NULL AS bigint) AS scheduled,
-    -- end
+    CAST(NULL AS bigint) AS scheduled, -- when not defined is_scheduled
     -- when defined is_claimed
     (
         SELECT COUNT_BIG(*) FROM (
@@ -226,9 +194,7 @@ SELECT
         ) AS bounded
     ) AS stuck,
     -- end
-    -- when not defined is_stuck
-    CAST(NULL AS bigint) AS stuck,
-    -- end
+    CAST(NULL AS bigint) AS stuck, -- when not defined is_stuck
     -- end
     -- when not defined is_claimed
     CAST(NULL AS bigint) AS claimed,
@@ -243,9 +209,7 @@ SELECT
         ) AS bounded
     ) AS errors,
     -- end
-    -- when not defined is_error
-    CAST(NULL AS bigint) AS errors,
-    -- end
+    CAST(NULL AS bigint) AS errors, -- when not defined is_error
     -- when defined is_done
     (
         SELECT COUNT_BIG(*) FROM (
@@ -255,16 +219,10 @@ SELECT
         ) AS bounded
     ) AS done,
     -- end
-    -- when not defined is_done
-    CAST(NULL AS bigint) AS done,
-    -- end
-    -- when defined age_seconds
-    {age_seconds} AS age_seconds,
-    -- end
+    CAST(NULL AS bigint) AS done, -- when not defined is_done
+    {age_seconds} AS age_seconds, -- when defined age_seconds
     -- Without an order there is no oldest message to look at: only a scan could tell.
-    -- when not defined age_seconds
-    CAST(NULL AS float) AS age_seconds,
-    -- end
+    CAST(NULL AS float) AS age_seconds, -- when not defined age_seconds
     -- when counters=yes
     -- when part=all
     estimated.number_of_rows AS rows_estimated,
@@ -309,57 +267,27 @@ CROSS JOIN (
 -- name: messages
 -- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
 SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    {key_time} AS key_time,
-    -- end
+    {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
     {state} AS state,
-    -- when role pushed_at
-    {pushed_at} AS pushed_at,
-    -- end
-    -- when role due_at
-    {due_at} AS due_at,
-    -- end
-    -- when role claimed_at
-    {claimed_at} AS claimed_at,
-    -- end
-    -- when role claimed_by
-    {claimed_by} AS claimed_by,
-    -- end
-    -- when role attempts
-    {attempts} AS attempts,
-    -- end
-    -- when role done_at
-    {done_at} AS done_at,
-    -- end
-    -- when role error
-    {error} AS error,
-    -- end
-    -- when defined title
-    {title} AS title,
-    -- end
-    -- when with_payload=yes
-    {payload} AS payload,
-    -- end
+    {pushed_at} AS pushed_at, -- when role pushed_at
+    {due_at} AS due_at, -- when role due_at
+    {claimed_at} AS claimed_at, -- when role claimed_at
+    {claimed_by} AS claimed_by, -- when role claimed_by
+    {attempts} AS attempts, -- when role attempts
+    {done_at} AS done_at, -- when role done_at
+    {error} AS error, -- when role error
+    {title} AS title, -- when defined title
+    {payload} AS payload, -- when with_payload=yes
     {key} AS key_id
 FROM [{schema}].[{table}] AS m {reading}
 -- when scan=ready
--- when defined is_ready
-WHERE {is_ready}
+WHERE {is_ready} -- when defined is_ready
 -- end
--- end
--- when scan=scheduled
-WHERE {is_scheduled}
--- end
--- when scan=claimed
-WHERE {is_claimed}
--- end
--- when scan=error
-WHERE {is_error}
--- end
--- when scan=done
-WHERE {is_done}
--- end
+WHERE {is_scheduled} -- when scan=scheduled
+WHERE {is_claimed} -- when scan=claimed
+WHERE {is_error} -- when scan=error
+WHERE {is_done} -- when scan=done
 
 -- define: kept_in
 -- the table of what was popped and is not done
@@ -394,26 +322,14 @@ FROM (
         -- when role claimed_at
         CAST(DATEDIFF_BIG(microsecond, {claimed_at}, SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
         -- end
-        -- when no role claimed_at
-        CAST(NULL AS float) AS claimed_seconds,
-        -- end
-        -- when role claimed_by
-        CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
-        -- end
-        -- when no role claimed_by
-        CAST(NULL AS nvarchar(450)) AS claimed_by,
-        -- end
-        -- when role attempts
-        CAST({attempts} AS int) AS attempts
-        -- end
-        -- when no role attempts
-        CAST(NULL AS int) AS attempts
-        -- end
+        CAST(NULL AS float) AS claimed_seconds, -- when no role claimed_at
+        CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by, -- when role claimed_by
+        CAST(NULL AS nvarchar(450)) AS claimed_by, -- when no role claimed_by
+        CAST({attempts} AS int) AS attempts -- when role attempts
+        CAST(NULL AS int) AS attempts -- when no role attempts
     FROM [{schema}].[{table}] AS m {reading}
     WHERE {is_claimed}
-    -- when role claimed_at
-    ORDER BY {claimed_at}
-    -- end
+    ORDER BY {claimed_at} -- when role claimed_at
 ) AS oldest
 
 -- name: times
@@ -512,24 +428,14 @@ FROM (
         FROM (
             SELECT TOP (1000)
                 1 AS claimed,
-                -- when role claimed_by
-                CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
-                -- end
-                -- when no role claimed_by
-                CAST(NULL AS nvarchar(450)) AS claimed_by,
-                -- end
-                -- when role claimed_at
-                CAST({claimed_at} AS datetime2(7)) AS at
-                -- end
-                -- when no role claimed_at
-                CAST(NULL AS datetime2(7)) AS at
-                -- end
+                CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by, -- when role claimed_by
+                CAST(NULL AS nvarchar(450)) AS claimed_by, -- when no role claimed_by
+                CAST({claimed_at} AS datetime2(7)) AS at -- when role claimed_at
+                CAST(NULL AS datetime2(7)) AS at -- when no role claimed_at
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_claimed}
             -- Somebody else's table may have no index that gives them in this order.
-            -- when installed=yes
-            ORDER BY m.[{claimed_at}] DESC
-            -- end
+            ORDER BY m.[{claimed_at}] DESC -- when installed=yes
         ) AS newest
         -- when installed=yes
         -- when defined is_done
@@ -594,19 +500,13 @@ FROM (
     CAST(NULL AS float) AS scheduled,
     CAST(estimated.claimed AS float) AS claimed,
     CAST(estimated.errors AS float) AS errors,
-    -- when defined is_done
-    CAST(estimated.done AS float) AS done
-    -- end
-    -- when not defined is_done
-    CAST(NULL AS float) AS done
-    -- end
+    CAST(estimated.done AS float) AS done -- when defined is_done
+    CAST(NULL AS float) AS done -- when not defined is_done
 FROM (
     SELECT
         SUM(CASE WHEN i.name = {ready_index} THEN p.row_count END) AS ready,
         SUM(CASE WHEN i.name = N'{queue}_claimed' THEN p.row_count END) AS claimed,
-        -- when defined is_done
-        SUM(CASE WHEN i.name = N'{queue}_done' THEN p.row_count END) AS done,
-        -- end
+        SUM(CASE WHEN i.name = N'{queue}_done' THEN p.row_count END) AS done, -- when defined is_done
         SUM(CASE WHEN i.name = N'{queue}_error' THEN p.row_count END) AS errors
     FROM sys.indexes AS i
     INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
@@ -634,30 +534,14 @@ CROSS JOIN (
     FROM (
         SELECT
             CASE WHEN {is_ready} THEN 1e0 ELSE 0e0 END AS ready,
-            -- when defined is_scheduled
-            CASE WHEN {is_scheduled} THEN 1e0 ELSE 0e0 END AS scheduled,
-            -- end
-            -- when not defined is_scheduled
-            CAST(NULL AS float) AS scheduled,
-            -- end
-            -- when defined is_claimed
-            CASE WHEN {is_claimed} THEN 1e0 ELSE 0e0 END AS claimed,
-            -- end
-            -- when not defined is_claimed
-            CAST(NULL AS float) AS claimed,
-            -- end
-            -- when defined is_error
-            CASE WHEN {is_error} THEN 1e0 ELSE 0e0 END AS errors,
-            -- end
-            -- when not defined is_error
-            CAST(NULL AS float) AS errors,
-            -- end
-            -- when defined is_done
-            CASE WHEN {is_done} THEN 1e0 ELSE 0e0 END AS done
-            -- end
-            -- when not defined is_done
-            CAST(NULL AS float) AS done
-            -- end
+            CASE WHEN {is_scheduled} THEN 1e0 ELSE 0e0 END AS scheduled, -- when defined is_scheduled
+            CAST(NULL AS float) AS scheduled, -- when not defined is_scheduled
+            CASE WHEN {is_claimed} THEN 1e0 ELSE 0e0 END AS claimed, -- when defined is_claimed
+            CAST(NULL AS float) AS claimed, -- when not defined is_claimed
+            CASE WHEN {is_error} THEN 1e0 ELSE 0e0 END AS errors, -- when defined is_error
+            CAST(NULL AS float) AS errors, -- when not defined is_error
+            CASE WHEN {is_done} THEN 1e0 ELSE 0e0 END AS done -- when defined is_done
+            CAST(NULL AS float) AS done -- when not defined is_done
         FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
     ) AS r
 ) AS found

@@ -8,9 +8,7 @@
 -- gathering them again and again costs scans and new plans; every statement here goes in the key's order.
 
 -- define: oldest_first
--- when role pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when role pushed_at
 
 -- define: pop_order
 m.[{id}]
@@ -33,8 +31,7 @@ IF EXISTS (
 
 -- name: tables
 -- script: the queue's table and its sequence
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE SEQUENCE [{schema}].[{queue}_seq] AS bigint START WITH 1 INCREMENT BY 1;
 
@@ -49,32 +46,17 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type}
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     DECLARE @id bigint;
     {read_committed_only}
-    IF @payload IS NULL
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    -- end
+    {payload_in_bounds}
     SET @id = NEXT VALUE FOR [{schema}].[{queue}_seq];
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (message_id, time, message) VALUES (@id, SYSUTCDATETIME(), @payload);
     SELECT @id AS id;
@@ -84,46 +66,13 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     DECLARE @wanted bigint, @range sql_variant, @first bigint;
-    DECLARE @given TABLE (
-        position bigint NOT NULL PRIMARY KEY,
-        payload {payload_type} NULL
-    );
     {read_committed_only}
-    IF ISJSON(@payloads) = 0
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    INSERT INTO @given (position, payload)
-    SELECT
-        CAST(p.[key] AS bigint),
-        -- when payload=text|json
-        p.[value]
-        -- end
-        -- when payload=bytes
-        -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-        TRY_CONVERT(varbinary(max), p.[value], 2)
-        -- end
-    FROM OPENJSON(@payloads) AS p;
-    SET @wanted = @@ROWCOUNT;
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE g.payload IS NULL)
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS bigint))
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE ISJSON(N'[' + g.payload + N']') = 0)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    -- end
+    {payloads_as_rows}
+    {rows_in_bounds}
+    SET @wanted = (SELECT COUNT_BIG(*) FROM @rows);
     IF @wanted > 0
         -- The numbers of a range follow each other, as the payloads do.
         EXEC sys.sp_sequence_get_range
@@ -134,16 +83,15 @@ BEGIN
         @first + g.position,
         SYSUTCDATETIME(),
         g.payload
-    FROM @given AS g;
-    SELECT @first + g.position AS id FROM @given AS g ORDER BY g.position;
+    FROM @rows AS g;
+    SELECT @first + g.position AS id FROM @rows AS g ORDER BY g.position;
 END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
         payload {payload_type} NOT NULL,
@@ -190,8 +138,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1;
 END;
 

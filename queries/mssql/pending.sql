@@ -14,26 +14,18 @@ m.[{due_at}] > SYSUTCDATETIME()
 -- every row
 
 -- define: state
--- when scan=ready
-N'ready'
--- end
--- when scan=scheduled
-N'scheduled'
--- end
+N'ready' -- when scan=ready
+N'scheduled' -- when scan=scheduled
 
 -- define: key_time
--- when installed=yes
-m.[{due_at}]
--- end
+m.[{due_at}] -- when installed=yes
 -- when installed=no
 -- Of whatever type: a key that was written out has to meet the same time again.
 CAST(m.[{due_at}] AS datetime2(7))
 -- end
 
 -- define: oldest_first
--- when role pushed_at
-m.[{due_at}]
--- end
+m.[{due_at}] -- when role pushed_at
 
 -- define: key_text
 CONCAT(CONVERT(nvarchar(27), m.due_time, 126), N' ', m.id)
@@ -52,9 +44,7 @@ DECLARE @due nvarchar(max) = :due;
 -- when installed=yes
 DECLARE @chosen TABLE (due datetime2(7) NOT NULL, id {place_type} NOT NULL, PRIMARY KEY (due, id));
 -- end
--- when installed=no
-DECLARE @chosen TABLE (due datetime2(7) NULL, id {place_type} NOT NULL);
--- end
+DECLARE @chosen TABLE (due datetime2(7) NULL, id {place_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (due, id)
 SELECT
     CAST(d.[value] AS datetime2(7)),
@@ -80,20 +70,12 @@ SELECT SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) FROM OPENJSON(@
 CONCAT(CONVERT(nvarchar(27), CAST(m.[{due_at}] AS datetime2(7)), 126), N',', m.[{id}])
 
 -- define: by_key
--- when installed=yes
-c.due = m.[{due_at}] AND c.id = m.[{id}]
--- end
--- when installed=no
-c.id = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7))
--- end
+c.due = m.[{due_at}] AND c.id = m.[{id}] -- when installed=yes
+c.id = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7)) -- when installed=no
 
 -- define: by_place
--- when installed=yes
-c.due = m.[{due_at}] AND c.place = m.[{id}]
--- end
--- when installed=no
-c.place = m.[{id}]
--- end
+c.due = m.[{due_at}] AND c.place = m.[{id}] -- when installed=yes
+c.place = m.[{id}] -- when installed=no
 
 -- define: push_values
 -- Whole seconds and the milliseconds beyond: DATEADD takes an int of one unit.
@@ -109,8 +91,7 @@ IF @due_time IS NULL AND @seconds IS NOT NULL SET @due_time = DATEADD(
 
 -- name: tables
 -- script: the queue's table
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     due_time datetime2(7) NOT NULL,
@@ -124,16 +105,14 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
     @due_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (due_time, payload)
@@ -145,8 +124,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @due_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -163,8 +141,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     DECLARE @now datetime2(7) = SYSUTCDATETIME();
     DECLARE @popped TABLE (
@@ -175,9 +152,7 @@ BEGIN
         PRIMARY KEY (due_time, id)
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
-    -- when archive_at_pop=on
-    BEGIN TRANSACTION;
-    -- end
+    BEGIN TRANSACTION; -- when archive_at_pop=on
     WITH head AS (
         SELECT TOP (@n) m.due_time, m.id, m.payload, m.pushed_at
         FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -200,11 +175,8 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
-    -- when archive_at_pop=on
-    EXEC [{schema}].[{queue}_pop_many] @n = 1;
-    -- end
+    SET NOCOUNT, XACT_ABORT ON;
+    EXEC [{schema}].[{queue}_pop_many] @n = 1; -- when archive_at_pop=on
     -- when archive_at_pop=off
     {read_committed_only}
     DECLARE @now datetime2(7) = SYSUTCDATETIME();

@@ -90,12 +90,8 @@ SELECT
     a.attempts AS attempts,
     a.error AS error,
     a.reason AS reason,
-    -- when defined title
-    a.title AS title,
-    -- end
-    -- when role due_at
-    a.due_at AS due_at,
-    -- end
+    a.title AS title, -- when defined title
+    a.due_at AS due_at, -- when role due_at
     a.archived_at AS archived_at
 FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
 WHERE
@@ -117,9 +113,7 @@ SELECT
     m.errors AS error,
     m.title AS title
 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
--- when defined beside
-INNER JOIN {beside} AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id
--- end
+INNER JOIN {beside} AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 WHERE
     m.id > CAST(N'{after}' AS bigint) AND m.id <= CAST(N'{last}' AS bigint)
     AND m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
@@ -138,9 +132,7 @@ FROM @chosen AS c
 -- when lock=yes
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.place = a.archive_id
 -- end
--- when lock=no
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.place = a.archive_id
--- end
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.place = a.archive_id -- when lock=no
 WHERE
     a.archived_at <= CAST(N'{before}' AS datetime2(7))
     OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))

@@ -4,36 +4,22 @@
 -- define: in_part
 -- which of the queues that the library keeps in the table
 -- when defined part
--- when part=one
-{part}
--- end
--- when part=all
-1 = 1
--- end
+{part} -- when part=one
+1 = 1 -- when part=all
 -- end
 
 -- define: state
 CASE
     WHEN {is_ready} THEN N'ready'
-    -- when defined is_scheduled
-    WHEN {is_scheduled} THEN N'scheduled'
-    -- end
-    -- when defined is_claimed
-    WHEN {is_claimed} THEN N'claimed'
-    -- end
-    -- when defined is_error
-    WHEN {is_error} THEN N'error'
-    -- end
-    -- when defined is_done
-    WHEN {is_done} THEN N'done'
-    -- end
+    WHEN {is_scheduled} THEN N'scheduled' -- when defined is_scheduled
+    WHEN {is_claimed} THEN N'claimed' -- when defined is_claimed
+    WHEN {is_error} THEN N'error' -- when defined is_error
+    WHEN {is_done} THEN N'done' -- when defined is_done
     ELSE CAST(m.[{status}] AS nvarchar(450))
 END
 
 -- define: oldest_first
--- when defined pushed_at
-m.[{id}]
--- end
+m.[{id}] -- when defined pushed_at
 
 -- define: found_beside
 (
@@ -117,9 +103,5 @@ ORDER BY f.[schema], f.[table];
 -- name: version
 -- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
 SELECT
-    -- when defined installed_version
-    {installed_version} AS version;
-    -- end
-    -- when not defined installed_version
-    CAST(NULL AS nvarchar(128)) AS version;
-    -- end
+    {installed_version} AS version; -- when defined installed_version
+    CAST(NULL AS nvarchar(128)) AS version; -- when not defined installed_version

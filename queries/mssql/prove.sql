@@ -15,9 +15,7 @@ DROP PROCEDURE [{schema}].[{queue}_pop];
 
 -- name: drop_payloads
 -- script: the payloads of all messages that lie apart from them are lost
--- when defined beside
-DELETE FROM {beside};
--- end
+DELETE FROM {beside}; -- when defined beside
 -- each partition
 DELETE FROM [{schema}].[{queue}_content_{partition}];
 -- end

@@ -46,17 +46,9 @@ SELECT CAST(@@ROWCOUNT AS bigint) AS count;
 -- name: push
 -- a row for each payload in order: its id as text, null where it was not stored
 DECLARE @payloads nvarchar(max) = :payloads;
--- when role due_at
-DECLARE @due_at datetime2(7) = :due_at;
--- end
--- when defined title
-DECLARE @title nvarchar(max) = :title;
--- end
+DECLARE @due_at datetime2(7) = :due_at; -- when role due_at
+DECLARE @title nvarchar(max) = :title; -- when defined title
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
--- when role due_at
-, @due_time = @due_at
--- end
--- when defined title
-, @title = @title
--- end
+, @due_time = @due_at -- when role due_at
+, @title = @title -- when defined title
 WITH RESULT SETS ((id nvarchar(36) NULL));

@@ -94,6 +94,34 @@
 -- define: kept_in
 [{schema}].[{queue}_in_hand]
 
+-- define: emptied
+-- what a slot is set to
+message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(),
+message = NULL, -- when content=slot
+
+-- define: into_popped
+-- of pop_many: what it takes of the slot r
+-- when content=slot
+OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1 -- when subscribed=no
+OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1 -- when subscribed=yes
+INTO @popped (lane, number, id, payload, pushed_at, attempts)
+-- end
+-- when content=apart
+OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1 -- when subscribed=no
+OUTPUT 1, r.message_id, r.first_id, r.time, 1 -- when subscribed=yes
+INTO @popped (lane, number, id, pushed_at, attempts)
+-- end
+
+-- define: many
+-- numbers from 1 to 100,000,000, as many as are taken
+ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+)
+
 -- define: push_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
@@ -103,19 +131,13 @@
 -- define: pop_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-    -- when subscribed=no
-    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-    -- end
-    -- when subscribed=yes
-    WHERE s.object_id = OBJECT_ID(@pop_sequence)
-    -- end
+    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]') -- when subscribed=no
+    WHERE s.object_id = OBJECT_ID(@pop_sequence) -- when subscribed=yes
 )
 
 -- define: next_pop_of_all
 -- of all who pop; below: the furthest. NULL where one of their sequences is not seen
--- when subscribed=no
-{pop_number_due}
--- end
+{pop_number_due} -- when subscribed=no
 -- when subscribed=yes
 (
     SELECT CASE WHEN COUNT(s.object_id) = COUNT(*) THEN MIN(CAST(s.current_value AS bigint)) + 1 END
@@ -125,9 +147,7 @@
 -- end
 
 -- define: highest_next_pop
--- when subscribed=no
-{pop_number_due}
--- end
+{pop_number_due} -- when subscribed=no
 -- when subscribed=yes
 (
     SELECT CASE WHEN COUNT(s.object_id) = COUNT(*) THEN MAX(CAST(s.current_value AS bigint)) + 1 END
@@ -139,9 +159,6 @@
 -- define: pop_sequence_of
 -- of a subscriber b. By name, so that no procedure is made anew when one comes or goes
 CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_pop_seq_', b.number)))
-
--- define: turn_sequence_of
-CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_turn_seq_', b.number)))
 
 -- define: subscriber_known
 -- sets @of, the number of @subscriber
@@ -162,39 +179,19 @@ END;
 -- end
 
 -- define: subscriber_column
--- when subscribed=yes
-, subscriber
--- end
+, subscriber -- when subscribed=yes
 
 -- define: subscriber_value
--- when subscribed=yes
-, @of
--- end
+, @of -- when subscribed=yes
 
 -- define: subscriber_given
--- when subscribed=yes
-, @subscriber = @subscriber
--- end
+, @subscriber = @subscriber -- when subscribed=yes
 
 -- define: of_subscriber
--- when subscribed=yes
- AND subscriber = @of
--- end
+ AND subscriber = @of -- when subscribed=yes
 
 -- define: p_of_subscriber
--- when subscribed=yes
- AND p.subscriber = @of
--- end
-
--- define: v_of_subscriber
--- when subscribed=yes
- AND v.subscriber = @of
--- end
-
--- define: h_of_subscriber
--- when subscribed=yes
- AND h.subscriber = @of
--- end
+ AND p.subscriber = @of -- when subscribed=yes
 
 -- define: is_owed
 -- of a slot r: of some subscriber it is not seen that it has popped the message. A row that a pop has in its hands is
@@ -210,31 +207,19 @@ EXISTS (
 -- end
 
 -- define: slot_is_free
--- when subscribed=no
-r.reference_count = 0
--- end
--- when subscribed=yes
-(r.reference_count = 0 OR NOT {is_owed})
--- end
+r.reference_count = 0 -- when subscribed=no
+(r.reference_count = 0 OR NOT {is_owed}) -- when subscribed=yes
 
 -- define: slot_is_live
--- when subscribed=no
-r.reference_count > 0
--- end
--- when subscribed=yes
-r.reference_count > 0 AND {is_owed}
--- end
+r.reference_count > 0 -- when subscribed=no
+r.reference_count > 0 AND {is_owed} -- when subscribed=yes
 
 -- define: keeps_popped
 -- something is left where what all have popped is to be archived or deleted
 -- when subscribed=yes
--- when content=apart
-yes
--- end
+yes -- when content=apart
 -- when content=slot
--- when archive_at_pop=on
-yes
--- end
+yes -- when archive_at_pop=on
 -- end
 -- end
 
@@ -243,9 +228,7 @@ yes
 -- when defined keeps_popped
 DECLARE @reused TABLE (
     id bigint NULL,
-    -- when content=slot
-    payload {slot_payload_type} NULL,
-    -- end
+    payload {slot_payload_type} NULL, -- when content=slot
     slot bigint NOT NULL,
     pushed_at datetime2(7) NOT NULL,
     done_at datetime2(7) NULL
@@ -257,9 +240,7 @@ DECLARE @reused TABLE (
 -- when content=slot
 OUTPUT deleted.first_id, deleted.message, deleted.slot, deleted.time INTO @reused (id, payload, slot, pushed_at)
 -- end
--- when content=apart
-OUTPUT deleted.first_id, deleted.slot, deleted.time INTO @reused (id, slot, pushed_at)
--- end
+OUTPUT deleted.first_id, deleted.slot, deleted.time INTO @reused (id, slot, pushed_at) -- when content=apart
 -- end
 
 -- define: let_go
@@ -303,19 +284,21 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- end
 
+-- define: slot_seen
+-- of a slot k, whose message is popped up to o.popped: what nobody owes any more is free
+k.slot,
+CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
+CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
+CASE WHEN k.message_id > o.popped THEN k.message END AS message, -- when content=slot
+CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
+CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+
 -- define: slots_seen
--- as the subscriber has them, or as all have: what nobody owes any more is free. A row that is locked is passed over.
+-- as the subscriber has them, or as all have. A row that is locked is passed over.
 -- when subscribed=yes
 (
     SELECT
-        k.slot,
-        CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
-        CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
-        -- when content=slot
-        CASE WHEN k.message_id > o.popped THEN k.message END AS message,
-        -- end
-        CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
-        CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+        {slot_seen}
     FROM [{schema}].[{queue}] AS k WITH (READPAST, READCOMMITTEDLOCK)
     CROSS APPLY (
         SELECT
@@ -334,22 +317,15 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- define: slots_seen_unlocked
--- the same to the doctor's looks
+-- the same to the doctor's looks, to which a row that is missing is owed
 -- when subscribed=yes
 (
     SELECT
-        k.slot,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message_id END AS message_id,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.first_id END AS first_id,
-        -- when content=slot
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message END AS message,
-        -- end
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
-        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+        {slot_seen}
     FROM [{schema}].[{queue}] AS k WITH (NOLOCK)
     CROSS APPLY (
         SELECT
-            MIN(d.message_id) AS popped,
+            COALESCE(MIN(d.message_id), -1) AS popped,
             MAX(d.time) AS popped_at
         -- when of=one
         FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
@@ -364,45 +340,25 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- define: seen_ring_m
--- when subscribed=no
-[{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
--- end
--- when subscribed=yes
-{slots_seen} AS m
--- end
+[{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
+{slots_seen} AS m -- when subscribed=yes
 
 -- define: seen_table_m
--- when subscribed=no
-[{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
--- end
--- when subscribed=yes
-{slots_seen} AS m
--- end
+[{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
+{slots_seen} AS m -- when subscribed=yes
 
 -- define: seen_ring_r
--- when subscribed=no
-[{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
--- end
--- when subscribed=yes
-{slots_seen} AS r
--- end
+[{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK) -- when subscribed=no
+{slots_seen} AS r -- when subscribed=yes
 
 -- define: unlocked_ring_r
--- when subscribed=no
-[{schema}].[{queue}] AS r WITH (NOLOCK)
--- end
--- when subscribed=yes
-{slots_seen_unlocked} AS r
--- end
+[{schema}].[{queue}] AS r WITH (NOLOCK) -- when subscribed=no
+{slots_seen_unlocked} AS r -- when subscribed=yes
 
 -- define: rows_of_slots
--- when subscribed=no
-[{schema}].[{queue}] AS r WITH (NOLOCK)
--- end
+[{schema}].[{queue}] AS r WITH (NOLOCK) -- when subscribed=no
 -- when subscribed=yes
--- when of=all
-[{schema}].[{queue}] AS r WITH (NOLOCK)
--- end
+[{schema}].[{queue}] AS r WITH (NOLOCK) -- when of=all
 -- when of=one
 (
     SELECT d.slot FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
@@ -418,47 +374,35 @@ OPTION (LOOP JOIN, FORCE ORDER);
     WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]')
 )
 -- end
--- when of=all
-{next_pop_of_all}
--- end
+{next_pop_of_all} -- when of=all
 
--- define: l_seen
--- when subscribed=yes
--- when of=one
- AND l.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
--- end
+-- define: numbers_read
+-- after all else, and never "empty" where they are not seen
+SET @next_push = {push_number_due};
+SET @next_pop = {seen_next_pop};
+IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
 -- define: p_seen
 -- when subscribed=yes
--- when of=one
- AND p.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+ AND p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
 -- define: v_seen
 -- when subscribed=yes
--- when of=one
- AND v.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+ AND v.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
 -- define: w_seen
 -- when subscribed=yes
--- when of=one
- AND w.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+ AND w.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
 -- define: seen_column
--- when subscribed=yes
-, subscriber
--- end
+, subscriber -- when subscribed=yes
 
 -- define: seen_value
--- when subscribed=yes
-, CAST(N'{subscriber_number}' AS smallint)
--- end
+, CAST(N'{subscriber_number}' AS smallint) -- when subscribed=yes
 
 -- define: numbers_voided
 -- those in @unused, for each subscriber; one that waits for it already waits no longer
@@ -639,81 +583,45 @@ CASE m.first_id % CAST(N'{partitions}' AS bigint)
 END
 
 -- define: payload
--- when content=slot
-m.[{payload}]
--- end
--- when content=apart
-{content_shown}
--- end
+m.[{payload}] -- when content=slot
+{content_shown} -- when content=apart
 
 -- define: joined_payload
--- when content=slot
-m.[{payload}]
--- end
+m.[{payload}] -- when content=slot
 -- when content=apart
--- when storage=slots
-{content}
--- end
--- when storage=in_hand
-m.[{payload}]
--- end
+{content} -- when storage=slots
+m.[{payload}] -- when storage=in_hand
 -- end
 
 -- define: slot_payload_type
 -- when content=slot
--- when payload=text|json
-nvarchar(3508)
+nvarchar(3508) -- when payload=text|json
+varbinary(7016) -- when payload=bytes
 -- end
--- when payload=bytes
-varbinary(7016)
--- end
--- end
--- when content=apart
-{payload_type}
--- end
+{payload_type} -- when content=apart
 
 -- define: prefilled
 -- what a slot is laid with: a message of full width
 -- when content=slot
--- when payload=text|json
-REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
--- end
--- when payload=bytes
-CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
--- end
+REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8), -- when payload=text|json
+CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)), -- when payload=bytes
 -- end
 
 -- define: state_held
--- when storage=slots
-N'ready'
--- end
--- when storage=in_hand
-{state_in_hand}
--- end
+N'ready' -- when storage=slots
+{state_in_hand} -- when storage=in_hand
 
 -- define: own_id
--- when storage=slots
-m.first_id
--- end
--- when storage=in_hand
-m.[{id}]
--- end
+m.first_id -- when storage=slots
+m.[{id}] -- when storage=in_hand
 
 -- define: place
--- when storage=slots
-CAST(m.slot AS nvarchar(450))
--- end
--- when storage=in_hand
-{id}
--- end
+CAST(m.slot AS nvarchar(450)) -- when storage=slots
+{id} -- when storage=in_hand
 
 -- define: by_place
--- when storage=slots
-c.place = m.slot
--- end
--- when storage=in_hand
-c.place = m.[{id}] {and_mine}
--- end
+c.place = m.slot -- when storage=slots
+c.place = m.[{id}] {and_mine} -- when storage=in_hand
 
 -- define: by_key
 c.id = m.[{id}] {and_mine}
@@ -722,19 +630,13 @@ c.id = m.[{id}] {and_mine}
 -- of in_hand: the ring is seen as its subscriber has it, whose claims share ids with those of others
 -- when storage=in_hand
 -- when subscribed=yes
--- when of=one
-AND m.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+AND m.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 -- end
 
 -- define: push_order
--- when storage=slots
-m.message_id
--- end
--- when storage=in_hand
-m.[{id}]
--- end
+m.message_id -- when storage=slots
+m.[{id}] -- when storage=in_hand
 
 -- define: key_text
 CAST(m.slot AS nvarchar(450))
@@ -762,14 +664,10 @@ AND EXISTS (
         ON d.subscriber = b.number AND d.slot = m.slot AND d.message_id < m.message_id
 )
 -- end
--- when content=apart
-AND {has_content}
--- end
+AND {has_content} -- when content=apart
 OPTION (LOOP JOIN, FORCE ORDER)
 -- end
--- when storage=in_hand
-{rows_by_key}
--- end
+{rows_by_key} -- when storage=in_hand
 
 -- define: taken_out
 -- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
@@ -815,12 +713,8 @@ WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 UPDATE m
--- when content=slot
-SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), message = NULL, reference_count = 0
--- end
--- when content=apart
-SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), reference_count = 0
--- end
+SET {emptied}
+    reference_count = 0
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
 WHERE m.reference_count > 0
@@ -831,9 +725,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.plac
 WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
--- when storage=in_hand
-{deleted}
--- end
+{deleted} -- when storage=in_hand
 
 -- define: is_ready_again
 m.[{claimed_at}] IS NULL
@@ -865,12 +757,8 @@ FROM @wanted AS w;
 -- the configuration first, as its callers do
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
--- when subscribed=yes
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK);
--- end
--- when in_hand=on
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK);
--- end
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK); -- when subscribed=yes
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK); -- when in_hand=on
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
 
 -- define: last_pop
@@ -880,9 +768,7 @@ IF CAST(N'{size}' AS bigint) <= 100000
     SELECT @last_pop = MAX(d.time)
     FROM [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK)
     INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.subscriber = b.number AND d.message_id >= b.since_number
-    -- when of=one
-    WHERE b.number = CAST(N'{subscriber_number}' AS smallint)
-    -- end
+    WHERE b.number = CAST(N'{subscriber_number}' AS smallint) -- when of=one
     ;
     -- end
     -- when subscribed=no
@@ -891,9 +777,7 @@ IF CAST(N'{size}' AS bigint) <= 100000
 
 -- define: number_that_counts
 -- of a slot r that contradicts itself, and the configuration c; null: a new one
--- when subscribed=no
-COALESCE(r.message_id, r.first_id)
--- end
+COALESCE(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
 CASE
     WHEN r.message_id % c.size = r.slot AND r.message_id >= c.base THEN r.message_id
@@ -906,9 +790,7 @@ END
 SELECT @next = CAST(s.current_value AS nvarchar(450)) FROM sys.sequences AS s
 WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
 -- end
--- when of=all
-SET @next = CAST({next_pop_of_all} - 1 AS nvarchar(450));
--- end
+SET @next = CAST({next_pop_of_all} - 1 AS nvarchar(450)); -- when of=all
 
 -- define: popped
 -- Its numbers tell.
@@ -917,12 +799,8 @@ SET @next = CAST({next_pop_of_all} - 1 AS nvarchar(450));
 CAST(NULL AS datetime2(7))
 
 -- define: unfinished_payloads
--- when subscribed=no
-SELECT {payload} AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
--- end
--- when subscribed=yes
-SELECT {payload} AS payload FROM {seen_table_m} WHERE m.reference_count > 0
--- end
+SELECT {payload} AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0 -- when subscribed=no
+SELECT {payload} AS payload FROM {seen_table_m} WHERE m.reference_count > 0 -- when subscribed=yes
 -- when in_hand=on
 UNION ALL
 SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
@@ -940,9 +818,7 @@ GRANT SELECT ON OBJECT::[{schema}].[{queue}_subscribers] TO dbq_reader;
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_popped] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_popped] TO dbq_operator;
 -- end
--- when defined keeps_popped
-GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator;
--- end
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator; -- when defined keeps_popped
 -- Relay moves the numbers of all callers: not for whoever works with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
 -- each partition
@@ -956,8 +832,7 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_oper
 
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 -- when content=slot
 -- A row that is updated in a clustered index stays on its page as long as it fits there, and is never
@@ -973,12 +848,8 @@ CREATE TABLE [{schema}].[{queue}] (
     first_id bigint NULL, -- the number that push returned; pop returns it, whatever a relay did since
     time datetime2(7) NOT NULL,
     -- when content=slot
-    -- when payload=text|json
-    message nvarchar(3508) NULL,
-    -- end
-    -- when payload=bytes
-    message varbinary(7016) NULL,
-    -- end
+    message nvarchar(3508) NULL, -- when payload=text|json
+    message varbinary(7016) NULL, -- when payload=bytes
     -- end
     reference_count tinyint NOT NULL,
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (slot)
@@ -1012,18 +883,12 @@ CREATE TABLE [{schema}].[{queue}_config] (
 -- The key begins with void, so that a pop and a push never wait for each other's row, and voids,
 -- however many, do not lie between the parked numbers.
 CREATE TABLE [{schema}].[{queue}_parked] (
-    -- when subscribed=yes
-    subscriber smallint NOT NULL,
-    -- end
+    subscriber smallint NOT NULL, -- when subscribed=yes
     number bigint NOT NULL,
     void bit NOT NULL,
     parked_at datetime2(7) NOT NULL,
-    -- when subscribed=no
-    CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (void, number)
-    -- end
-    -- when subscribed=yes
-    CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (subscriber, void, number)
-    -- end
+    CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (void, number) -- when subscribed=no
+    CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (subscriber, void, number) -- when subscribed=yes
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
 
@@ -1071,9 +936,7 @@ ALTER TABLE [{schema}].[{queue}_parked] SET (LOCK_ESCALATION = DISABLE);
 -- Drawn once below, so that next = current_value + 1 always: current_value alone cannot tell "never
 -- used" from "used once".
 CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT BY 1;
--- when subscribed=no
-CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1;
--- end
+CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1; -- when subscribed=no
 GO
 -- CACHE takes a constant and nothing else, so these two have to be put together.
 DECLARE @drawn bigint, @alter nvarchar(max);
@@ -1088,9 +951,7 @@ SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] CACHE ', @cach
 EXEC (@alter);
 -- end
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
--- when subscribed=no
-SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
--- end
+SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq]; -- when subscribed=no
 
 -- when subscribed=no
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, base) VALUES (1, CAST(N'{size}' AS bigint), 1);
@@ -1099,20 +960,10 @@ INSERT INTO [{schema}].[{queue}_config] (only_row, size, base) VALUES (1, CAST(N
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, subscribers, base) VALUES (1, CAST(N'{size}' AS bigint), 0, 1);
 -- end
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-)
+WITH {many}
 
--- when content=slot
-INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count)
--- end
--- when content=apart
-INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count)
--- end
+INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count) -- when content=slot
+INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count) -- when content=apart
 SELECT TOP (CAST(N'{size}' AS bigint))
     many.n - 1,
     SYSUTCDATETIME(),
@@ -1132,33 +983,21 @@ INSERT INTO [{schema}].[{queue}_swept] (only_row, number) VALUES (1, 1);
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE [{schema}].[{queue}_in_hand] (
-    -- when subscribed=yes
-    subscriber smallint NOT NULL,
-    -- end
+    subscriber smallint NOT NULL, -- when subscribed=yes
     id bigint NOT NULL,
     -- when content=slot
-    -- when payload=text|json
-    payload nvarchar(3500) NOT NULL,
+    payload nvarchar(3500) NOT NULL, -- when payload=text|json
+    payload varbinary(7000) NOT NULL, -- when payload=bytes
     -- end
-    -- when payload=bytes
-    payload varbinary(7000) NOT NULL,
-    -- end
-    -- end
-    -- when content=apart
-    payload {payload_type} NOT NULL,
-    -- end
+    payload {payload_type} NOT NULL, -- when content=apart
     pushed_at datetime2(7) NOT NULL,
     attempts int NOT NULL,
     claimed_at datetime2(7) NULL,
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
-    -- when subscribed=no
-    CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (id) WITH (ALLOW_PAGE_LOCKS = OFF)
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
+    CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (id) WITH (ALLOW_PAGE_LOCKS = OFF) -- when subscribed=no
     -- when subscribed=yes
     CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (subscriber, id) WITH (ALLOW_PAGE_LOCKS = OFF)
     -- end
@@ -1167,9 +1006,7 @@ CREATE TABLE [{schema}].[{queue}_in_hand] (
 ALTER TABLE [{schema}].[{queue}_in_hand] SET (LOCK_ESCALATION = DISABLE);
 
 -- In the order in which pop takes what is ready again.
--- when subscribed=no
-CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (id)
--- end
+CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (id) -- when subscribed=no
 -- when subscribed=yes
 CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (subscriber, id)
 -- end
@@ -1254,38 +1091,21 @@ UPDATE [{schema}].[{queue}_config] SET subscribers = {subscriber_number} WHERE s
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
--- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
--- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
--- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
-IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
-BEGIN
-    CREATE USER dbq_owner WITHOUT LOGIN;
-    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
-        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
-END;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
+{owner_there}
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
--- when subscribed=no
-GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner;
--- end
+GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner; -- when subscribed=no
 -- each subscriber
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq_{subscriber_number}] TO dbq_owner;
 GRANT UPDATE ON OBJECT::[{schema}].[{queue}_turn_seq_{subscriber_number}] TO dbq_owner;
 -- end
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
+    @payload {payload_type}
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @id bigint, @try int = 0, @look int;
@@ -1297,19 +1117,7 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
-    IF @payload IS NULL
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    -- when payload=json
-    IF ISJSON(N'[' + @payload + N']') = 0
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    -- end
-    -- when limited=yes
-    -- Bytes of UTF-16: two a character, four where it lies beyond the basic plane.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS int)
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
+    {payload_in_bounds}
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -1337,18 +1145,12 @@ BEGIN
         WHILE @id IS NULL AND @look < 2
         BEGIN
             SET @look += 1;
-            -- when subscribed=no
-            UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            -- end
-            -- when subscribed=yes
-            UPDATE r
-            -- end
+            UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when subscribed=no
+            UPDATE r -- when subscribed=yes
             SET message_id = @drawn,
                 first_id = @drawn,
                 time = SYSUTCDATETIME(),
-                -- when content=slot
-                message = @payload,
-                -- end
+                message = @payload, -- when content=slot
                 -- when subscribed=no
                 reference_count = reference_count + 1
             WHERE slot = @drawn % @size AND reference_count = 0;
@@ -1409,24 +1211,15 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
     DECLARE @wanted bigint, @room bigint = 0, @written bigint, @look int = 0, @from bigint, @to bigint;
-    -- when payload=text|json
-    DECLARE @given TABLE (position bigint NOT NULL PRIMARY KEY, payload nvarchar(max) NULL);
-    -- end
-    -- when payload=bytes
-    DECLARE @given TABLE (position bigint NOT NULL PRIMARY KEY, payload varbinary(max) NULL);
-    -- end
     DECLARE @free TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @filled TABLE (position bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
     DECLARE @unused TABLE (number bigint NOT NULL PRIMARY KEY);
-    -- when subscribed=no
-    DECLARE @met TABLE (number bigint NOT NULL PRIMARY KEY);
-    -- end
+    DECLARE @met TABLE (number bigint NOT NULL PRIMARY KEY); -- when subscribed=no
     -- when subscribed=yes
     DECLARE @met TABLE (subscriber smallint NOT NULL, number bigint NOT NULL, PRIMARY KEY (subscriber, number));
     {reused_declared}
@@ -1434,38 +1227,9 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
-    IF ISJSON(@payloads) = 0
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-
-    INSERT INTO @given (position, payload)
-    SELECT
-        CAST(p.[key] AS bigint),
-        -- when payload=text|json
-        p.[value]
-        -- end
-        -- when payload=bytes
-        TRY_CONVERT(varbinary(max), p.[value], 2)
-        -- end
-    FROM OPENJSON(@payloads) AS p;
-    SET @wanted = @@ROWCOUNT;
-
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE g.payload IS NULL)
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE ISJSON(N'[' + g.payload + N']') = 0)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    -- end
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS int))
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    -- end
+    {payloads_as_rows}
+    {rows_in_bounds}
+    SET @wanted = (SELECT COUNT_BIG(*) FROM @rows);
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -1508,9 +1272,7 @@ BEGIN
                 INSERT INTO @free (number)
                 SELECT @first + (r.slot - @first % @size + @size) % @size
                 FROM [{schema}].[{queue}] AS r WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                -- when subscribed=no
-                WHERE r.slot BETWEEN @from AND @to AND {slot_is_free};
-                -- end
+                WHERE r.slot BETWEEN @from AND @to AND {slot_is_free}; -- when subscribed=no
                 -- when subscribed=yes
                 WHERE r.slot BETWEEN @from AND @to AND {slot_is_free}
                 OPTION (LOOP JOIN);
@@ -1532,20 +1294,12 @@ BEGIN
         SET message_id = f.number,
             first_id = f.number,
             time = SYSUTCDATETIME(),
-            -- when content=slot
-            message = g.payload,
-            -- end
-            -- when subscribed=no
-            reference_count = r.reference_count + 1
-            -- end
-            -- when subscribed=yes
-            reference_count = 1
-            -- end
+            message = g.payload, -- when content=slot
+            reference_count = r.reference_count + 1 -- when subscribed=no
+            reference_count = 1 -- when subscribed=yes
         {into_reused}
         FROM @filled AS f
-        -- when content=slot
-        INNER JOIN @given AS g ON f.position = g.position
-        -- end
+        INNER JOIN @rows AS g ON f.position = g.position -- when content=slot
         INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = f.number % @size
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @written = @@ROWCOUNT;
@@ -1560,7 +1314,7 @@ BEGIN
             f.number,
             g.payload
         FROM @filled AS f
-        INNER JOIN @given AS g ON f.position = g.position
+        INNER JOIN @rows AS g ON f.position = g.position
         WHERE f.number % CAST(N'{partitions}' AS bigint) = {partition};
 
         -- end
@@ -1568,12 +1322,10 @@ BEGIN
         BEGIN
             INSERT INTO @unused (number)
             SELECT @first + g.position
-            FROM @given AS g
+            FROM @rows AS g
             WHERE g.position < @room AND NOT EXISTS (SELECT 1 FROM @filled AS f WHERE f.number = @first + g.position);
 
-            -- when subscribed=yes
-            {numbers_voided}
-            -- end
+            {numbers_voided} -- when subscribed=yes
             -- when subscribed=no
             DELETE p
             OUTPUT deleted.number INTO @met (number)
@@ -1600,23 +1352,20 @@ BEGIN
     COMMIT TRANSACTION;
 
     SELECT f.number AS id
-    FROM @given AS g
+    FROM @rows AS g
     LEFT JOIN @filled AS f ON g.position = f.position
     ORDER BY g.position;
 END;
 GO
 -- when in_hand=on
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
-    -- when subscribed=yes
-    @subscriber nvarchar(128),
-    -- end
+    @subscriber nvarchar(128), -- when subscribed=yes
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     -- One path for claims: what is in hand and ready again goes before the ring.
     EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given}, @consumer = @consumer, @bound = @bound;
@@ -1624,14 +1373,11 @@ END;
 -- end
 -- when in_hand=off
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
-    -- when subscribed=yes
-    @subscriber nvarchar(128)
-    -- end
+    @subscriber nvarchar(128) -- when subscribed=yes
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
@@ -1674,9 +1420,7 @@ BEGIN
         IF @next_pop >= @next_push
             BREAK;
 
-        -- when subscribed=no
-        SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
-        -- end
+        SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq]; -- when subscribed=no
         -- when subscribed=yes
         EXEC sys.sp_sequence_get_range
             @sequence_name = @pop_sequence, @range_size = 1, @range_first_value = @range OUTPUT;
@@ -1692,9 +1436,7 @@ BEGIN
             IF EXISTS (
                 SELECT 1 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE r.slot = @drawn % @size AND r.message_id = @drawn
-                -- when content=apart
-                AND {slot_has_content}
-                -- end
+                AND {slot_has_content} -- when content=apart
             )
             BEGIN
                 -- when subscribed=yes
@@ -1703,9 +1445,7 @@ BEGIN
                 SET message_id = @drawn,
                     time = SYSUTCDATETIME(),
                     @id = r.first_id,
-                    -- when content=slot
-                    @payload = r.message,
-                    -- end
+                    @payload = r.message, -- when content=slot
                     @pushed_at = r.time
                 FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
@@ -1715,16 +1455,9 @@ BEGIN
                 -- when subscribed=no
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET @id = first_id,
-                    -- when content=slot
-                    @payload = message,
-                    -- end
+                    @payload = message, -- when content=slot
                     @pushed_at = time,
-                    message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
-                    -- when content=slot
-                    message = NULL,
-                    -- end
+                    {emptied}
                     reference_count = reference_count - 1
                 -- when content=slot
                 -- when archive_at_pop=on
@@ -1797,16 +1530,12 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     -- when in_hand=on
     @n int,
-    -- when subscribed=yes
-    @subscriber nvarchar(128),
-    -- end
+    @subscriber nvarchar(128), -- when subscribed=yes
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
     -- end
     -- when in_hand=off
-    -- when subscribed=no
-    @n int
-    -- end
+    @n int -- when subscribed=no
     -- when subscribed=yes
     @n int,
     @subscriber nvarchar(128)
@@ -1815,16 +1544,13 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
     DECLARE @wanted bigint = 0, @room bigint, @found bigint, @from bigint, @to bigint, @low bigint, @high bigint;
     DECLARE @tries int = 0, @voids int = 0, @look int, @parked_now int;
-    -- when in_hand=on
-    DECLARE @session nvarchar(256);
-    -- end
+    DECLARE @session nvarchar(256); -- when in_hand=on
     DECLARE @turn bigint, @stretch bigint, @first_stretch bigint, @stretches bigint, @all_turns bigint = 1;
     -- when subscribed=yes
     DECLARE @of smallint, @pop_sequence nvarchar(600), @turn_sequence nvarchar(600), @message nvarchar(2048);
@@ -1838,9 +1564,7 @@ BEGIN
         lane tinyint NOT NULL,
         number bigint NOT NULL,
         id bigint NOT NULL,
-        -- when content=slot
-        payload {slot_payload_type} NOT NULL,
-        -- end
+        payload {slot_payload_type} NOT NULL, -- when content=slot
         -- when content=apart
         payload {slot_payload_type} NULL, -- of lane 1 until its content is taken, below
         -- end
@@ -1883,7 +1607,8 @@ BEGIN
             h.claimed_by
         FROM [{schema}].[{queue}_in_hand] AS h
             WITH (INDEX ([{queue}_in_hand_ready]), ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NULL AND h.done_at IS NULL{h_of_subscriber}
+        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+        AND h.subscriber = @of -- when subscribed=yes
         ORDER BY h.id
     )
 
@@ -1908,12 +1633,10 @@ BEGIN
 
         IF @@ROWCOUNT > 64
         BEGIN
-            -- when subscribed=no
-            SET @turn = NEXT VALUE FOR [{schema}].[{queue}_turn_seq];
-            -- end
+            SET @turn = NEXT VALUE FOR [{schema}].[{queue}_turn_seq]; -- when subscribed=no
             -- when subscribed=yes
             -- Its own: of turns that are shared one subscriber might get none but the even ones.
-            SELECT @turn_sequence = {turn_sequence_of}
+            SELECT @turn_sequence = CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_turn_seq_', b.number)))
             FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
             WHERE b.subscriber = @subscriber;
             EXEC sys.sp_sequence_get_range
@@ -1957,9 +1680,7 @@ BEGIN
             FROM @parked AS w
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = w.number % @size AND r.message_id = w.number
-            -- when content=apart
-            WHERE {slot_has_content}
-            -- end
+            WHERE {slot_has_content} -- when content=apart
             ORDER BY w.number
         ) AS here
         INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -1972,14 +1693,7 @@ BEGIN
             UPDATE d
             SET message_id = h.number,
                 time = SYSUTCDATETIME()
-            -- when content=slot
-            OUTPUT 1, h.number, r.first_id, r.message, r.time, 1
-            INTO @popped (lane, number, id, payload, pushed_at, attempts)
-            -- end
-            -- when content=apart
-            OUTPUT 1, h.number, r.first_id, r.time, 1
-            INTO @popped (lane, number, id, pushed_at, attempts)
-            -- end
+            {into_popped}
             FROM @held AS h
             INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON d.subscriber = @of AND d.slot = h.number % @size AND d.message_id < h.number
@@ -1989,21 +1703,9 @@ BEGIN
             -- end
             -- when subscribed=no
             UPDATE r
-            SET message_id = NULL,
-                first_id = NULL,
-                time = SYSUTCDATETIME(),
-                -- when content=slot
-                message = NULL,
-                -- end
+            SET {emptied}
                 reference_count = r.reference_count - 1
-            -- when content=slot
-            OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
-            INTO @popped (lane, number, id, payload, pushed_at, attempts)
-            -- end
-            -- when content=apart
-            OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
-            INTO @popped (lane, number, id, pushed_at, attempts)
-            -- end
+            {into_popped}
             FROM @held AS h
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = h.number % @size AND r.message_id = h.number
@@ -2035,7 +1737,8 @@ BEGIN
             SELECT p.number
             FROM @parked AS w
             INNER JOIN [{schema}].[{queue}_parked] AS v WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON v.void = 1 AND v.number = w.number{v_of_subscriber}
+                ON v.void = 1 AND v.number = w.number
+                AND v.subscriber = @of -- when subscribed=yes
             INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON p.void = 0 AND p.number = v.number{p_of_subscriber}
             OPTION (LOOP JOIN, FORCE ORDER);
@@ -2118,47 +1821,23 @@ BEGIN
                 UPDATE d
                 SET message_id = r.message_id,
                     time = SYSUTCDATETIME()
-                -- when content=slot
-                OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1
-                INTO @popped (lane, number, id, payload, pushed_at, attempts)
-                -- end
-                -- when content=apart
-                OUTPUT 1, r.message_id, r.first_id, r.time, 1
-                INTO @popped (lane, number, id, pushed_at, attempts)
-                -- end
+                {into_popped}
                 FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
                 WHERE d.subscriber = @of AND d.slot BETWEEN @low AND @high AND d.message_id < r.message_id
                 AND r.message_id BETWEEN @first AND @first + @room - 1
-                -- when content=apart
-                AND {slot_has_content}
-                -- end
+                AND {slot_has_content} -- when content=apart
                 OPTION (LOOP JOIN, FORCE ORDER);
                 -- end
                 -- when subscribed=no
-                -- when content=slot
-                UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                SET message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
-                    message = NULL,
-                    reference_count = reference_count - 1
-                OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
-                INTO @popped (lane, number, id, payload, pushed_at, attempts)
-                WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1;
-                -- end
-                -- when content=apart
                 UPDATE r
-                SET message_id = NULL,
-                    first_id = NULL,
-                    time = SYSUTCDATETIME(),
+                SET {emptied}
                     reference_count = r.reference_count - 1
-                OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
-                INTO @popped (lane, number, id, pushed_at, attempts)
+                {into_popped}
                 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE r.slot BETWEEN @low AND @high AND r.message_id BETWEEN @first AND @first + @room - 1
-                AND {slot_has_content};
-                -- end
+                WHERE r.slot BETWEEN @low AND @high
+                AND {slot_has_content} -- when content=apart
+                AND r.message_id BETWEEN @first AND @first + @room - 1;
                 -- end
 
                 SET @found += @@ROWCOUNT;
@@ -2294,16 +1973,13 @@ GO
 -- when in_hand=on
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
-    -- when subscribed=yes
-    @subscriber nvarchar(128),
-    -- end
+    @subscriber nvarchar(128), -- when subscribed=yes
     @id bigint,
     @attempts int = NULL
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -2322,17 +1998,14 @@ END;
 GO
 -- when in_hand=on
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
-    -- when subscribed=yes
-    @subscriber nvarchar(128),
-    -- end
+    @subscriber nvarchar(128), -- when subscribed=yes
     @id bigint,
     @error nvarchar(max),
     @attempts int = NULL
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -2344,9 +2017,7 @@ BEGIN
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
     SET errors = COALESCE(@error, N''),
         done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL{of_subscriber}
     AND (@attempts IS NULL OR attempts = @attempts);
 
@@ -2363,8 +2034,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_sweep]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_pop bigint, @first bigint, @last bigint, @swept bigint, @from bigint, @to bigint, @parked bigint;
@@ -2409,12 +2079,7 @@ BEGIN
         WHILE @from <= @to
         BEGIN
             UPDATE r
-            SET message_id = NULL,
-                first_id = NULL,
-                time = SYSUTCDATETIME(),
-                -- when content=slot
-                message = NULL,
-                -- end
+            SET {emptied}
                 reference_count = 0
             {into_reused}
             FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -2452,8 +2117,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_relay]
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
 
     DECLARE @old_size bigint, @size bigint, @base bigint, @next_push bigint, @next_pop bigint;
@@ -2475,9 +2139,7 @@ BEGIN
     SELECT @old_size = c.size FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
     SET LOCK_TIMEOUT 10;
     SELECT @held = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
-    -- when subscribed=yes
-    SELECT @held = COUNT_BIG(*) FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK);
-    -- end
+    SELECT @held = COUNT_BIG(*) FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK); -- when subscribed=yes
     SELECT @live = COUNT_BIG(*) FROM [{schema}].[{queue}] AS r WITH (TABLOCKX, HOLDLOCK) WHERE {slot_is_live};
 
     SET @size = COALESCE(@new_size, @old_size);
@@ -2499,20 +2161,10 @@ BEGIN
 
     IF @size > @old_size
     BEGIN
-        WITH ten AS (
-            SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-        ), many AS (
-            SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-            FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-            CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-        )
+        WITH {many}
 
-        -- when content=slot
-        INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count)
-        -- end
-        -- when content=apart
-        INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count)
-        -- end
+        INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count) -- when content=slot
+        INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count) -- when content=apart
         SELECT TOP (@size - @old_size)
             @old_size + many.n - 1,
             SYSUTCDATETIME(),
@@ -2568,9 +2220,7 @@ BEGIN
         SELECT
             r.first_id,
             r.time,
-            -- when content=slot
-            r.message,
-            -- end
+            r.message, -- when content=slot
             r.reference_count,
             @base + ROW_NUMBER() OVER (ORDER BY r.message_id) - 1 AS number
         FROM [{schema}].[{queue}] AS r
@@ -2581,18 +2231,14 @@ BEGIN
     SET message_id = l.number,
         first_id = l.first_id,
         time = COALESCE(l.time, r.time),
-        -- when content=slot
-        message = l.message,
-        -- end
+        message = l.message, -- when content=slot
         reference_count = COALESCE(l.reference_count, 0)
     FROM [{schema}].[{queue}] AS r WITH (TABLOCKX)
     LEFT JOIN live AS l ON r.slot = l.number % @size
     -- when content=slot
     WHERE r.slot < @size AND (r.reference_count > 0 OR r.message IS NOT NULL OR l.number IS NOT NULL);
     -- end
-    -- when content=apart
-    WHERE r.slot < @size AND (r.reference_count > 0 OR l.number IS NOT NULL);
-    -- end
+    WHERE r.slot < @size AND (r.reference_count > 0 OR l.number IS NOT NULL); -- when content=apart
 
     DELETE FROM [{schema}].[{queue}] WITH (TABLOCKX) WHERE slot >= @size OR slot < 0;
     DELETE FROM [{schema}].[{queue}_parked] WITH (TABLOCKX);
@@ -2629,9 +2275,7 @@ BEGIN
     CROSS JOIN @moved AS m
     WHERE m.number > (SELECT MIN(o.number) FROM @owed AS o WHERE o.subscriber = b.number)
     AND NOT EXISTS (SELECT 1 FROM @owed AS o WHERE o.subscriber = b.number AND o.number = m.number);
-    -- when defined keeps_popped
-    UPDATE [{schema}].[{queue}_swept] SET number = @base;
-    -- end
+    UPDATE [{schema}].[{queue}_swept] SET number = @base; -- when defined keeps_popped
     -- end
     UPDATE [{schema}].[{queue}_config] SET size = @size, base = @base;
 
@@ -2800,9 +2444,7 @@ SELECT
         ) AS heads
     ) AS age_seconds,
     -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
+    CAST(NULL AS float) AS age_seconds, -- when no role pushed_at
     -- when in_hand=on
     -- when counters=yes
     (
@@ -2810,13 +2452,9 @@ SELECT
         WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_in_hand]') AND s.index_id IN (0, 1)
     ) AS rows_estimated,
     -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS rows_estimated, -- when counters=no
     -- end
-    -- end
-    -- when in_hand=off
-    CAST(NULL AS bigint) AS rows_estimated,
-    -- end
+    CAST(NULL AS bigint) AS rows_estimated, -- when in_hand=off
     CAST(NULL AS bigint) AS inserted,
     CAST(NULL AS bigint) AS updated,
     CAST(NULL AS bigint) AS deleted,
@@ -2827,10 +2465,7 @@ SELECT
 FROM (
     SELECT
         -- when installed=yes
-        (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
-        ) AS next_push,
+        {push_number_due} AS next_push,
         {seen_next_pop} AS next_pop,
         c.size AS size,
         c.base AS base
@@ -2874,7 +2509,10 @@ CROSS APPLY (
         FROM [{schema}].[{queue}_parked] AS l WITH (READPAST, READCOMMITTEDLOCK)
         LEFT JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
             ON m.[{slot}] = l.number % n.size AND m.[{id}] = l.number AND m.[{reference_count}] > 0
-        WHERE l.void = 0 AND l.number < n.next_pop{l_seen}
+        WHERE l.void = 0 AND l.number < n.next_pop
+        -- when subscribed=yes
+        AND l.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
+        -- end
     ) AS w
     -- end
     -- when installed=no
@@ -2943,10 +2581,7 @@ FROM (
     SELECT
         b.subscriber AS subscriber,
         b.number AS number,
-        (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-        ) AS next_push,
+        {push_number_due} AS next_push,
         (
             SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
             WHERE s.object_id = OBJECT_ID({pop_sequence_of})
@@ -3165,15 +2800,12 @@ IF @parked < @next_pop
     SET @next_pop = @parked;
 SELECT @swept = w.number FROM [{schema}].[{queue}_swept] AS w WITH (NOLOCK);
 SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 IF @swept < @next_push - @size
     SET @swept = @next_push - @size;
 SELECT CASE WHEN @swept < @next_pop THEN @next_pop - @swept ELSE 0 END AS numbers;
 -- end
--- when not defined keeps_popped
-SELECT CAST(0 AS bigint) AS numbers;
--- end
+SELECT CAST(0 AS bigint) AS numbers; -- when not defined keeps_popped
 
 -- name: sweep
 -- script: sweeps up to what somebody owes, 100 numbers a transaction
@@ -3196,12 +2828,8 @@ SELECT
         WHEN n.gap IS NULL THEN (
             SELECT COUNT_BIG(*) FROM (
                 SELECT TOP (10001) 1 AS one
-                -- when subscribed=no
-                FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                -- end
-                -- when subscribed=yes
-                FROM {seen_ring_m}
-                -- end
+                FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when subscribed=no
+                FROM {seen_ring_m} -- when subscribed=yes
                 WHERE m.reference_count > 0
             ) AS bounded
         )
@@ -3228,10 +2856,7 @@ FROM (
     FROM (
         SELECT
             c.size,
-            (
-                SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-                WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-            ) AS next_push,
+            {push_number_due} AS next_push,
             {seen_next_pop} AS next_pop
         FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
     ) AS r
@@ -3317,10 +2942,7 @@ SELECT
     (
         SELECT COUNT_BIG(*) FROM {seen_ring_m} WHERE m.reference_count > 0
     ) AS live,
-    (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-    ) AS next_push,
+    {push_number_due} AS next_push,
     {seen_next_pop} AS next_pop,
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_seen}
@@ -3334,12 +2956,7 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 -- the transactions that a relay would have to wait for, oldest first; one row of nulls where this login may not see them
 -- Every lock in a table comes with one on the table itself, so those tell. A reader under NOLOCK (Sch-S)
 -- is in nobody's way. A prepared (distributed) transaction without a session is number -2.
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    OR (
-        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    )
+IF {sees_server_state}
     SELECT
         b.pid AS pid,
         s.login_name AS user_name,
@@ -3366,9 +2983,7 @@ IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
             -- each subscriber
             OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]'),
             -- end
-            -- when subscribed=no
-            OBJECT_ID(N'[{schema}].[{queue}_pop_seq]'),
-            -- end
+            OBJECT_ID(N'[{schema}].[{queue}_pop_seq]'), -- when subscribed=no
             OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
         )
     ) AS b
@@ -3416,16 +3031,10 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 -- locked is being pushed to or popped from, and is skipped.
 SELECT
     m.[{id}] AS key_id,
-    -- when installed=yes
-    CAST(m.first_id AS nvarchar(450)) AS id,
-    -- end
-    -- when installed=no
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    -- end
+    CAST(m.first_id AS nvarchar(450)) AS id, -- when installed=yes
+    CAST(m.[{id}] AS nvarchar(450)) AS id, -- when installed=no
     CASE WHEN m.[{reference_count}] > 0 THEN N'ready' END AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
+    m.[{pushed_at}] AS pushed_at, -- when role pushed_at
     m.[{slot}] AS slot,
     m.[{id}] AS number,
     {payload} AS payload
@@ -3443,12 +3052,8 @@ SELECT
     m.time AS pushed_at,
     m.slot AS slot,
     p.number AS number,
-    -- when content=slot
-    m.message AS payload
-    -- end
-    -- when content=apart
-    {content_shown} AS payload
-    -- end
+    m.message AS payload -- when content=slot
+    {content_shown} AS payload -- when content=apart
 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 OUTER APPLY (
@@ -3456,9 +3061,7 @@ OUTER APPLY (
         r.slot,
         r.first_id,
         r.time,
-        -- when content=slot
-        r.message,
-        -- end
+        r.message, -- when content=slot
         r.reference_count
     FROM {seen_ring_r}
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
@@ -3476,12 +3079,8 @@ AND NOT EXISTS (
 -- name: in_hand_messages
 -- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
 SELECT
-    -- when scan=claimed
-    h.claimed_at AS key_time,
-    -- end
-    -- when scan=error
-    h.done_at AS key_time,
-    -- end
+    h.claimed_at AS key_time, -- when scan=claimed
+    h.done_at AS key_time, -- when scan=error
     h.id AS key_id,
     CAST(h.id AS nvarchar(450)) AS id,
     CASE
@@ -3499,23 +3098,13 @@ SELECT
     CAST(NULL AS bigint) AS number,
     h.payload AS payload
 FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
--- when scan=in_hand
-WHERE h.claimed_at IS NULL AND h.done_at IS NULL
--- end
--- when scan=claimed
-WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
--- end
--- when scan=error
-WHERE h.done_at IS NOT NULL
--- end
+WHERE h.claimed_at IS NULL AND h.done_at IS NULL -- when scan=in_hand
+WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL -- when scan=claimed
+WHERE h.done_at IS NOT NULL -- when scan=error
 -- when subscribed=yes
 -- when of=one
--- when scan=any
-WHERE h.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
--- when scan=in_hand|claimed|error
-AND h.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+WHERE h.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when scan=any
+AND h.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when scan=in_hand|claimed|error
 -- end
 -- end
 
@@ -3528,8 +3117,7 @@ AND h.subscriber = CAST(N'{subscriber_number}' AS smallint)
 -- name: next_numbers
 -- one row: the two next numbers; an error, and never "empty", where this login does not see the sequences
 DECLARE @next_push bigint, @next_pop bigint;
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
@@ -3593,11 +3181,7 @@ FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
 WHERE p.void = 0{p_seen}
 GROUP BY p.number;
 
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 SET @first_pop = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
 SET @first_push = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
@@ -3727,9 +3311,7 @@ SELECT TOP (1000)
     {seen_next_pop} AS next_pop,
     (
         SELECT CAST(s.current_value AS bigint)
-        -- when subscribed=no
-        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq]')
-        -- end
+        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq]') -- when subscribed=no
         -- when subscribed=yes
         FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq_{subscriber_number}]')
         -- end
@@ -3739,9 +3321,7 @@ CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 INNER JOIN {seen_ring_r}
     ON r.slot = p.number % c.size AND r.message_id = p.number
 WHERE p.void = 0{p_seen} AND r.reference_count > 0
--- when content=apart
-AND {slot_has_content}
--- end
+AND {slot_has_content} -- when content=apart
 ORDER BY r.time;
 
 -- name: structure
@@ -3798,17 +3378,11 @@ SELECT
     )
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
 -- when subscribed=yes
--- when of=one
-WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint)
--- end
+WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 ;
 
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 SELECT
     @next_push AS next_push,
@@ -3849,14 +3423,10 @@ FROM (
             -- when content=slot
             WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL)
             -- end
-            -- when content=apart
-            WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL)
-            -- end
+            WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL) -- when content=apart
                 THEN N'not empty, but counted as free'
             WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL) THEN N'a message without its number'
-            -- when content=slot
-            WHEN r.reference_count = 1 AND r.message IS NULL THEN N'a number without a message'
-            -- end
+            WHEN r.reference_count = 1 AND r.message IS NULL THEN N'a number without a message' -- when content=slot
         END AS wrong
     FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
     CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
@@ -3920,12 +3490,7 @@ ORDER BY s.name;
 -- and its start alone tells nothing. Rollbacks and lost sessions are counted nowhere. Without the right to
 -- see the server's state its start is that of tempdb; in Azure SQL Database that is not shown either.
 DECLARE @started datetime;
-IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
-    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
-    OR (
-        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
-        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
-    )
+IF {sees_server_state}
     SELECT @started = i.sqlserver_start_time FROM sys.dm_os_sys_info AS i;
 ELSE
     SELECT @started = d.create_date FROM sys.databases AS d WHERE d.name = N'tempdb';
@@ -4068,13 +3633,7 @@ IF @next_pop IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), drawn AS (
+WITH {many}, drawn AS (
     SELECT TOP (CASE WHEN @drawn_push > @first THEN @drawn_push - @first ELSE 0 END)
         @first + many.n - 1 AS number
     FROM many
@@ -4107,19 +3666,12 @@ DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
 SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @there (number)
 SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 IF @next_push IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), drawn AS (
+WITH {many}, drawn AS (
     SELECT TOP (CASE WHEN @drawn_pop > @first THEN @drawn_pop - @first ELSE 0 END)
         @first + many.n - 1 AS number
     FROM many
@@ -4281,25 +3833,15 @@ FROM @bare AS b;
 
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-), wanted AS (
+WITH {many}, wanted AS (
     SELECT TOP (SELECT c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK))
         many.n - 1 AS slot
     FROM many
     ORDER BY many.n
 )
 
--- when content=slot
-INSERT INTO [{schema}].[{queue}] (slot, time, message, reference_count)
--- end
--- when content=apart
-INSERT INTO [{schema}].[{queue}] (slot, time, reference_count)
--- end
+INSERT INTO [{schema}].[{queue}] (slot, time, message, reference_count) -- when content=slot
+INSERT INTO [{schema}].[{queue}] (slot, time, reference_count) -- when content=apart
 OUTPUT inserted.slot AS slot
 SELECT
     w.slot,
@@ -4313,12 +3855,8 @@ WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.
 -- a row for each of :slots (a JSON array), which this transaction has added: they are free
 DECLARE @slots nvarchar(max) = :slots;
 UPDATE r
--- when content=slot
-SET message = NULL
--- end
--- when content=apart
-SET first_id = NULL
--- end
+SET message = NULL -- when content=slot
+SET first_id = NULL -- when content=apart
 OUTPUT inserted.slot AS slot
 FROM OPENJSON(@slots) AS given
 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -4362,9 +3900,7 @@ SELECT
         SELECT MIN(m.message_id) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
         WHERE
             m.reference_count > 0 AND m.message_id >= n.next_push - c.size
-            -- when content=apart
-            AND {has_content}
-            -- end
+            AND {has_content} -- when content=apart
     ), n.next_push) AS oldest
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 CROSS JOIN (SELECT {push_number_due} AS next_push) AS n;
@@ -4375,13 +3911,7 @@ SET NOCOUNT ON;
 DECLARE @since bigint = :since;
 DECLARE @next_push bigint = {push_number_due};
 
-WITH ten AS (
-    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
-), many AS (
-    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
-    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
-    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
-)
+WITH {many}
 
 INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
 SELECT
@@ -4399,9 +3929,7 @@ WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}] AS m WITH (READCOMMITTEDLOCK)
     WHERE
         m.message_id = drawn.number AND m.reference_count > 0
-        -- when content=apart
-        AND {has_content}
-        -- end
+        AND {has_content} -- when content=apart
 )
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (READCOMMITTEDLOCK)
@@ -4421,9 +3949,7 @@ SELECT
         WHERE h.subscriber = CAST(N'{subscriber_number}' AS smallint)
     ) AS in_hand
     -- end
-    -- when in_hand=off
-    CAST(0 AS bigint) AS in_hand
-    -- end
+    CAST(0 AS bigint) AS in_hand -- when in_hand=off
 FROM [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK)
 INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) ON d.slot = m.slot AND m.message_id > d.message_id
 WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND m.reference_count > 0;
@@ -4444,9 +3970,7 @@ AND m.time > DATEADD(
 DELETE FROM [{schema}].[{queue}_subscribers] WHERE number = CAST(N'{subscriber_number}' AS smallint);
 DELETE FROM [{schema}].[{queue}_popped] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
 DELETE FROM [{schema}].[{queue}_parked] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
--- when in_hand=on
-DELETE FROM [{schema}].[{queue}_in_hand] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
--- end
+DELETE FROM [{schema}].[{queue}_in_hand] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint); -- when in_hand=on
 DROP SEQUENCE
     [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{queue}_turn_seq_{subscriber_number}];
 
@@ -4539,8 +4063,7 @@ EXEC (@alter);
 -- What is drawn is not undone with the transaction: then the sequence is as before or higher.
 SET NOCOUNT ON;
 DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @alter nvarchar(max);
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SET @next_push = {push_number_due};
 SET @next_pop = {highest_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
@@ -4596,9 +4119,7 @@ FROM (
             r.reference_count NOT IN (0, 1)
             OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL))
             OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
-            -- when subscribed=yes
-            OR r.message_id % c.size <> r.slot OR r.message_id < c.base
-            -- end
+            OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
     ) AS m
     -- end
     -- when content=slot
@@ -4611,9 +4132,7 @@ FROM (
         r.reference_count NOT IN (0, 1)
         OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL))
         OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL))
-        -- when subscribed=yes
-        OR r.message_id % c.size <> r.slot OR r.message_id < c.base
-        -- end
+        OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
     -- end
 ) AS k;
 SET @selected = @@ROWCOUNT;
@@ -4670,11 +4189,7 @@ SELECT
     r.message_id,
     r.reference_count
 FROM {unlocked_ring_r};
-SELECT @next_push = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SET @next_pop = {seen_next_pop};
-IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+{numbers_read}
 
 WITH slots AS (
     SELECT

@@ -66,9 +66,7 @@ BEGIN
     GRANT SELECT ON OBJECT::[{schema}].[{queue}_archive] TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_archive] TO dbq_operator;
     {grants_of_table}
-    -- when defined grants
-    {grants}
-    -- end
+    {grants} -- when defined grants
     GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push] TO dbq_operator;
     GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push_many] TO dbq_operator;
     GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop] TO dbq_operator;

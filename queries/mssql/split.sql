@@ -18,26 +18,16 @@
 
 -- define: beside
 -- where the payloads lie
--- when installed=yes
-[{schema}].[{queue}_data]
--- end
+[{schema}].[{queue}_data] -- when installed=yes
 
 -- define: payload
 -- One look by the key for each row that is read.
--- when installed=yes
-(SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id)
--- end
--- when installed=no
-m.[{payload}]
--- end
+(SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id) -- when installed=yes
+m.[{payload}] -- when installed=no
 
 -- define: joined_payload
--- when installed=yes
-d.text_data
--- end
--- when installed=no
-m.[{payload}]
--- end
+d.text_data -- when installed=yes
+m.[{payload}] -- when installed=no
 
 -- define: half
 -- A payload that somebody holds is there: NOLOCK.
@@ -47,9 +37,7 @@ CAST(CASE
     ELSE 1
 END AS bit)
 -- end
--- when installed=no
-CAST(0 AS bit)
--- end
+CAST(0 AS bit) -- when installed=no
 
 -- define: locked
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
@@ -75,9 +63,7 @@ CREATE TABLE [{schema}].[{queue}_meta] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -105,8 +91,7 @@ ALTER TABLE [{schema}].[{queue}_data] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -114,8 +99,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     DECLARE @id bigint;
@@ -134,8 +118,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -161,8 +144,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,
@@ -223,8 +205,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -233,8 +214,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -248,14 +228,11 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;

@@ -49,19 +49,13 @@ CASE m.[{status}]
 END
 
 -- define: title
--- when installed=yes
-m.title
--- end
+m.title -- when installed=yes
 
 -- define: oldest_first
--- when role pushed_at
-m.[{pushed_at}]
--- end
+m.[{pushed_at}] -- when role pushed_at
 
 -- define: ready_index
--- when installed=yes
-N'{queue}_ready'
--- end
+N'{queue}_ready' -- when installed=yes
 
 -- define: push_order
 m.[{pushed_at}], m.[{id}]
@@ -99,15 +93,9 @@ FROM (
 SUM(o.leaf_update_count)
 
 -- define: contradicts
--- when scan=any
-CASE WHEN l.state LIKE N'status %' THEN 1 ELSE 0 END
--- end
--- when scan=done
-CASE WHEN l.error IS NOT NULL THEN 1 ELSE 0 END
--- end
--- when scan=claimed|error
-0
--- end
+CASE WHEN l.state LIKE N'status %' THEN 1 ELSE 0 END -- when scan=any
+CASE WHEN l.error IS NOT NULL THEN 1 ELSE 0 END -- when scan=done
+0 -- when scan=claimed|error
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
@@ -126,9 +114,7 @@ CREATE TABLE [{schema}].[{queue}] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
-    -- when keeps_history=yes
-    history nvarchar(max) NULL,
-    -- end
+    history nvarchar(max) NULL, -- when keeps_history=yes
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -147,8 +133,7 @@ INCLUDE (status) WHERE status = 4 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NOREC
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, complete, fail
-SET ANSI_NULLS ON;
-SET QUOTED_IDENTIFIER ON;
+SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @payload {payload_type},
@@ -156,8 +141,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (queue_date_time, title, text_data)
@@ -170,8 +154,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     SET ROWCOUNT 0;
     {read_committed_only}
     {payloads_as_rows}
@@ -191,8 +174,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {know_the_claimant}
     DECLARE @batch TABLE (id bigint NOT NULL PRIMARY KEY);
     DECLARE @claimed TABLE (
@@ -237,8 +219,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @bound bit = 0
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
@@ -247,8 +228,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
@@ -262,14 +242,11 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @attempts int = NULL
 AS
 BEGIN
-    SET NOCOUNT ON;
-    SET XACT_ABORT ON;
+    SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;

@@ -41,38 +41,24 @@ SELECT clock_timestamp() AS moment;
 -- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
 SELECT
     concat(m.tableoid, m.ctid) AS place,
-    -- when role id
-    {id} AS id,
-    -- end
-    -- when no role id
-    CAST(m.ctid AS text) AS id,
-    -- end
+    {id} AS id, -- when role id
+    CAST(m.ctid AS text) AS id, -- when no role id
     {state_held} AS state,
-    -- when defined attempts
-    CAST({attempts} AS bigint) AS attempts,
-    -- end
-    -- when not defined attempts
-    CAST(NULL AS bigint) AS attempts,
-    -- end
+    CAST({attempts} AS bigint) AS attempts, -- when defined attempts
+    CAST(NULL AS bigint) AS attempts, -- when not defined attempts
     -- when hashed=yes
     -- when defined error
     encode(sha256(convert_to(coalesce(CAST({error} AS text), ''), getdatabaseencoding())), 'hex') AS error_hash
     -- end
-    -- when not defined error
-    CAST(NULL AS text) AS error_hash
+    CAST(NULL AS text) AS error_hash -- when not defined error
     -- end
-    -- end
-    -- when hashed=no
-    CAST(NULL AS text) AS error_hash
-    -- end
+    CAST(NULL AS text) AS error_hash -- when hashed=no
 {chosen_rows}
 -- when defined beside
 -- One half of a message is no message: the doctor looks for those.
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
--- when lock=yes
-FOR UPDATE OF m SKIP LOCKED;
--- end
+FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
 
 -- name: archive_end
 -- one row: the last number that the archive has given
@@ -92,66 +78,32 @@ ORDER BY a.archive_id;
 WITH kept AS (
     INSERT INTO "{schema}"."{queue}_archive" (
         id, payload,
-        -- when defined title
-        title,
-        -- end
-        -- when role pushed_at
-        pushed_at,
-        -- end
-        -- when role due_at
-        due_at,
-        -- end
-        -- when role claimed_at
-        claimed_at,
-        -- end
-        -- when role claimed_by
-        claimed_by,
-        -- end
-        -- when role done_at
-        done_at,
-        -- end
-        -- when role error
-        error,
-        -- end
+        title, -- when defined title
+        pushed_at, -- when role pushed_at
+        due_at, -- when role due_at
+        claimed_at, -- when role claimed_at
+        claimed_by, -- when role claimed_by
+        done_at, -- when role done_at
+        error, -- when role error
         state, attempts, reason, action_id
     )
     SELECT
         {own_id},
         {joined_payload},
-        -- when defined title
-        {title},
-        -- end
-        -- when role pushed_at
-        m."{pushed_at}",
-        -- end
-        -- when role due_at
-        m."{due_at}",
-        -- end
-        -- when role claimed_at
-        m."{claimed_at}",
-        -- end
-        -- when role claimed_by
-        m."{claimed_by}",
-        -- end
-        -- when role done_at
-        m."{done_at}",
-        -- end
-        -- when role error
-        m."{error}",
-        -- end
+        {title}, -- when defined title
+        m."{pushed_at}", -- when role pushed_at
+        m."{due_at}", -- when role due_at
+        m."{claimed_at}", -- when role claimed_at
+        m."{claimed_by}", -- when role claimed_by
+        m."{done_at}", -- when role done_at
+        m."{error}", -- when role error
         CAST(:state AS text),
-        -- when role attempts
-        m."{attempts}",
-        -- end
-        -- when no role attempts
-        0,
-        -- end
+        m."{attempts}", -- when role attempts
+        0, -- when no role attempts
         CAST(:reason AS text),
         CAST(:action_id AS bigint)
     FROM "{schema}"."{table}" AS m
-    -- when defined payload_join
-    {payload_join}
-    -- end
+    {payload_join} -- when defined payload_join
     WHERE {at_places}
     -- The order of the pushes, wherever the rows lie: what comes back by a push comes back in this one.
     ORDER BY {push_order}
@@ -178,9 +130,7 @@ SELECT
 WITH freed AS (
     UPDATE "{schema}"."{table}" AS m
     SET
-        -- when role status
-        "{status}" = 0,
-        -- end
+        "{status}" = 0, -- when role status
         -- when keeps_history=yes
         -- A claim that is given up is kept too, without an error.
         history = CASE WHEN m."{error}" IS NOT NULL THEN m.history ELSE jsonb_path_query_array(
@@ -190,24 +140,12 @@ WITH freed AS (
             '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
         ) END,
         -- end
-        -- when role error
-        "{error}" = NULL,
-        -- end
-        -- when role done_at
-        "{done_at}" = NULL,
-        -- end
-        -- when role claimed_by
-        "{claimed_by}" = NULL,
-        -- end
-        -- when to_back=yes
-        "{pushed_at}" = clock_timestamp(),
-        -- end
-        -- when role claimed_at
-        "{claimed_at}" = NULL
-        -- end
-        -- when no role claimed_at
-        "{id}" = m."{id}"
-        -- end
+        "{error}" = NULL, -- when role error
+        "{done_at}" = NULL, -- when role done_at
+        "{claimed_by}" = NULL, -- when role claimed_by
+        "{pushed_at}" = clock_timestamp(), -- when to_back=yes
+        "{claimed_at}" = NULL -- when role claimed_at
+        "{id}" = m."{id}" -- when no role claimed_at
     WHERE {at_places}
     RETURNING 1 AS one
 )
@@ -226,28 +164,16 @@ SELECT
     l.state AS state,
     l.pushed_at AS pushed_at,
     CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz) - l.archived_at) AS double precision) AS age_seconds,
-    -- when role due_at
-    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
-    -- end
-    -- when no role due_at
-    CAST(NULL AS timestamptz) AS due_at,
-    -- end
+    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at, -- when role due_at
+    CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when defined title
-    l.title AS title,
-    -- end
-    -- when not defined title
-    CAST(NULL AS text) AS title,
-    -- end
-    -- when payload=text|bytes
-    CAST(octet_length(l.payload) AS bigint) AS payload_bytes,
-    -- end
-    -- when payload=json
-    CAST(NULL AS bigint) AS payload_bytes,
-    -- end
+    l.title AS title, -- when defined title
+    CAST(NULL AS text) AS title, -- when not defined title
+    CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=text|bytes
+    CAST(NULL AS bigint) AS payload_bytes, -- when payload=json
     left(l.error, CAST(:error_length AS integer)) AS error
 FROM (
     SELECT
@@ -256,16 +182,12 @@ FROM (
         a.id,
         a.state,
         a.pushed_at,
-        -- when role due_at
-        a.due_at,
-        -- end
+        a.due_at, -- when role due_at
         a.attempts,
         a.claimed_at,
         a.claimed_by,
         a.done_at,
-        -- when defined title
-        a.title,
-        -- end
+        a.title, -- when defined title
         a.error,
         a.reason,
         a.action_id,
@@ -280,30 +202,18 @@ CROSS JOIN LATERAL (
         coalesce(
             l.archived_at <= CAST(:moment AS timestamptz)
             -- A popped message was delivered: it is meant by its own word, and never by another.
-            -- when popped=yes
-            AND l.reason = 'pop'
-            -- end
-            -- when popped=no
-            AND l.reason <> 'pop'
-            -- end
-            -- when by_state=yes
-            AND l.state = :state
-            -- end
-            -- when by_action=yes
-            AND l.action_id = CAST(:action AS bigint)
-            -- end
-            -- when by_reason=yes
-            AND strpos(lower(l.reason), lower(:reason)) > 0
-            -- end
+            AND l.reason = 'pop' -- when popped=yes
+            AND l.reason <> 'pop' -- when popped=no
+            AND l.state = :state -- when by_state=yes
+            AND l.action_id = CAST(:action AS bigint) -- when by_action=yes
+            AND strpos(lower(l.reason), lower(:reason)) > 0 -- when by_reason=yes
             -- when by_older=yes
             AND l.archived_at < CAST(:moment AS timestamptz) - make_interval(secs => CAST(:older AS double precision))
             -- end
             -- when by_newer=yes
             AND l.archived_at >= CAST(:moment AS timestamptz) - make_interval(secs => CAST(:newer AS double precision))
             -- end
-            -- when by_id=yes
-            AND CAST(l.id AS text) = :id
-            -- end
+            AND CAST(l.id AS text) = :id -- when by_id=yes
             {and_as_filtered}
             , false
         ) AS matches
@@ -335,28 +245,16 @@ FROM (
 SELECT
     a.archive_id AS archive_id,
     -- when limited=yes
-    -- when payload=text|bytes
-    octet_length(a.payload) > CAST('{max_bytes}' AS bigint) AS too_long,
+    octet_length(a.payload) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=text|bytes
+    octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) AS too_long, -- when payload=json
     -- end
-    -- when payload=json
-    octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) AS too_long,
-    -- end
-    -- end
-    -- when limited=no
-    false AS too_long,
-    -- end
-    -- when rows=kept
-    NOT EXISTS (SELECT FROM "{schema}"."{table}" AS m WHERE m.id = a.id) AS id_is_free
-    -- end
-    -- when rows=pushed
-    false AS id_is_free
-    -- end
+    false AS too_long, -- when limited=no
+    NOT EXISTS (SELECT FROM "{schema}"."{table}" AS m WHERE m.id = a.id) AS id_is_free -- when rows=kept
+    false AS id_is_free -- when rows=pushed
 FROM "{schema}"."{queue}_archive" AS a
 WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
 ORDER BY a.archive_id
--- when lock=yes
-FOR UPDATE OF a SKIP LOCKED;
--- end
+FOR UPDATE OF a SKIP LOCKED; -- when lock=yes
 
 -- name: put_back
 -- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
@@ -364,16 +262,10 @@ FOR UPDATE OF a SKIP LOCKED;
 WITH wanted AS MATERIALIZED (
     SELECT
         a.archive_id,
-        -- when ids=kept
-        a.id,
-        -- end
-        -- when ids=new
-        {new_id} AS id,
-        -- end
+        a.id, -- when ids=kept
+        {new_id} AS id, -- when ids=new
         a.payload,
-        -- when defined title
-        a.title,
-        -- end
+        a.title, -- when defined title
         a.pushed_at,
         a.state,
         a.attempts,
@@ -404,35 +296,21 @@ WITH wanted AS MATERIALIZED (
 ),
 
 -- when ids=new
--- when defined new_ids_spent
-{new_ids_spent}
--- end
+{new_ids_spent} -- when defined new_ids_spent
 -- end
 kept AS (
     INSERT INTO "{schema}"."{table}" (
         id,
-        -- when not defined beside
-        "{payload}",
-        -- end
-        -- when defined title
-        title,
-        -- end
-        -- when role status
-        "{status}",
-        -- end
+        "{payload}", -- when not defined beside
+        title, -- when defined title
+        "{status}", -- when role status
         "{pushed_at}", "{attempts}", "{error}", "{claimed_at}", "{claimed_by}", "{done_at}"
     )
     SELECT
         w.id,
-        -- when not defined beside
-        w.payload,
-        -- end
-        -- when defined title
-        coalesce(w.title, ''),
-        -- end
-        -- when role status
-        CASE w.state WHEN 'ready' THEN 0 WHEN 'done' THEN 2 ELSE 4 END,
-        -- end
+        w.payload, -- when not defined beside
+        coalesce(w.title, ''), -- when defined title
+        CASE w.state WHEN 'ready' THEN 0 WHEN 'done' THEN 2 ELSE 4 END, -- when role status
         coalesce(w.pushed_at, clock_timestamp()),
         w.attempts,
         w.error,
@@ -464,27 +342,19 @@ gone AS (
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
-    -- when defined beside
-    (SELECT count(*) FROM beside) AS put_in;
--- end
--- when not defined beside
-    (SELECT count(*) FROM kept) AS put_in;
--- end
+    (SELECT count(*) FROM beside) AS put_in; -- when defined beside
+    (SELECT count(*) FROM kept) AS put_in; -- when not defined beside
 
 -- name: push_back
 -- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
 WITH calls AS MATERIALIZED (
     SELECT
-        -- when role due_at
-        a.due_at,
-        -- end
+        a.due_at, -- when role due_at
         array_agg(a.archive_id ORDER BY a.archive_id) AS keys,
         array_agg(a.payload ORDER BY a.archive_id) AS payloads
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
-    -- when role due_at
-    GROUP BY a.due_at
-    -- end
+    GROUP BY a.due_at -- when role due_at
 ),
 
 pushed AS MATERIALIZED (
@@ -522,16 +392,10 @@ FROM (SELECT FROM "{schema}"."{table}" AS m WHERE {is_live} LIMIT 10001) AS boun
 -- An error, where one of the payloads is not of that queue's kind.
 SELECT
     CAST(m."{id}" AS text) AS id,
-    -- when target_payload=text|bytes
-    octet_length(c.payload) > CAST('{target_max_bytes}' AS bigint) AS too_long
-    -- end
-    -- when target_payload=json
-    octet_length(CAST(c.payload AS text)) > CAST('{target_max_bytes}' AS bigint) AS too_long
-    -- end
+    octet_length(c.payload) > CAST('{target_max_bytes}' AS bigint) AS too_long -- when target_payload=text|bytes
+    octet_length(CAST(c.payload AS text)) > CAST('{target_max_bytes}' AS bigint) AS too_long -- when target_payload=json
 FROM "{schema}"."{table}" AS m
--- when defined payload_join
-{payload_join}
--- end
+{payload_join} -- when defined payload_join
 CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS payload) AS c
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
 
@@ -541,23 +405,17 @@ WITH chosen AS MATERIALIZED (
     SELECT
         p.place,
         p.position,
-        -- when titles=yes
-        {title},
-        -- end
+        {title}, -- when titles=yes
         CAST({joined_payload} AS "{target_payload_type}") AS payload
     FROM unnest(CAST(:places AS text[])) WITH ORDINALITY AS p (place, position)
     INNER JOIN "{schema}"."{table}" AS m
         ON CAST(substring(p.place FROM '[(].*') AS tid) = m.ctid AND p.place = concat(m.tableoid, m.ctid)
-    -- when defined payload_join
-    {payload_join}
-    -- end
+    {payload_join} -- when defined payload_join
 ),
 
 calls AS MATERIALIZED (
     SELECT
-        -- when titles=yes
-        max(c.title) AS title,
-        -- end
+        max(c.title) AS title, -- when titles=yes
         array_agg(c.place ORDER BY c.position) AS places,
         array_agg(c.payload ORDER BY c.position) AS payloads
     FROM chosen AS c
@@ -570,12 +428,8 @@ calls AS MATERIALIZED (
 pushed AS MATERIALIZED (
     SELECT c.places[p.position] AS place
     FROM calls AS c
-    -- when titles=yes
-    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads, title => c.title)
-    -- end
-    -- when titles=no
-    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads)
-    -- end
+    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads, title => c.title) -- when titles=yes
+    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads) -- when titles=no
     WITH ORDINALITY AS p (id, position)
     WHERE p.id IS NOT NULL
 ),

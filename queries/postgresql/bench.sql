@@ -7,25 +7,17 @@
 -- define: unfinished_payloads
 SELECT {joined_payload} AS payload
 FROM "{schema}"."{table}" AS m
--- when defined payload_join
-{payload_join}
--- end
+{payload_join} -- when defined payload_join
 WHERE {is_unfinished}
 
 -- define: for_whom
--- when subscribed=yes
-'{subscriber}'
--- end
+'{subscriber}' -- when subscribed=yes
 
 -- define: and_for_whom
--- when subscribed=yes
-, '{subscriber}'
--- end
+, '{subscriber}' -- when subscribed=yes
 
 -- define: for_whom_first
--- when subscribed=yes
-'{subscriber}',
--- end
+'{subscriber}', -- when subscribed=yes
 
 -- name: push
 -- one row: the message's id, null where the queue is full

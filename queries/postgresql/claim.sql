@@ -10,28 +10,20 @@ m."{claimed_at}" IS NULL
 
 -- define: is_claimed
 m."{claimed_at}" IS NOT NULL
--- when role error
-AND m."{error}" IS NULL
--- end
+AND m."{error}" IS NULL -- when role error
 
 -- define: is_error
--- when role error
-m."{error}" IS NOT NULL
--- end
+m."{error}" IS NOT NULL -- when role error
 
 -- define: state
 CASE
-    -- when role error
-    WHEN m."{error}" IS NOT NULL THEN 'error'
-    -- end
+    WHEN m."{error}" IS NOT NULL THEN 'error' -- when role error
     WHEN m."{claimed_at}" IS NULL THEN 'ready'
     ELSE 'claimed'
 END
 
 -- define: oldest_first
--- when role pushed_at
-m."{pushed_at}"
--- end
+m."{pushed_at}" -- when role pushed_at
 
 -- define: pages
 128
@@ -39,12 +31,8 @@ m."{pushed_at}"
 -- define: state_held
 -- What has an end is not taken up again, whatever else it says.
 CASE
-    -- when role done_at
-    WHEN m."{done_at}" IS NOT NULL THEN 'error'
-    -- end
-    -- when role error
-    WHEN m."{error}" IS NOT NULL THEN 'error'
-    -- end
+    WHEN m."{done_at}" IS NOT NULL THEN 'error' -- when role done_at
+    WHEN m."{error}" IS NOT NULL THEN 'error' -- when role error
     WHEN m."{claimed_at}" IS NULL THEN 'ready'
     ELSE 'claimed'
 END
@@ -72,9 +60,7 @@ CAST(NULL AS timestamptz)
 pg_stat_get_tuples_updated(CAST('"{schema}"."{table}"' AS regclass))
 
 -- define: contradicts
--- when scan=error
-l.claimed_at IS NULL
--- end
+l.claimed_at IS NULL -- when scan=error
 
 -- name: tables
 -- script: the queue's table and one partial index for each state
@@ -86,9 +72,7 @@ CREATE TABLE "{schema}"."{queue}" (
     payload "{payload_type}" NOT NULL,
     attempts integer NOT NULL DEFAULT 0,
     claimed_by text,
-    -- when keeps_history=yes
-    history jsonb,
-    -- end
+    history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
 -- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
@@ -203,9 +187,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE m.id = "{queue}_fail".id AND num_nulls(m.processing_started_at) = 0 AND num_nulls(m.errors) = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

@@ -4,12 +4,8 @@
 -- define: payload_in_bounds
 -- of the functions of all designs: a push refuses what is over the limit
 -- when limited=yes
--- when payload=text|bytes
-IF octet_length(payload) > '{max_bytes}' THEN
--- end
--- when payload=json
-IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
--- end
+IF octet_length(payload) > '{max_bytes}' THEN -- when payload=text|bytes
+IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN -- when payload=json
     RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
         USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
 END IF;
@@ -79,12 +75,8 @@ AND NOT EXISTS (
 
 -- define: key_time_text
 -- of the row l: the time in its key, for whoever goes on from there
--- when sorted=time_up|time_down
-CAST(l.key_time AS text)
--- end
--- when sorted=id_up|id_down|undated_up|undated_down|no
-CAST(NULL AS text)
--- end
+CAST(l.key_time AS text) -- when sorted=time_up|time_down
+CAST(NULL AS text) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
 -- define: half
 -- whether one of those looked at has no payload
@@ -101,12 +93,8 @@ jsonb_path_query_array(
 
 -- define: popped_at
 -- of a row l that archive_at_pop wrote; where a ring has subscribers, of their last pop
--- when subscribed=yes
-l.done_at
--- end
--- when subscribed=no
-l.archived_at
--- end
+l.done_at -- when subscribed=yes
+l.archived_at -- when subscribed=no
 
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
@@ -114,13 +102,9 @@ CREATE TABLE "{schema}"."{queue}_archive" (
     archive_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id "{id_type}" NOT NULL,
     payload "{payload_type}" NOT NULL,
-    -- when defined title
-    title text,
-    -- end
+    title text, -- when defined title
     pushed_at timestamptz,
-    -- when role due_at
-    due_at timestamptz,
-    -- end
+    due_at timestamptz, -- when role due_at
     claimed_at timestamptz,
     claimed_by text,
     done_at timestamptz,
@@ -188,48 +172,34 @@ FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[])) AS pu
 SELECT CAST(pushed.id AS text) AS id
 FROM "{schema}"."{queue}_push_many"(
     CAST(:payloads AS "{payload_type}"[])
-    -- when defined push_with
-    {push_with}
-    -- end
+    {push_with} -- when defined push_with
 ) AS pushed (id);
 
 -- name: pop
 -- at most :n rows in the design's order: the messages taken now
 SELECT
     CAST(popped.id AS text) AS id,
-    -- when payload=text|json
-    CAST(popped.payload AS text) AS payload,
-    -- end
-    -- when payload=bytes
-    popped.payload AS payload,
-    -- end
+    CAST(popped.payload AS text) AS payload, -- when payload=text|json
+    popped.payload AS payload, -- when payload=bytes
     popped.pushed_at AS pushed_at,
     popped.attempts AS attempts
 FROM "{schema}"."{queue}_pop_many"(
     CAST(:n AS integer)
-    -- when subscribed=yes
-    , subscriber => '{subscriber}'
-    -- end
-    -- when finishes=yes
-    , consumer => CAST(:consumer AS text)
-    -- end
+    , subscriber => '{subscriber}' -- when subscribed=yes
+    , consumer => CAST(:consumer AS text) -- when finishes=yes
 ) AS popped;
 
 -- name: complete
 -- one row: whether the claim was still this one and is finished now
 SELECT "{schema}"."{queue}_complete"(
-    -- when subscribed=yes
-    '{subscriber}',
-    -- end
+    '{subscriber}', -- when subscribed=yes
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:attempts AS integer)
 ) AS acted;
 
 -- name: fail
 -- one row: whether the claim was still this one and is an error now
 SELECT "{schema}"."{queue}_fail"(
-    -- when subscribed=yes
-    '{subscriber}',
-    -- end
+    '{subscriber}', -- when subscribed=yes
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:error AS text), CAST(:attempts AS integer)
 ) AS acted;
 
@@ -247,9 +217,7 @@ SELECT CAST("{schema}"."{queue}_wait_end"() AS text) AS ended;
 
 -- name: lock_all
 -- script: keeps everyone out of the queue until the transaction ends (a ring's parked first, as its callers do)
--- when defined locked_first
-LOCK TABLE {locked_first} IN ACCESS EXCLUSIVE MODE;
--- end
+LOCK TABLE {locked_first} IN ACCESS EXCLUSIVE MODE; -- when defined locked_first
 LOCK TABLE "{schema}"."{table}" IN ACCESS EXCLUSIVE MODE;
 
 -- name: contents
@@ -275,9 +243,7 @@ SELECT
     -- when role due_at
     CAST(EXTRACT(EPOCH FROM {popped_at} - greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
     -- end
-    -- when no role due_at
-    CAST(EXTRACT(EPOCH FROM {popped_at} - l.pushed_at) AS double precision) AS waiting_seconds,
-    -- end
+    CAST(EXTRACT(EPOCH FROM {popped_at} - l.pushed_at) AS double precision) AS waiting_seconds, -- when no role due_at
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - {popped_at}) AS double precision) AS popped_seconds_ago,
     CAST(NULL AS double precision) AS processing_seconds,
     CAST(NULL AS double precision) AS ended_seconds_ago
@@ -293,115 +259,55 @@ SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
 -- Three statements are one: WITH scanned AS (messages), looked AS (looked) matching, or error_texts. A
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 SELECT
-    -- when sorted=no
-    row_number() OVER () AS position,
-    -- end
-    -- when sorted=id_up
-    row_number() OVER (ORDER BY w.key_id) AS position,
-    -- end
-    -- when sorted=id_down
-    row_number() OVER (ORDER BY w.key_id DESC) AS position,
-    -- end
-    -- when sorted=time_up|undated_up
-    row_number() OVER (ORDER BY w.key_time, w.key_id) AS position,
-    -- end
-    -- when sorted=time_down|undated_down
-    row_number() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position,
-    -- end
-    -- when sorted=time_up|time_down
-    w.key_time AS key_time,
-    -- end
+    row_number() OVER () AS position, -- when sorted=no
+    row_number() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
+    row_number() OVER (ORDER BY w.key_id DESC) AS position, -- when sorted=id_down
+    row_number() OVER (ORDER BY w.key_time, w.key_id) AS position, -- when sorted=time_up|undated_up
+    row_number() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position, -- when sorted=time_down|undated_down
+    w.key_time AS key_time, -- when sorted=time_up|time_down
     w.id AS id,
     CAST(w.state AS text) AS state,
-    -- when role pushed_at
-    CAST(w.pushed_at AS timestamptz) AS pushed_at,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS timestamptz) AS pushed_at,
-    -- end
-    -- when role due_at
-    CAST(w.due_at AS timestamptz) AS due_at,
-    -- end
-    -- when no role due_at
-    CAST(NULL AS timestamptz) AS due_at,
-    -- end
-    -- when role attempts
-    CAST(w.attempts AS bigint) AS attempts,
-    -- end
-    -- when no role attempts
-    CAST(NULL AS bigint) AS attempts,
-    -- end
-    -- when role claimed_at
-    CAST(w.claimed_at AS timestamptz) AS claimed_at,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS timestamptz) AS claimed_at,
-    -- end
-    -- when role claimed_by
-    CAST(w.claimed_by AS text) AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS text) AS claimed_by,
-    -- end
-    -- when role done_at
-    CAST(w.done_at AS timestamptz) AS done_at,
-    -- end
-    -- when no role done_at
-    CAST(NULL AS timestamptz) AS done_at,
-    -- end
-    -- when role error
-    CAST(w.error AS text) AS error,
-    -- end
-    -- when no role error
-    CAST(NULL AS text) AS error,
-    -- end
-    -- when defined title
-    w.title AS title,
-    -- end
+    CAST(w.pushed_at AS timestamptz) AS pushed_at, -- when role pushed_at
+    CAST(NULL AS timestamptz) AS pushed_at, -- when no role pushed_at
+    CAST(w.due_at AS timestamptz) AS due_at, -- when role due_at
+    CAST(NULL AS timestamptz) AS due_at, -- when no role due_at
+    CAST(w.attempts AS bigint) AS attempts, -- when role attempts
+    CAST(NULL AS bigint) AS attempts, -- when no role attempts
+    CAST(w.claimed_at AS timestamptz) AS claimed_at, -- when role claimed_at
+    CAST(NULL AS timestamptz) AS claimed_at, -- when no role claimed_at
+    CAST(w.claimed_by AS text) AS claimed_by, -- when role claimed_by
+    CAST(NULL AS text) AS claimed_by, -- when no role claimed_by
+    CAST(w.done_at AS timestamptz) AS done_at, -- when role done_at
+    CAST(NULL AS timestamptz) AS done_at, -- when no role done_at
+    CAST(w.error AS text) AS error, -- when role error
+    CAST(NULL AS text) AS error, -- when no role error
+    w.title AS title, -- when defined title
     -- when defined slot
     CAST(w.slot AS bigint) AS slot,
     CAST(w.number AS bigint) AS number,
     -- end
-    -- when with_payload=yes
-    w.payload AS payload,
-    -- end
+    w.payload AS payload, -- when with_payload=yes
     w.key_id AS key_id
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
--- when sorted=time_up|time_down
-AND w.key_time IS NOT NULL
--- end
+AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
 -- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
 -- that nothing too, for only then is the index on it the way to them.
--- when sorted=undated_up|undated_down
-AND w.key_time IS NULL
--- end
+AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
--- when sorted=id_up|undated_up
-AND w.key_id > :after_id
--- end
--- when sorted=id_down|undated_down
-AND w.key_id < :after_id
--- end
--- when sorted=time_up
-AND (w.key_time, w.key_id) > (:after_time, :after_id)
--- end
--- when sorted=time_down
-AND (w.key_time, w.key_id) < (:after_time, :after_id)
--- end
+AND w.key_id > :after_id -- when sorted=id_up|undated_up
+AND w.key_id < :after_id -- when sorted=id_down|undated_down
+AND (w.key_time, w.key_id) > (:after_time, :after_id) -- when sorted=time_up
+AND (w.key_time, w.key_id) < (:after_time, :after_id) -- when sorted=time_down
 -- end
 -- when start=exactly
 AND w.key_id = :after_id
--- when sorted=time_up|time_down
-AND w.key_time = :after_time
--- end
+AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- end
 -- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
 -- ages are measured from its cut-off, however long it runs.
 -- when by_age=scan
--- when by_cutoff=yes
-AND w.key_time <= CAST(:moment AS timestamptz)
--- end
+AND w.key_time <= CAST(:moment AS timestamptz) -- when by_cutoff=yes
 -- when by_older=yes
 AND w.key_time < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
 -- end
@@ -409,18 +315,10 @@ AND w.key_time < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) -
 AND w.key_time >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
 -- end
 -- end
--- when sorted=id_up
-ORDER BY w.key_id
--- end
--- when sorted=id_down
-ORDER BY w.key_id DESC
--- end
--- when sorted=time_up|undated_up
-ORDER BY w.key_time, w.key_id
--- end
--- when sorted=time_down|undated_down
-ORDER BY w.key_time DESC, w.key_id DESC
--- end
+ORDER BY w.key_id -- when sorted=id_up
+ORDER BY w.key_id DESC -- when sorted=id_down
+ORDER BY w.key_time, w.key_id -- when sorted=time_up|undated_up
+ORDER BY w.key_time DESC, w.key_id DESC -- when sorted=time_down|undated_down
 LIMIT :look
 
 -- name: matching
@@ -440,12 +338,8 @@ SELECT
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when defined title
-    l.title AS title,
-    -- end
-    -- when not defined title
-    CAST(NULL AS text) AS title,
-    -- end
+    l.title AS title, -- when defined title
+    CAST(NULL AS text) AS title, -- when not defined title
     -- when defined slot
     l.slot AS slot,
     l.number AS number,
@@ -457,43 +351,23 @@ SELECT
     -- The size of text and bytes stands in the row, or in its pointer: the payload itself is not read.
     -- That of JSON is only known once it has become text.
     -- when with_payload=yes
-    -- when payload=text
-    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes,
-    -- end
-    -- when payload=bytes
-    CAST(octet_length(l.payload) AS bigint) AS payload_bytes,
-    -- end
+    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when payload=text
+    CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=bytes
     -- when payload=json
+    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when body=yes
+    CAST(NULL AS bigint) AS payload_bytes, -- when body=no
+    -- end
+    -- end
+    CAST(NULL AS bigint) AS payload_bytes, -- when with_payload=no
     -- when body=yes
-    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes,
+    left(CAST(l.payload AS text), CAST(:payload_length AS integer)) AS payload, -- when payload=text|json
+    substring(l.payload FROM 1 FOR CAST(:payload_length AS integer)) AS payload, -- when payload=bytes
     -- end
-    -- when body=no
-    CAST(NULL AS bigint) AS payload_bytes,
-    -- end
-    -- end
-    -- end
-    -- when with_payload=no
-    CAST(NULL AS bigint) AS payload_bytes,
-    -- end
-    -- when body=yes
-    -- when payload=text|json
-    left(CAST(l.payload AS text), CAST(:payload_length AS integer)) AS payload,
-    -- end
-    -- when payload=bytes
-    substring(l.payload FROM 1 FOR CAST(:payload_length AS integer)) AS payload,
-    -- end
-    -- end
-    -- when body=no
-    CAST(NULL AS text) AS payload,
-    -- end
+    CAST(NULL AS text) AS payload, -- when body=no
     left(l.error, CAST(:error_length AS integer)) AS error,
     -- Of the whole text: what tells one failure of a message from another.
-    -- when hashed=yes
-    encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash
-    -- end
-    -- when hashed=no
-    CAST(NULL AS text) AS error_hash
-    -- end
+    encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash -- when hashed=yes
+    CAST(NULL AS text) AS error_hash -- when hashed=no
 FROM looked AS l
 CROSS JOIN LATERAL (
     SELECT
@@ -508,9 +382,7 @@ CROSS JOIN LATERAL (
         coalesce(
             l.state IS NOT NULL
             -- when by_age=row
-            -- when by_cutoff=yes
-            AND coalesce(s.since <= CAST(:moment AS timestamptz), true)
-            -- end
+            AND coalesce(s.since <= CAST(:moment AS timestamptz), true) -- when by_cutoff=yes
             -- when by_older=yes
             AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
             -- end
@@ -518,26 +390,16 @@ CROSS JOIN LATERAL (
             AND s.since >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
             -- end
             -- end
-            -- when by_id=yes
-            AND l.id = :id
-            -- end
+            AND l.id = :id -- when by_id=yes
             {and_as_filtered}
             , false
         ) AS matches
 ) AS t
 WHERE t.matches OR l.position = :look
--- when sorted=id_up|undated_up
-ORDER BY l.key_id
--- end
--- when sorted=id_down|undated_down
-ORDER BY l.key_id DESC
--- end
--- when sorted=time_up
-ORDER BY l.key_time, l.key_id
--- end
--- when sorted=time_down
-ORDER BY l.key_time DESC, l.key_id DESC
--- end
+ORDER BY l.key_id -- when sorted=id_up|undated_up
+ORDER BY l.key_id DESC -- when sorted=id_down|undated_down
+ORDER BY l.key_time, l.key_id -- when sorted=time_up
+ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 LIMIT :n
 
 -- name: error_texts
@@ -555,12 +417,8 @@ FROM looked AS l
 -- name: tried
 -- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
 SELECT
-    -- when sorted=time_up|time_down
-    CAST(t.key_time AS text) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS text) AS key_time,
-    -- end
+    CAST(t.key_time AS text) AS key_time, -- when sorted=time_up|time_down
+    CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
     CAST(t.key_id AS text) AS key_id,
     t.position AS position,
     t.looked AS looked,
@@ -568,9 +426,7 @@ SELECT
     t.attempts AS attempts
 FROM (
     SELECT
-        -- when sorted=time_up|time_down
-        l.key_time,
-        -- end
+        l.key_time, -- when sorted=time_up|time_down
         l.key_id,
         l.position,
         l.id,
@@ -597,12 +453,8 @@ FROM looked AS l
 -- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
 -- What has no time is a contradiction itself: all of those are told.
 SELECT
-    -- when sorted=time_up|time_down
-    CAST(t.key_time AS text) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS text) AS key_time,
-    -- end
+    CAST(t.key_time AS text) AS key_time, -- when sorted=time_up|time_down
+    CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
     CAST(t.key_id AS text) AS key_id,
     t.position AS position,
     t.looked AS looked,
@@ -610,18 +462,12 @@ SELECT
     t.contradicts AS contradicts
 FROM (
     SELECT
-        -- when sorted=time_up|time_down
-        l.key_time,
-        -- end
+        l.key_time, -- when sorted=time_up|time_down
         l.key_id,
         l.position,
         l.id,
-        -- when defined contradicts
-        {contradicts} AS contradicts,
-        -- end
+        {contradicts} AS contradicts, -- when defined contradicts
         count(*) OVER () AS looked
     FROM looked AS l
 ) AS t
--- when sorted=time_up|time_down|id_up|id_down
-WHERE t.contradicts OR t.position = t.looked
--- end
+WHERE t.contradicts OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down

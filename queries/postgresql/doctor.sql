@@ -45,74 +45,60 @@ SELECT
     CAST(t.key AS text) AS key,
     t.found AS found
 FROM (
-    -- when defined keys
-    (
-        SELECT
-            '{table}' AS table_name,
-            r.key,
-            count(*) AS found
-        FROM (
-            SELECT concat_ws(' ', {keys}) AS key
-            FROM "{schema}"."{table}" AS m
-            WHERE '{table}' = ANY(CAST(:tables AS text[]))
-            LIMIT 1000000
-        ) AS r
-        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
-    )
-    -- end
-    -- when defined beside
-    UNION ALL
-    (
-        SELECT
-            '{queue}_data',
-            r.key,
-            count(*)
-        FROM (
-            SELECT CAST(d.id AS text) AS key FROM {beside} AS d
-            WHERE '{queue}_data' = ANY(CAST(:tables AS text[]))
-            LIMIT 1000000
-        ) AS r
-        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
-    )
-    -- end
-    -- each partition
-    UNION ALL
-    (
-        SELECT
-            '{queue}_content_{partition}',
-            r.key,
-            count(*)
-        FROM (
-            SELECT CAST(k.content_id AS text) AS key FROM "{schema}"."{queue}_content_{partition}" AS k
-            WHERE '{queue}_content_{partition}' = ANY(CAST(:tables AS text[]))
-            LIMIT 1000000
-        ) AS r
-        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
-    )
-    -- end
-    -- when in_hand=on
-    UNION ALL
-    (
-        SELECT
-            '{queue}_in_hand',
-            r.key,
-            count(*)
-        FROM (
-            SELECT CAST(h.id AS text) AS key FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE '{queue}_in_hand' = ANY(CAST(:tables AS text[]))
-            LIMIT 1000000
-        ) AS r
-        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
-    )
-    -- end
-    -- when not defined keys
     SELECT
-        '' AS table_name,
-        '' AS key,
-        CAST(0 AS bigint) AS found
-    WHERE false
-    -- end
+        r.table_name,
+        r.key,
+        count(*) AS found,
+        row_number() OVER (PARTITION BY r.table_name ORDER BY r.key) AS place
+    FROM (
+        -- when defined keys
+        (
+            SELECT
+                '{table}' AS table_name,
+                concat_ws(' ', {keys}) AS key
+            FROM "{schema}"."{table}" AS m WHERE '{table}' = ANY(CAST(:tables AS text[])) LIMIT 1000000
+        )
+        -- end
+        -- when not defined keys
+        SELECT
+            '' AS table_name,
+            '' AS key
+        WHERE false
+        -- end
+        -- when defined beside
+        UNION ALL
+        (
+            SELECT
+                '{queue}_data',
+                CAST(d.id AS text)
+            FROM {beside} AS d WHERE '{queue}_data' = ANY(CAST(:tables AS text[])) LIMIT 1000000
+        )
+        -- end
+        -- each partition
+        UNION ALL
+        (
+            SELECT
+                '{queue}_content_{partition}',
+                CAST(k.content_id AS text)
+            FROM "{schema}"."{queue}_content_{partition}" AS k
+            WHERE '{queue}_content_{partition}' = ANY(CAST(:tables AS text[])) LIMIT 1000000
+        )
+        -- end
+        -- when in_hand=on
+        UNION ALL
+        (
+            SELECT
+                '{queue}_in_hand',
+                CAST(h.id AS text)
+            FROM "{schema}"."{queue}_in_hand" AS h WHERE '{queue}_in_hand' = ANY(CAST(:tables AS text[])) LIMIT 1000000
+        )
+        -- end
+    ) AS r
+    GROUP BY r.table_name, r.key
+    HAVING count(*) > 1
 ) AS t
+WHERE t.place <= 10
+ORDER BY t.table_name, t.key
 -- end
 ;
 
@@ -166,9 +152,7 @@ FROM (
         n.id,
         n.pushed_at,
         n.done_at,
-        -- when role due_at
-        n.due_at,
-        -- end
+        n.due_at, -- when role due_at
         n.reason
     FROM "{schema}"."{queue}_archive" AS n ORDER BY n.archive_id DESC LIMIT 10000
 ) AS a
@@ -185,19 +169,13 @@ ORDER BY a.archive_id
 WITH lately AS (
     SELECT
         CAST(m."{id}" AS text) AS id,
-        -- when role error
-        left(m."{error}", 200) AS error,
-        -- end
-        -- when no role error
-        CAST(NULL AS text) AS error,
-        -- end
+        left(m."{error}", 200) AS error, -- when role error
+        CAST(NULL AS text) AS error, -- when no role error
         CAST(EXTRACT(EPOCH FROM statement_timestamp() - m."{done_at}") AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
     WHERE
         m."{done_at}" > statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))
-        -- when defined is_error
-        AND {is_error}
-        -- end
+        AND {is_error} -- when defined is_error
     ORDER BY m."{done_at}" DESC LIMIT 10001
 )
 
@@ -218,9 +196,7 @@ FROM (
         WHERE
             m."{done_at}" <= statement_timestamp() - make_interval(secs => CAST(:recent AS double precision))
             AND m."{done_at}" > statement_timestamp() - interval '1 day'
-            -- when defined is_error
-            AND {is_error}
-            -- end
+            AND {is_error} -- when defined is_error
         ORDER BY m."{done_at}" DESC LIMIT 10001
     ) AS b
 ) AS before

@@ -16,20 +16,14 @@ true
 'ready'
 
 -- define: oldest_first
--- when role pushed_at
-m."{id}"
--- end
+m."{id}" -- when role pushed_at
 
 -- define: first_ready_id
 -- Vacuum takes the pages that it skips to be as full as the mean, and these are the full ones here.
--- when installed=yes
-SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1
--- end
+SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1 -- when installed=yes
 
 -- define: pages
--- when installed=no
-256
--- end
+256 -- when installed=no
 
 -- define: pop_order
 m."{id}"
@@ -55,9 +49,7 @@ DECLARE
     pushed bigint;
 BEGIN
     {payload_in_bounds}
-    -- when order=strict
-    PERFORM pg_advisory_xact_lock(hashtextextended('dbq push "{schema}"."{queue}"', 0));
-    -- end
+    PERFORM pg_advisory_xact_lock(hashtextextended('dbq push "{schema}"."{queue}"', 0)); -- when order=strict
     INSERT INTO "{schema}"."{queue}" (payload) VALUES (payload) RETURNING id INTO pushed;
     {wake_waiters}
     RETURN pushed;
@@ -68,9 +60,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_typ
 LANGUAGE plpgsql AS $dbq$
 BEGIN
     {payloads_in_bounds}
-    -- when order=strict
-    PERFORM pg_advisory_xact_lock(hashtextextended('dbq push "{schema}"."{queue}"', 0));
-    -- end
+    PERFORM pg_advisory_xact_lock(hashtextextended('dbq push "{schema}"."{queue}"', 0)); -- when order=strict
     RETURN QUERY INSERT INTO "{schema}"."{queue}" (payload)
         SELECT p.payload FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING id;
@@ -83,19 +73,13 @@ RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attem
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
-    -- when order=strict
-    PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0));
-    -- end
+    PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0)); -- when order=strict
     RETURN QUERY WITH popped AS (
         DELETE FROM "{schema}"."{queue}" AS m
         WHERE m.id = (
             SELECT head.id FROM "{schema}"."{queue}" AS head
-            -- when order=lax
-            ORDER BY head.id LIMIT 1 FOR UPDATE SKIP LOCKED
-            -- end
-            -- when order=strict
-            ORDER BY head.id LIMIT 1 FOR UPDATE
-            -- end
+            ORDER BY head.id LIMIT 1 FOR UPDATE SKIP LOCKED -- when order=lax
+            ORDER BY head.id LIMIT 1 FOR UPDATE -- when order=strict
         )
         RETURNING m.id, m.payload, m.pushed_at
     -- when archive_at_pop=on
@@ -112,20 +96,14 @@ RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attem
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
-    -- when order=strict
-    PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0));
-    -- end
+    PERFORM pg_advisory_xact_lock(hashtextextended('dbq pop "{schema}"."{queue}"', 0)); -- when order=strict
     RETURN QUERY WITH popped AS (
         DELETE FROM "{schema}"."{queue}" AS m
         -- An array, so that the choice is made once: a join may run it again and take more than n.
         WHERE m.id = ANY(ARRAY(
             SELECT head.id FROM "{schema}"."{queue}" AS head
-            -- when order=lax
-            ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE SKIP LOCKED
-            -- end
-            -- when order=strict
-            ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE
-            -- end
+            ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE SKIP LOCKED -- when order=lax
+            ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE -- when order=strict
         ))
         RETURNING m.id, m.payload, m.pushed_at
     -- when archive_at_pop=on

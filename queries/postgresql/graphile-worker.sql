@@ -28,12 +28,8 @@
 
 -- define: in_part
 -- which of the queues that the library keeps in the table
--- when part=one
-m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
--- end
--- when part=all
-true
--- end
+m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}') -- when part=one
+true -- when part=all
 
 -- define: is_ready
 m.is_available AND m.run_at <= statement_timestamp() AND {in_part}

@@ -120,22 +120,12 @@ WHERE c.oid = CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid);
 -- the messages, in the pages :first to :last (sorted), each with its place as its key, for `looked` of common.sql
 -- There is no index to go on from: the place is the only key, and rows stay where they are.
 SELECT
-    -- when sorted=id_up|id_down
-    m.ctid AS key_id,
-    -- end
-    -- when sorted=no
-    CAST('' AS text) AS key_id,
-    -- end
-    -- when role id
-    CAST(m."{id}" AS text) AS id,
-    -- end
-    -- when no role id
-    CAST(NULL AS text) AS id,
-    -- end
+    m.ctid AS key_id, -- when sorted=id_up|id_down
+    CAST('' AS text) AS key_id, -- when sorted=no
+    CAST(m."{id}" AS text) AS id, -- when role id
+    CAST(NULL AS text) AS id, -- when no role id
     'ready' AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
+    m."{pushed_at}" AS pushed_at, -- when role pushed_at
     m."{payload}" AS payload
 FROM "{schema}"."{table}" AS m
 -- when sorted=id_up|id_down

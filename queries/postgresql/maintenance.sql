@@ -99,9 +99,7 @@ REINDEX INDEX CONCURRENTLY "{schema}"."{index}";
 -- script: a unique index beside the traffic, which a key can be made of
 CREATE UNIQUE INDEX CONCURRENTLY "{index}" ON "{schema}"."{relation}" (
     "{column}"
-    -- when columns=2
-    , "{second}"
-    -- end
+    , "{second}" -- when columns=2
 );
 
 -- name: make_key
@@ -109,25 +107,15 @@ CREATE UNIQUE INDEX CONCURRENTLY "{index}" ON "{schema}"."{relation}" (
 -- Sent as one: in a transaction of their own, so that the time-outs end with it.
 SET LOCAL lock_timeout = '1s';
 SET LOCAL statement_timeout = '5s';
--- when key=primary
-ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY USING INDEX "{index}";
--- end
--- when key=unique
-ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" UNIQUE USING INDEX "{index}";
--- end
+ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY USING INDEX "{index}"; -- when key=primary
+ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" UNIQUE USING INDEX "{index}"; -- when key=unique
 
 -- name: make_check
 -- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}"
--- when check=status
-CHECK (status BETWEEN 0 AND 4) NOT VALID;
--- end
--- when check=size
-CHECK (size > 0) NOT VALID;
--- end
--- when check=only_row
-CHECK (only_row) NOT VALID;
--- end
+CHECK (status BETWEEN 0 AND 4) NOT VALID; -- when check=status
+CHECK (size > 0) NOT VALID; -- when check=size
+CHECK (only_row) NOT VALID; -- when check=only_row
 
 -- name: validate_check
 -- script: the same CHECK for all rows, beside the traffic; it fails where a row contradicts it

@@ -5,58 +5,36 @@
 
 -- define: key
 -- what a walk goes on by, and an id for whoever reads it
--- when role id
-m."{id}"
--- end
--- when no role id
-m.ctid
--- end
+m."{id}" -- when role id
+m.ctid -- when no role id
 
 -- define: id
--- when role id
-CAST(m."{id}" AS text)
--- end
--- when no role id
-CAST(NULL AS text)
--- end
+CAST(m."{id}" AS text) -- when role id
+CAST(NULL AS text) -- when no role id
 
 -- define: key_time
 m."{since}"
 
 -- define: pushed_at
--- when role pushed_at
-m."{pushed_at}"
--- end
+m."{pushed_at}" -- when role pushed_at
 
 -- define: due_at
--- when role due_at
-m."{due_at}"
--- end
+m."{due_at}" -- when role due_at
 
 -- define: claimed_at
--- when role claimed_at
-m."{claimed_at}"
--- end
+m."{claimed_at}" -- when role claimed_at
 
 -- define: claimed_by
--- when role claimed_by
-m."{claimed_by}"
--- end
+m."{claimed_by}" -- when role claimed_by
 
 -- define: attempts
--- when role attempts
-m."{attempts}"
--- end
+m."{attempts}" -- when role attempts
 
 -- define: done_at
--- when role done_at
-m."{done_at}"
--- end
+m."{done_at}" -- when role done_at
 
 -- define: error
--- when role error
-m."{error}"
--- end
+m."{error}" -- when role error
 
 -- define: payload
 m."{payload}"
@@ -87,18 +65,14 @@ true
 -- when archive_at_pop=on
 (SELECT a.archived_at FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 1)
 -- end
--- when archive_at_pop=off
-CAST(NULL AS timestamptz)
--- end
+CAST(NULL AS timestamptz) -- when archive_at_pop=off
 
 -- define: next_pop
 -- what would be popped next
 -- when defined pop_order
 (SELECT CAST(m."{id}" AS text) FROM "{schema}"."{table}" AS m WHERE {is_ready} ORDER BY {pop_order} LIMIT 1)
 -- end
--- when not defined pop_order
-CAST(NULL AS text)
--- end
+CAST(NULL AS text) -- when not defined pop_order
 
 -- define: popped
 -- how many were popped
@@ -112,22 +86,14 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 -- define: ready_since
 -- from when on it could be popped
 -- when role pushed_at
--- when role due_at
-greatest({pushed_at}, {due_at})
--- end
--- when no role due_at
-{pushed_at}
--- end
+greatest({pushed_at}, {due_at}) -- when role due_at
+{pushed_at} -- when no role due_at
 -- end
 
 -- define: is_first_pop
 -- how long it waited for a later one no row tells
--- when role attempts
-m."{attempts}" <= 1
--- end
--- when no role attempts
-true
--- end
+m."{attempts}" <= 1 -- when role attempts
+true -- when no role attempts
 
 -- define: waiting_seconds
 -- when role claimed_at
@@ -160,13 +126,9 @@ CAST(NULL AS double precision) AS ended_seconds_ago
 
 -- define: counters
 -- what the server counts of the table; of a part of a table it counts nothing
--- when part=all
-{counters_of_table}
--- end
+{counters_of_table} -- when part=all
 -- when part=one
--- when not defined in_part
-{counters_of_table}
--- end
+{counters_of_table} -- when not defined in_part
 -- when defined in_part
 SELECT
     CAST(NULL AS bigint) AS rows_estimated,
@@ -217,9 +179,7 @@ SELECT
         ) AS bounded
     ) AS scheduled,
     -- end
-    -- when not defined is_scheduled
-    CAST(NULL AS bigint) AS scheduled,
-    -- end
+    CAST(NULL AS bigint) AS scheduled, -- when not defined is_scheduled
     -- when defined is_claimed
     (
         SELECT {counted} FROM (
@@ -229,9 +189,7 @@ SELECT
         ) AS bounded
     ) AS claimed,
     -- end
-    -- when not defined is_claimed
-    CAST(NULL AS bigint) AS claimed,
-    -- end
+    CAST(NULL AS bigint) AS claimed, -- when not defined is_claimed
     -- when defined is_stuck
     (
         SELECT {counted} FROM (
@@ -241,9 +199,7 @@ SELECT
         ) AS bounded
     ) AS stuck,
     -- end
-    -- when not defined is_stuck
-    CAST(NULL AS bigint) AS stuck,
-    -- end
+    CAST(NULL AS bigint) AS stuck, -- when not defined is_stuck
     -- when defined is_error
     (
         SELECT {counted} FROM (
@@ -253,9 +209,7 @@ SELECT
         ) AS bounded
     ) AS errors,
     -- end
-    -- when not defined is_error
-    CAST(NULL AS bigint) AS errors,
-    -- end
+    CAST(NULL AS bigint) AS errors, -- when not defined is_error
     -- when defined is_done
     (
         SELECT {counted} FROM (
@@ -265,9 +219,7 @@ SELECT
         ) AS bounded
     ) AS done,
     -- end
-    -- when not defined is_done
-    CAST(NULL AS bigint) AS done,
-    -- end
+    CAST(NULL AS bigint) AS done, -- when not defined is_done
     -- when defined oldest_first
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - {pushed_at}) AS double precision)
@@ -277,9 +229,7 @@ SELECT
     ) AS age_seconds,
     -- end
     -- Without an order there is no oldest message to look at: only a scan could tell.
-    -- when not defined oldest_first
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
+    CAST(NULL AS double precision) AS age_seconds, -- when not defined oldest_first
     t.rows_estimated,
     t.inserted,
     t.updated,
@@ -295,59 +245,27 @@ FROM (
 -- name: messages
 -- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
 SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    {key_time} AS key_time,
-    -- end
+    {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
     {state} AS state,
-    -- when defined pushed_at
-    {pushed_at} AS pushed_at,
-    -- end
-    -- when defined due_at
-    {due_at} AS due_at,
-    -- end
-    -- when defined claimed_at
-    {claimed_at} AS claimed_at,
-    -- end
-    -- when defined claimed_by
-    {claimed_by} AS claimed_by,
-    -- end
-    -- when defined attempts
-    {attempts} AS attempts,
-    -- end
-    -- when defined done_at
-    {done_at} AS done_at,
-    -- end
-    -- when defined error
-    {error} AS error,
-    -- end
-    -- when defined title
-    {title} AS title,
-    -- end
-    -- when with_payload=yes
-    {payload} AS payload,
-    -- end
+    {pushed_at} AS pushed_at, -- when defined pushed_at
+    {due_at} AS due_at, -- when defined due_at
+    {claimed_at} AS claimed_at, -- when defined claimed_at
+    {claimed_by} AS claimed_by, -- when defined claimed_by
+    {attempts} AS attempts, -- when defined attempts
+    {done_at} AS done_at, -- when defined done_at
+    {error} AS error, -- when defined error
+    {title} AS title, -- when defined title
+    {payload} AS payload, -- when with_payload=yes
     {key} AS key_id
 FROM "{schema}"."{table}" AS m
--- when scan=ready
-WHERE {is_ready}
--- end
--- when scan=scheduled
-WHERE {is_scheduled}
--- end
--- when scan=claimed
-WHERE {is_claimed}
--- end
--- when scan=error
-WHERE {is_error}
--- end
--- when scan=done
-WHERE {is_done}
--- end
+WHERE {is_ready} -- when scan=ready
+WHERE {is_scheduled} -- when scan=scheduled
+WHERE {is_claimed} -- when scan=claimed
+WHERE {is_error} -- when scan=error
+WHERE {is_done} -- when scan=done
 -- when scan=any
--- when defined in_part
-WHERE {in_part}
--- end
+WHERE {in_part} -- when defined in_part
 -- end
 
 -- define: kept_in
@@ -375,26 +293,14 @@ SELECT
     -- when defined claimed_at
     CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - {claimed_at}, interval '0')) AS double precision) AS claimed_seconds,
     -- end
-    -- when not defined claimed_at
-    CAST(NULL AS double precision) AS claimed_seconds,
-    -- end
-    -- when defined claimed_by
-    CAST({claimed_by} AS text) AS claimed_by,
-    -- end
-    -- when not defined claimed_by
-    CAST(NULL AS text) AS claimed_by,
-    -- end
-    -- when defined attempts
-    CAST({attempts} AS integer) AS attempts
-    -- end
-    -- when not defined attempts
-    CAST(NULL AS integer) AS attempts
-    -- end
+    CAST(NULL AS double precision) AS claimed_seconds, -- when not defined claimed_at
+    CAST({claimed_by} AS text) AS claimed_by, -- when defined claimed_by
+    CAST(NULL AS text) AS claimed_by, -- when not defined claimed_by
+    CAST({attempts} AS integer) AS attempts -- when defined attempts
+    CAST(NULL AS integer) AS attempts -- when not defined attempts
 FROM {claimed_from} AS m
 WHERE {is_claimed}
--- when defined claimed_at
-ORDER BY {oldest_claims}
--- end
+ORDER BY {oldest_claims} -- when defined claimed_at
 LIMIT 10
 
 -- name: times
@@ -468,24 +374,14 @@ FROM (
     (
         SELECT
             true AS claimed,
-            -- when defined claimed_by
-            CAST({claimed_by} AS text) AS claimed_by,
-            -- end
-            -- when not defined claimed_by
-            CAST(NULL AS text) AS claimed_by,
-            -- end
-            -- when defined claimed_at
-            CAST({claimed_at} AS timestamptz) AS at
-            -- end
-            -- when not defined claimed_at
-            CAST(NULL AS timestamptz) AS at
-            -- end
+            CAST({claimed_by} AS text) AS claimed_by, -- when defined claimed_by
+            CAST(NULL AS text) AS claimed_by, -- when not defined claimed_by
+            CAST({claimed_at} AS timestamptz) AS at -- when defined claimed_at
+            CAST(NULL AS timestamptz) AS at -- when not defined claimed_at
         FROM "{schema}"."{table}" AS m
         WHERE {is_claimed}
         -- Somebody else's table may have no index that gives them in this order.
-        -- when installed=yes
-        ORDER BY {claimed_at} DESC
-        -- end
+        ORDER BY {claimed_at} DESC -- when installed=yes
         LIMIT 1000
     )
     -- when installed=yes
@@ -527,13 +423,9 @@ GROUP BY popped.claimed_by
 -- define: sampled_pages
 -- no page where ids tell all that is asked
 -- when defined first_ready_id
--- when over=scheduled|claimed|errors|done
-{pages}
+{pages} -- when over=scheduled|claimed|errors|done
 -- end
--- end
--- when not defined first_ready_id
-{pages}
--- end
+{pages} -- when not defined first_ready_id
 
 -- name: estimate
 -- one row: about how many rows there are of each state that was not counted to its end (over), whatever vacuum and analyze last thought
@@ -546,9 +438,7 @@ GROUP BY popped.claimed_by
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    -- when not over=ready
-    CAST(NULL AS double precision) AS ready,
-    -- end
+    CAST(NULL AS double precision) AS ready, -- when not over=ready
     -- when over=ready
     -- when defined first_ready_id
     (
@@ -596,27 +486,13 @@ SELECT
     -- when over=scheduled
     CAST(sum(found.scheduled) * nullif(max(t.total), 0) / count(*) AS double precision) AS scheduled,
     -- end
-    -- when not over=scheduled
-    CAST(NULL AS double precision) AS scheduled,
-    -- end
-    -- when over=claimed
-    CAST(sum(found.claimed) * nullif(max(t.total), 0) / count(*) AS double precision) AS claimed,
-    -- end
-    -- when not over=claimed
-    CAST(NULL AS double precision) AS claimed,
-    -- end
-    -- when over=errors
-    CAST(sum(found.errors) * nullif(max(t.total), 0) / count(*) AS double precision) AS errors,
-    -- end
-    -- when not over=errors
-    CAST(NULL AS double precision) AS errors,
-    -- end
-    -- when over=done
-    CAST(sum(found.done) * nullif(max(t.total), 0) / count(*) AS double precision) AS done
-    -- end
-    -- when not over=done
-    CAST(NULL AS double precision) AS done
-    -- end
+    CAST(NULL AS double precision) AS scheduled, -- when not over=scheduled
+    CAST(sum(found.claimed) * nullif(max(t.total), 0) / count(*) AS double precision) AS claimed, -- when over=claimed
+    CAST(NULL AS double precision) AS claimed, -- when not over=claimed
+    CAST(sum(found.errors) * nullif(max(t.total), 0) / count(*) AS double precision) AS errors, -- when over=errors
+    CAST(NULL AS double precision) AS errors, -- when not over=errors
+    CAST(sum(found.done) * nullif(max(t.total), 0) / count(*) AS double precision) AS done -- when over=done
+    CAST(NULL AS double precision) AS done -- when not over=done
 -- when defined sampled_pages
 FROM (
     -- The pages of all partitions, one partition after the other; or those of the table.
@@ -639,18 +515,10 @@ CROSS JOIN LATERAL (
 ) AS place
 CROSS JOIN LATERAL (
     SELECT
-        -- when over=scheduled
-        count(*) FILTER (WHERE {is_scheduled}) AS scheduled,
-        -- end
-        -- when over=claimed
-        count(*) FILTER (WHERE {is_claimed}) AS claimed,
-        -- end
-        -- when over=errors
-        count(*) FILTER (WHERE {is_error}) AS errors,
-        -- end
-        -- when over=done
-        count(*) FILTER (WHERE {is_done}) AS done,
-        -- end
+        count(*) FILTER (WHERE {is_scheduled}) AS scheduled, -- when over=scheduled
+        count(*) FILTER (WHERE {is_claimed}) AS claimed, -- when over=claimed
+        count(*) FILTER (WHERE {is_error}) AS errors, -- when over=errors
+        count(*) FILTER (WHERE {is_done}) AS done, -- when over=done
         count(*) FILTER (WHERE {is_ready}) AS ready
     FROM "{schema}"."{table}" AS m
     WHERE m.tableoid = t.oid AND m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)

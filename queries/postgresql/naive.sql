@@ -11,20 +11,14 @@ true
 'ready'
 
 -- define: oldest_first
--- when role pushed_at
-m."{id}"
--- end
+m."{id}" -- when role pushed_at
 
 -- define: first_ready_id
 -- Vacuum takes the pages that it skips to be as full as the mean, and these are the full ones here.
--- when installed=yes
-SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1
--- end
+SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1 -- when installed=yes
 
 -- define: pages
--- when installed=no
-256
--- end
+256 -- when installed=no
 
 -- define: pop_order
 m."{id}"

@@ -66,9 +66,7 @@ FROM (SELECT t.* FROM "{schema}"."{table}" AS t LIMIT 100000) AS m
 WHERE {queue_column} IS NOT NULL
 ORDER BY name LIMIT 100;
 -- end
--- when not defined queue_column
-SELECT CAST(NULL AS text) AS name WHERE false;
--- end
+SELECT CAST(NULL AS text) AS name WHERE false; -- when not defined queue_column
 
 -- name: make_ready
 -- one row: how many rows the preset's columns were set of, and how many of these can be popped now or later
@@ -76,24 +74,14 @@ SELECT CAST(NULL AS text) AS name WHERE false;
 WITH freed AS (
     UPDATE "{schema}"."{table}" AS m
     SET
-        -- when verb=requeue
-        {requeue}
-        -- end
-        -- when verb=release
-        {release}
-        -- end
+        {requeue} -- when verb=requeue
+        {release} -- when verb=release
     WHERE {at_places}
-    -- when verb=requeue
-    AND {is_error}
-    -- end
-    -- when verb=release
-    AND {is_claimed}
-    -- end
+    AND {is_error} -- when verb=requeue
+    AND {is_claimed} -- when verb=release
     RETURNING
         {is_ready}
-        -- when defined is_scheduled
-        OR {is_scheduled}
-        -- end
+        OR {is_scheduled} -- when defined is_scheduled
         AS ready
 )
 
@@ -180,18 +168,10 @@ FROM (
     SELECT
         concat_ws(
             ' ', CASE WHEN {is_ready} THEN 'ready' END
-            -- when defined is_scheduled
-            , CASE WHEN {is_scheduled} THEN 'scheduled' END
-            -- end
-            -- when defined is_claimed
-            , CASE WHEN {is_claimed} THEN 'claimed' END
-            -- end
-            -- when defined is_error
-            , CASE WHEN {is_error} THEN 'error' END
-            -- end
-            -- when defined is_done
-            , CASE WHEN {is_done} THEN 'done' END
-            -- end
+            , CASE WHEN {is_scheduled} THEN 'scheduled' END -- when defined is_scheduled
+            , CASE WHEN {is_claimed} THEN 'claimed' END -- when defined is_claimed
+            , CASE WHEN {is_error} THEN 'error' END -- when defined is_error
+            , CASE WHEN {is_done} THEN 'done' END -- when defined is_done
         ) AS states,
         CAST(m."{status}" AS text) AS status,
         {id} AS id

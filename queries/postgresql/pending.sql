@@ -17,9 +17,7 @@ CASE WHEN {is_ready} THEN 'ready' ELSE 'scheduled' END
 m."{due_at}"
 
 -- define: oldest_first
--- when role pushed_at
-m."{due_at}"
--- end
+m."{due_at}" -- when role pushed_at
 
 -- define: pages
 64

@@ -67,9 +67,7 @@ m.retry_count = 0
 
 -- define: oldest_first
 -- Its index on created_on is one of each queue (job_i15).
--- when part=one
-m.created_on
--- end
+m.created_on -- when part=one
 
 -- define: is_waiting
 m.state = 'retry' AND {in_part}
@@ -121,9 +119,7 @@ moved AS (
         completed_on = NULL,
         start_after = CASE WHEN m.state = 'failed' THEN greatest(m.start_after, now()) ELSE m.start_after END,
         started_on = CASE WHEN m.state = 'failed' THEN m.started_on END,
-        -- when role upserted
-        upsert_by_key = CASE WHEN m.state = 'failed' THEN m.upsert_by_key END,
-        -- end
+        upsert_by_key = CASE WHEN m.state = 'failed' THEN m.upsert_by_key END, -- when role upserted
         heartbeat_on = CASE WHEN m.state = 'failed' THEN m.heartbeat_on END
     FROM chosen AS c
     WHERE m.name = c.name AND m.id = c.id AND m.state IN ('active', 'failed')

@@ -72,9 +72,7 @@ SELECT
     m.vt AS due_at,
     CAST(NULL AS timestamptz) AS claimed_at,
     m.read_ct AS attempts,
-    -- when role done_at
-    m.archived_at AS done_at,
-    -- end
+    m.archived_at AS done_at, -- when role done_at
     CAST(NULL AS text) AS title,
     m.message AS payload
 FROM "{schema}"."a_{only}" AS m

@@ -7,21 +7,13 @@
 
 -- name: hold
 -- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
--- when mode=exclusive
-SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got;
--- end
--- when mode=shared
-SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got;
--- end
+SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
+SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
 
 -- name: let_go
 -- one row: whether this session had the lock of that name, which it has no longer
--- when mode=exclusive
-SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got;
--- end
--- when mode=shared
-SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got;
--- end
+SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
+SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
 
 -- name: action
 -- one row: what the audit has counted of an action, and whether that has ended
@@ -73,12 +65,8 @@ FROM (
 SELECT
     a.archive_id AS archive_id,
     CAST(a.id AS text) AS id,
-    -- when payload=text|json
-    CAST(a.payload AS text) AS payload,
-    -- end
-    -- when payload=bytes
-    a.payload AS payload,
-    -- end
+    CAST(a.payload AS text) AS payload, -- when payload=text|json
+    a.payload AS payload, -- when payload=bytes
     CASE
         WHEN a.pushed_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
         WHEN a.pushed_at < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
@@ -89,9 +77,7 @@ SELECT
     a.attempts AS attempts,
     a.error AS error,
     a.reason AS reason,
-    -- when defined title
-    a.title AS title,
-    -- end
+    a.title AS title, -- when defined title
     -- when role due_at
     CASE
         WHEN a.due_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
@@ -112,12 +98,8 @@ ORDER BY a.archive_id;
 -- when source=done
 SELECT
     CAST(m.id AS text) AS id,
-    -- when payload=text|json
-    CAST({joined_payload} AS text) AS payload,
-    -- end
-    -- when payload=bytes
-    {joined_payload} AS payload,
-    -- end
+    CAST({joined_payload} AS text) AS payload, -- when payload=text|json
+    {joined_payload} AS payload, -- when payload=bytes
     CASE
         WHEN m."{pushed_at}" > timestamptz '9999-12-31 23:59:59.999999+00'
             THEN timestamptz '9999-12-31 23:59:59.999999+00'
@@ -130,9 +112,7 @@ SELECT
     m.errors AS error,
     m.title AS title
 FROM "{schema}"."{table}" AS m
--- when defined payload_join
-{payload_join}
--- end
+{payload_join} -- when defined payload_join
 WHERE
     m.id > CAST('{after}' AS bigint) AND m.id <= CAST('{last}' AS bigint)
     AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
@@ -151,9 +131,7 @@ WHERE
         OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz))
     )
 ORDER BY a.archive_id
--- when lock=yes
-FOR UPDATE OF a SKIP LOCKED
--- end
+FOR UPDATE OF a SKIP LOCKED -- when lock=yes
 -- end
 -- when source=done
 SELECT m.id AS key
@@ -162,9 +140,7 @@ INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:attempts AS integer[])) AS k (k
     ON m.id = k.key AND m.attempts = k.attempts
 WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
 ORDER BY m.id
--- when lock=yes
-FOR UPDATE OF m SKIP LOCKED
--- end
+FOR UPDATE OF m SKIP LOCKED -- when lock=yes
 -- end
 
 -- name: delete_rows

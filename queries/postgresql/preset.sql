@@ -22,18 +22,12 @@
 -- define: in_part
 -- which of the queues that the library keeps in the table
 -- when defined part
--- when part=one
-{part}
--- end
--- when part=all
-true
--- end
+{part} -- when part=one
+true -- when part=all
 -- end
 
 -- define: part
--- when defined queue_column
-{queue_column} = '{only}'
--- end
+{queue_column} = '{only}' -- when defined queue_column
 
 -- define: silent_before
 -- an owner whose last heartbeat was before is gone: by its library's own limit, or by the threshold where that is longer
@@ -49,18 +43,10 @@ CAST(m."{status}" AS text)
 -- define: state
 CASE
     WHEN {is_ready} THEN 'ready'
-    -- when defined is_scheduled
-    WHEN {is_scheduled} THEN 'scheduled'
-    -- end
-    -- when defined is_claimed
-    WHEN {is_claimed} THEN 'claimed'
-    -- end
-    -- when defined is_error
-    WHEN {is_error} THEN 'error'
-    -- end
-    -- when defined is_done
-    WHEN {is_done} THEN 'done'
-    -- end
+    WHEN {is_scheduled} THEN 'scheduled' -- when defined is_scheduled
+    WHEN {is_claimed} THEN 'claimed' -- when defined is_claimed
+    WHEN {is_error} THEN 'error' -- when defined is_error
+    WHEN {is_done} THEN 'done' -- when defined is_done
     ELSE {other_state}
 END
 
@@ -69,14 +55,10 @@ END
 
 -- define: chosen_rows
 {rows_by_id}
--- when defined in_part
-AND {in_part}
--- end
+AND {in_part} -- when defined in_part
 
 -- define: oldest_first
--- when defined pushed_at
-m."{id}"
--- end
+m."{id}" -- when defined pushed_at
 
 -- define: pages
 64
@@ -180,12 +162,8 @@ SELECT
 FROM (
     SELECT
         m."{id}" AS id,
-        -- when defined attempts
-        {attempts} AS attempts,
-        -- end
-        -- when not defined attempts
-        CAST(NULL AS integer) AS attempts,
-        -- end
+        {attempts} AS attempts, -- when defined attempts
+        CAST(NULL AS integer) AS attempts, -- when not defined attempts
         {failing_since} AS failing_since
     FROM (
         SELECT m.* FROM "{schema}"."{table}" AS m
@@ -209,23 +187,15 @@ SELECT
     CASE
         WHEN NOT has_table_privilege(CAST({writes_into} AS regclass), 'INSERT')
             THEN concat('this login may not write into ', {writes_into}, ', as its own rule does')
-        -- when defined lacks
-        ELSE {lacks}
-        -- end
+        ELSE {lacks} -- when defined lacks
     END AS problem;
     -- end
     -- when not defined own_function
-    -- when not defined writes_into
-    CAST(NULL AS text) AS problem;
-    -- end
+    CAST(NULL AS text) AS problem; -- when not defined writes_into
     -- end
 
 -- name: version
 -- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
 SELECT
-    -- when defined installed_version
-    {installed_version} AS version;
-    -- end
-    -- when not defined installed_version
-    CAST(NULL AS text) AS version;
-    -- end
+    {installed_version} AS version; -- when defined installed_version
+    CAST(NULL AS text) AS version; -- when not defined installed_version

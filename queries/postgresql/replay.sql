@@ -40,10 +40,6 @@ SELECT count(*) AS count FROM remembered;
 SELECT CAST(pushed.id AS text) AS id
 FROM "{schema}"."{queue}_push_many"(
     CAST(:payloads AS "{payload_type}"[])
-    -- when role due_at
-    , CAST(:due_at AS timestamptz)
-    -- end
-    -- when defined title
-    , title => CAST(:title AS text)
-    -- end
+    , CAST(:due_at AS timestamptz) -- when role due_at
+    , title => CAST(:title AS text) -- when defined title
 ) AS pushed (id)

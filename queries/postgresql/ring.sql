@@ -68,9 +68,7 @@
 -- define: is_mine_in_hand
 -- of a row m of in_hand: the ring is seen as its subscriber has it
 -- when subscribed=yes
--- when of=one
-m.subscriber = CAST('{subscriber_number}' AS smallint)
--- end
+m.subscriber = CAST('{subscriber_number}' AS smallint) -- when of=one
 -- end
 
 -- define: is_claimed
@@ -91,20 +89,12 @@ CASE
 END
 
 -- define: state_held
--- when storage=slots
-CAST('ready' AS text)
--- end
--- when storage=in_hand
-{state_in_hand}
--- end
+CAST('ready' AS text) -- when storage=slots
+{state_in_hand} -- when storage=in_hand
 
 -- define: own_id
--- when storage=slots
-m.first_id
--- end
--- when storage=in_hand
-m.id
--- end
+m.first_id -- when storage=slots
+m.id -- when storage=in_hand
 
 -- define: id
 CAST({own_id} AS text)
@@ -140,24 +130,14 @@ END
 -- end
 
 -- define: payload
--- when content=slot
-m."{payload}"
--- end
--- when content=apart
-{content}
--- end
+m."{payload}" -- when content=slot
+{content} -- when content=apart
 
 -- define: joined_payload
--- when content=slot
-m."{payload}"
--- end
+m."{payload}" -- when content=slot
 -- when content=apart
--- when storage=slots
-{content}
--- end
--- when storage=in_hand
-m."{payload}"
--- end
+{content} -- when storage=slots
+m."{payload}" -- when storage=in_hand
 -- end
 
 -- define: contents_without_slot
@@ -175,25 +155,15 @@ WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS m WHERE m.first_id = k.con
 
 -- define: emptied
 -- what a slot is set to
--- when content=slot
-message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL
--- end
--- when content=apart
-message_id = NULL, first_id = NULL, time = clock_timestamp()
--- end
+message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL -- when content=slot
+message_id = NULL, first_id = NULL, time = clock_timestamp() -- when content=apart
 
 -- define: prefilled
 -- what a slot is laid with: a message of full width
 -- when content=slot
--- when payload=text
-repeat('x', CAST('{max_bytes}' AS integer)),
--- end
--- when payload=json
-to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
--- end
--- when payload=bytes
-decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
--- end
+repeat('x', CAST('{max_bytes}' AS integer)), -- when payload=text
+to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)), -- when payload=json
+decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'), -- when payload=bytes
 -- end
 
 -- define: content_taken
@@ -218,9 +188,7 @@ END IF;
 
 -- define: next_pop_of_all
 -- the lowest next number of those who pop
--- when subscribed=no
-(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
--- end
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) -- when subscribed=no
 -- when subscribed=yes
 least(
 -- each subscriber
@@ -255,18 +223,14 @@ END CASE;
 
 -- define: seen_ring
 -- the slots as the subscriber has them, or as all have: what nobody owes any more is free
--- when subscribed=no
-"{schema}"."{queue}"
--- end
+"{schema}"."{queue}" -- when subscribed=no
 -- when subscribed=yes
 (
     SELECT
         k.slot,
         CASE WHEN o.owed THEN k.message_id END AS message_id,
         CASE WHEN o.owed THEN k.first_id END AS first_id,
-        -- when content=slot
-        CASE WHEN o.owed THEN k.message END AS message,
-        -- end
+        CASE WHEN o.owed THEN k.message END AS message, -- when content=slot
         CASE WHEN o.owed OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
         CASE WHEN o.owed OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
     FROM "{schema}"."{queue}" AS k CROSS JOIN LATERAL (
@@ -276,25 +240,17 @@ END CASE;
         FROM "{schema}"."{queue}_popped" AS p
         WHERE
             p.slot = k.slot
-            -- when of=one
-            AND p.subscriber = CAST('{subscriber_number}' AS smallint)
-            -- end
+            AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when of=one
     ) AS o
 )
 -- end
 
 -- define: seen_table
--- when subscribed=no
-"{schema}"."{table}"
--- end
--- when subscribed=yes
-{seen_ring}
--- end
+"{schema}"."{table}" -- when subscribed=no
+{seen_ring} -- when subscribed=yes
 
 -- define: seen_parked
--- when subscribed=no
-"{schema}"."{queue}_parked"
--- end
+"{schema}"."{queue}_parked" -- when subscribed=no
 -- when subscribed=yes
 -- when of=one
 (
@@ -320,26 +276,16 @@ END CASE;
 -- end
 
 -- define: seen_next_pop
--- when subscribed=no
-(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
--- end
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) -- when subscribed=no
 -- when subscribed=yes
--- when of=one
-(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s)
--- end
--- when of=all
-{next_pop_of_all}
--- end
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) -- when of=one
+{next_pop_of_all} -- when of=all
 -- end
 
 -- define: rows_of_slots
--- when subscribed=no
-"{schema}"."{queue}"
--- end
+"{schema}"."{queue}" -- when subscribed=no
 -- when subscribed=yes
--- when of=all
-"{schema}"."{queue}"
--- end
+"{schema}"."{queue}" -- when of=all
 -- when of=one
 (SELECT p.slot FROM "{schema}"."{queue}_popped" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint))
 -- end
@@ -356,9 +302,6 @@ BEGIN
 END
 $dbq$;
 
--- define: pop_sequence_of_mine
-to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || mine)))
-
 -- define: all_pop_sequences
 -- read from the table: the list may be older than a subscriber
 -- when subscribed=yes
@@ -369,20 +312,12 @@ ARRAY(
 -- end
 
 -- define: pop_numbers
--- when subscribed=no
-'"{schema}"."{queue}_pop_seq"'
--- end
--- when subscribed=yes
-numbers
--- end
+'"{schema}"."{queue}_pop_seq"' -- when subscribed=no
+numbers -- when subscribed=yes
 
 -- define: turn_numbers
--- when subscribed=no
-'"{schema}"."{queue}_turn_seq"'
--- end
--- when subscribed=yes
-turns
--- end
+'"{schema}"."{queue}_turn_seq"' -- when subscribed=no
+turns -- when subscribed=yes
 
 -- define: who_subscribes
 -- what pop knows of its subscriber
@@ -410,81 +345,57 @@ END CASE;
 
 -- define: is_parked
 -- of a row p of parked: it is this pop's
--- when subscribed=yes
-p.subscriber = mine AND NOT p.void
--- end
--- when subscribed=no
-NOT p.void
--- end
+p.subscriber = mine AND NOT p.void -- when subscribed=yes
+NOT p.void -- when subscribed=no
+
+-- define: parked_by_turns
+-- the lowest, and those whose turn it is: see above
+on_page := CAST(current_setting('block_size') AS bigint) / 1024;
+stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
+WHILE all_turns < stretches LOOP
+    all_turns := all_turns * 2;
+END LOOP;
+stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
+parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+    WHERE {is_parked}
+    AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
+    AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
 
 -- define: is_void
--- when subscribed=yes
-p.subscriber = mine AND p.void
--- end
--- when subscribed=no
-p.void
--- end
+p.subscriber = mine AND p.void -- when subscribed=yes
+p.void -- when subscribed=no
 
 -- define: is_void_or_parked
--- when subscribed=yes
-p.subscriber = mine AND p.void IN (false, true)
--- end
--- when subscribed=no
-p.void IN (false, true)
--- end
+p.subscriber = mine AND p.void IN (false, true) -- when subscribed=yes
+p.void IN (false, true) -- when subscribed=no
 
 -- define: is_void_too
--- when subscribed=yes
-v.subscriber = mine AND v.void
--- end
--- when subscribed=no
-v.void
--- end
+v.subscriber = mine AND v.void -- when subscribed=yes
+v.void -- when subscribed=no
+
+-- define: read_committed_only
+IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+        USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+        HINT = 'Call it outside that transaction, or begin it at READ COMMITTED.';
+END IF;
 
 -- define: parked_columns
--- when subscribed=yes
-(subscriber, number, void, parked_at)
--- end
--- when subscribed=no
-(number, void, parked_at)
--- end
-
--- define: drawn_as_parked
--- when subscribed=yes
-mine, drawn, false, clock_timestamp()
--- end
--- when subscribed=no
-drawn, false, clock_timestamp()
--- end
-
--- define: missing_as_parked
--- when subscribed=yes
-mine, m.number, false, clock_timestamp()
--- end
--- when subscribed=no
-m.number, false, clock_timestamp()
--- end
+(subscriber, number, void, parked_at) -- when subscribed=yes
+(number, void, parked_at) -- when subscribed=no
 
 -- define: slot_is_free
 -- of a slot r, to a push
--- when subscribed=no
-r.reference_count = 0
--- end
--- when subscribed=yes
-(r.reference_count = 0 OR {all_have_popped})
--- end
+r.reference_count = 0 -- when subscribed=no
+(r.reference_count = 0 OR {all_have_popped}) -- when subscribed=yes
 
 -- define: all_have_popped
 -- of a slot r that has a message
 NOT EXISTS (SELECT FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = r.slot AND p.message_id < r.message_id)
 
 -- define: count_of_filled
--- when subscribed=no
-r.reference_count + 1
--- end
--- when subscribed=yes
-1
--- end
+r.reference_count + 1 -- when subscribed=no
+1 -- when subscribed=yes
 
 -- define: popped_content
 -- as content is, of a slot g that all have popped
@@ -497,9 +408,7 @@ CASE g.first_id % CAST('{partitions}' AS bigint)
 -- end
 END
 -- end
--- when content=slot
-g.message
--- end
+g.message -- when content=slot
 -- end
 -- end
 
@@ -538,30 +447,20 @@ least({next_pop_of_all}, (
 -- define: keeps_popped
 -- true where what all have popped is to be archived or deleted: yes, or nothing
 -- when subscribed=yes
--- when content=apart
-yes
--- end
+yes -- when content=apart
 -- when content=slot
--- when archive_at_pop=on
-yes
--- end
+yes -- when archive_at_pop=on
 -- end
 -- end
 
 -- define: swept_when_idle
--- when defined keeps_popped
-PERFORM "{schema}"."{queue}_sweep"();
--- end
+PERFORM "{schema}"."{queue}_sweep"(); -- when defined keeps_popped
 
 -- define: slot_looked_up
 -- of pop: the slot of the number that was drawn, locked for this call at `place`, and its message
 -- when subscribed=no
--- when content=slot
-SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
--- end
--- when content=apart
-SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
--- end
+SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=slot
+SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=apart
 FROM "{schema}"."{queue}" AS r
 WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
 -- end
@@ -623,9 +522,7 @@ FROM (
 -- end
 
 -- define: also_mine
--- when subscribed=yes
-rows_of_mine := rows_of_mine || mine_here;
--- end
+rows_of_mine := rows_of_mine || mine_here; -- when subscribed=yes
 
 -- define: keys
 m."{slot}"
@@ -634,12 +531,8 @@ m."{slot}"
 m."{slot}"
 
 -- define: push_order
--- when storage=slots
-m.message_id
--- end
--- when storage=in_hand
-m.id
--- end
+m.message_id -- when storage=slots
+m.id -- when storage=in_hand
 
 -- define: chosen_rows
 -- when storage=slots
@@ -658,9 +551,7 @@ FROM (
         CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
         INNER JOIN "{schema}"."{queue}" AS r ON chosen.number % c.size = r.slot AND chosen.number = r.message_id
         INNER JOIN "{schema}"."{queue}_popped" AS p ON r.slot = p.slot AND r.message_id > p.message_id
-        -- when lock=yes
-        FOR UPDATE OF p SKIP LOCKED
-        -- end
+        FOR UPDATE OF p SKIP LOCKED -- when lock=yes
     ) AS o
     GROUP BY o.slot, o.message_id
 ) AS held
@@ -675,15 +566,11 @@ CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
 INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
 WHERE m.reference_count > 0
 -- end
--- when content=apart
-AND {has_content}
--- end
+AND {has_content} -- when content=apart
 -- end
 -- when storage=in_hand
 {rows_by_id}
--- when defined is_mine_in_hand
-AND {is_mine_in_hand}
--- end
+AND {is_mine_in_hand} -- when defined is_mine_in_hand
 -- end
 
 -- define: taken_out
@@ -726,9 +613,7 @@ gone AS (
     RETURNING m.slot
 )
 -- end
--- when storage=in_hand
-{deleted}
--- end
+{deleted} -- when storage=in_hand
 
 -- define: new_id
 nextval('"{schema}"."{queue}_push_seq"')
@@ -751,25 +636,19 @@ void AS (
 -- define: last_pop
 CASE
     WHEN CAST('{size}' AS bigint) <= 100000
-        -- when subscribed=no
-        THEN (SELECT max(r.time) FROM "{schema}"."{queue}" AS r WHERE r.reference_count = 0)
-        -- end
+        THEN (SELECT max(r.time) FROM "{schema}"."{queue}" AS r WHERE r.reference_count = 0) -- when subscribed=no
         -- when subscribed=yes
         THEN (SELECT max(p.time) FROM "{schema}"."{queue}_popped" AS p WHERE p.message_id >= (
             SELECT min(w.since_number) FROM "{schema}"."{queue}_subscribers" AS w WHERE w.number = p.subscriber
         )
-        -- when of=one
-        AND p.subscriber = CAST('{subscriber_number}' AS smallint)
-        -- end
+        AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when of=one
         )
         -- end
 END
 
 -- define: number_that_counts
 -- of a slot r that contradicts itself, and the configuration c; null: a new one
--- when subscribed=no
-coalesce(r.message_id, r.first_id)
--- end
+coalesce(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
 CASE
     WHEN r.message_id % c.size = r.slot AND r.message_id >= c.base THEN r.message_id
@@ -778,12 +657,8 @@ END
 -- end
 
 -- define: next_pop
--- when of=one
-(SELECT CAST(s.last_value + CAST(s.is_called AS integer) AS text) FROM "{schema}"."{pop_sequence}" AS s)
--- end
--- when of=all
-CAST({next_pop_of_all} AS text)
--- end
+(SELECT CAST(s.last_value + CAST(s.is_called AS integer) AS text) FROM "{schema}"."{pop_sequence}" AS s) -- when of=one
+CAST({next_pop_of_all} AS text) -- when of=all
 
 -- define: popped
 CAST(NULL AS bigint)
@@ -859,9 +734,7 @@ CREATE TABLE "{schema}"."{queue}" (
     message_id bigint,
     first_id bigint,
     time timestamptz NOT NULL,
-    -- when content=slot
-    message "{payload_type}",
-    -- end
+    message "{payload_type}", -- when content=slot
     reference_count smallint NOT NULL
 )
 -- Room beside the prefilled rows, so that push and pop find place on the slot's own page (HOT).
@@ -893,18 +766,14 @@ COMMENT ON COLUMN "{schema}"."{queue}".first_id IS
 CREATE TABLE "{schema}"."{queue}_config" (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     size bigint NOT NULL CHECK (size > 0),
-    -- when subscribed=yes
-    subscribers smallint NOT NULL,
-    -- end
+    subscribers smallint NOT NULL, -- when subscribed=yes
     base bigint NOT NULL
 );
 
 COMMENT ON COLUMN "{schema}"."{queue}_config".base IS 'the lowest number that is still valid';
 
 CREATE TABLE "{schema}"."{queue}_parked" (
-    -- when subscribed=yes
-    subscriber smallint NOT NULL,
-    -- end
+    subscriber smallint NOT NULL, -- when subscribed=yes
     number bigint NOT NULL,
     void boolean NOT NULL,
     parked_at timestamptz NOT NULL,
@@ -966,12 +835,8 @@ INSERT INTO "{schema}"."{queue}_config" (size, subscribers, base) VALUES (CAST('
 -- Prefilled at full payload width and then emptied: every page has the room that its slots need,
 -- and already the first lap round the ring is HOT.
 -- end
--- when content=slot
-INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
--- end
--- when content=apart
-INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
--- end
+INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count) -- when content=slot
+INSERT INTO "{schema}"."{queue}" (slot, time, reference_count) -- when content=apart
 SELECT
     slots.slot,
     now(),
@@ -986,9 +851,7 @@ UPDATE "{schema}"."{queue}" SET message = NULL;
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE "{schema}"."{queue}_in_hand" (
-    -- when subscribed=no
-    id bigint PRIMARY KEY,
-    -- end
+    id bigint PRIMARY KEY, -- when subscribed=no
     -- when subscribed=yes
     subscriber smallint NOT NULL,
     id bigint NOT NULL,
@@ -999,12 +862,8 @@ CREATE TABLE "{schema}"."{queue}_in_hand" (
     claimed_at timestamptz,
     claimed_by text,
     errors text,
-    -- when keeps_history=yes
-    history jsonb,
-    -- end
-    -- when subscribed=no
-    done_at timestamptz
-    -- end
+    history jsonb, -- when keeps_history=yes
+    done_at timestamptz -- when subscribed=no
     -- when subscribed=yes
     done_at timestamptz,
     PRIMARY KEY (subscriber, id)
@@ -1133,18 +992,10 @@ DECLARE
     ring_size bigint;
     drawn bigint;
     place tid;
-    -- when subscribed=yes
-    met smallint[];
-    -- end
-    -- when defined keeps_popped
-    reused tid[];
-    -- end
+    met smallint[]; -- when subscribed=yes
+    reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     IF payload IS NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
@@ -1167,12 +1018,8 @@ BEGIN
         {let_go}
         -- end
         UPDATE "{schema}"."{queue}" AS r
-        -- when content=slot
-        SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload,
-        -- end
-        -- when content=apart
-        SET message_id = drawn, first_id = drawn, time = clock_timestamp(),
-        -- end
+        SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload, -- when content=slot
+        SET message_id = drawn, first_id = drawn, time = clock_timestamp(), -- when content=apart
             reference_count = {count_of_filled}
         WHERE r.ctid = place;
         IF FOUND THEN
@@ -1227,18 +1074,10 @@ DECLARE
     filled bigint[];
     places tid[];
     unused bigint[];
-    -- when subscribed=no
-    met bigint[];
-    -- end
-    -- when defined keeps_popped
-    reused tid[];
-    -- end
+    met bigint[]; -- when subscribed=no
+    reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     IF array_position(payloads, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
@@ -1285,16 +1124,12 @@ BEGIN
         -- when content=slot
         SET message_id = w.number, first_id = w.number, time = clock_timestamp(), message = w.payload,
         -- end
-        -- when content=apart
-        SET message_id = w.number, first_id = w.number, time = clock_timestamp(),
-        -- end
+        SET message_id = w.number, first_id = w.number, time = clock_timestamp(), -- when content=apart
             reference_count = {count_of_filled}
         -- when content=slot
         FROM (SELECT unnest(filled) AS number, unnest(places) AS place, unnest(payloads) AS payload) AS w
         -- end
-        -- when content=apart
-        FROM (SELECT unnest(filled) AS number, unnest(places) AS place) AS w
-        -- end
+        FROM (SELECT unnest(filled) AS number, unnest(places) AS place) AS w -- when content=apart
         WHERE r.ctid = w.place;
         GET DIAGNOSTICS written = ROW_COUNT;
         ASSERT written = coalesce(cardinality(filled), 0), 'a locked slot was not where it was locked';
@@ -1355,11 +1190,7 @@ DECLARE
     slots bigint[];
     reused tid[];
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Sweep outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     SELECT
         {drawn_by_all},
@@ -1394,17 +1225,13 @@ $dbq$;
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text, consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
--- when in_hand=off
-CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text)
--- end
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text) -- when in_hand=off
 -- end
 -- when subscribed=no
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
--- when in_hand=off
-CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
--- end
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"() -- when in_hand=off
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
@@ -1413,12 +1240,8 @@ SET enable_seqscan = off SET jit = off AS $dbq$
 BEGIN
     -- One path for claims: what is in hand and ready again goes before the ring.
     RETURN QUERY SELECT m.id, m.payload, m.pushed_at, m.attempts
-    -- when subscribed=no
-    FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m;
-    -- end
-    -- when subscribed=yes
-    FROM "{schema}"."{queue}_pop_many"(1, subscriber, consumer, bound) AS m;
-    -- end
+    FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m; -- when subscribed=no
+    FROM "{schema}"."{queue}_pop_many"(1, subscriber, consumer, bound) AS m; -- when subscribed=yes
 END
 -- end
 -- when in_hand=off
@@ -1439,11 +1262,7 @@ DECLARE
     voids integer := 0;
     {who_subscribes}
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     -- Mostly there is none. To learn that by the array below made the whole call 1.03 times as dear.
     PERFORM FROM "{schema}"."{queue}_parked" AS p WHERE {is_parked} LIMIT 1;
@@ -1451,17 +1270,7 @@ BEGIN
         parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
             WHERE {is_parked} ORDER BY p.number LIMIT 65);
         IF cardinality(parked) > 64 THEN
-            -- The lowest, and those whose turn it is: see above.
-            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
-            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
-            WHILE all_turns < stretches LOOP
-                all_turns := all_turns * 2;
-            END LOOP;
-            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
-            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE {is_parked}
-                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
+            {parked_by_turns}
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- Those that have their message now, looked up slot by slot (OFFSET 0: in no other way).
@@ -1539,7 +1348,9 @@ BEGIN
             EXIT WHEN voids >= 1000;
         ELSE
             INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-            VALUES ({drawn_as_parked}) ON CONFLICT DO NOTHING;
+            VALUES (mine, drawn, false, clock_timestamp()) -- when subscribed=yes
+            VALUES (drawn, false, clock_timestamp()) -- when subscribed=no
+            ON CONFLICT DO NOTHING;
             tries := tries + 1;
             EXIT WHEN tries >= 8;
         END IF;
@@ -1555,9 +1366,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, subscriber text, consumer text DEFAULT NULL, bound boolean DEFAULT false
 )
 -- end
--- when in_hand=off
-CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, subscriber text)
--- end
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, subscriber text) -- when in_hand=off
 -- end
 -- when subscribed=no
 -- when in_hand=on
@@ -1565,15 +1374,11 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false
 )
 -- end
--- when in_hand=off
-CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
--- end
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer) -- when in_hand=off
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
--- when subscribed=no
-SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
--- end
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$ -- when subscribed=no
 -- when subscribed=yes
 -- Slots and what was popped of them are joined by a hash: each looked up by the other made it twice as dear.
 SET enable_seqscan = off SET enable_nestloop = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
@@ -1612,11 +1417,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
     -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
         WHERE {is_parked} ORDER BY p.number LIMIT 65);
@@ -1631,14 +1432,10 @@ BEGIN
         WHERE h.id = ANY(ARRAY(
             SELECT w.id FROM "{schema}"."{queue}_in_hand" AS w
             WHERE w.claimed_at IS NULL AND w.done_at IS NULL
-            -- when subscribed=yes
-            AND w.subscriber = mine
-            -- end
+            AND w.subscriber = mine -- when subscribed=yes
             ORDER BY w.id + 0 LIMIT wanted FOR UPDATE SKIP LOCKED
         ))
-        -- when subscribed=yes
-        AND h.subscriber = mine
-        -- end
+        AND h.subscriber = mine -- when subscribed=yes
         RETURNING h.id, h.payload, h.pushed_at, h.attempts
     ) SELECT c.id, c.payload, c.pushed_at, c.attempts FROM claimed AS c ORDER BY c.id;
     GET DIAGNOSTICS claimed = ROW_COUNT;
@@ -1647,16 +1444,7 @@ BEGIN
 
     IF cardinality(parked) > 0 AND wanted > 0 THEN
         IF cardinality(parked) > 64 THEN
-            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
-            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
-            WHILE all_turns < stretches LOOP
-                all_turns := all_turns * 2;
-            END LOOP;
-            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
-            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE {is_parked}
-                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
+            {parked_by_turns}
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- All at once: one by one 64 of them cost 1.6 times as much, and behind pushes of batches up to
@@ -1664,9 +1452,7 @@ BEGIN
         found_now := ARRAY(
             SELECT w.number FROM unnest(parked) AS w (number) CROSS JOIN LATERAL (
                 SELECT FROM "{schema}"."{queue}" AS r
-                -- when content=slot
-                WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0
-                -- end
+                WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0 -- when content=slot
                 -- when content=apart
                 WHERE r.slot = w.number % ring_size AND r.message_id = w.number AND {slot_has_content} OFFSET 0
                 -- end
@@ -1741,9 +1527,7 @@ BEGIN
         FOR look IN 1..2 LOOP
             {slots_read}
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(drawn) AND r.slot = r.message_id % ring_size
-                -- when content=apart
-                AND {slot_has_content}
-                -- end
+                AND {slot_has_content} -- when content=apart
             {slots_locked}
             EXIT WHEN cardinality(found_now) = room OR look = 2;
             PERFORM pg_sleep(0.001); -- a push's commit may be in flight
@@ -1756,7 +1540,8 @@ BEGIN
             WHERE p.number = ANY(missing) AND {is_void} FOR UPDATE SKIP LOCKED);
         DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(known) AND {is_void};
         INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-        SELECT {missing_as_parked}
+        SELECT mine, m.number, false, clock_timestamp() -- when subscribed=yes
+        SELECT m.number, false, clock_timestamp() -- when subscribed=no
         FROM (SELECT unnest(missing) EXCEPT SELECT unnest(known)) AS m (number)
         ORDER BY m.number ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS parked_now = ROW_COUNT;
@@ -1851,18 +1636,12 @@ DECLARE
     {who_subscribes}
 -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Complete outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     DELETE FROM "{schema}"."{queue}_in_hand" AS h
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_complete".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
-    -- when subscribed=yes
-    AND h.subscriber = mine
-    -- end
+    AND h.subscriber = mine -- when subscribed=yes
     AND ("{queue}_complete".attempts IS NULL OR h.attempts = "{queue}_complete".attempts);
     RETURN FOUND;
 END
@@ -1883,22 +1662,14 @@ DECLARE
     {who_subscribes}
 -- end
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Fail outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     {subscriber_known}
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_fail".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
-    -- when subscribed=yes
-    AND h.subscriber = mine
-    -- end
+    AND h.subscriber = mine -- when subscribed=yes
     AND ("{queue}_fail".attempts IS NULL OR h.attempts = "{queue}_fail".attempts);
     RETURN FOUND;
 END
@@ -1925,15 +1696,9 @@ DECLARE
     mine smallint;
     pops regclass;
     -- end
-    -- when defined keeps_popped
-    reused tid[];
-    -- end
+    reused tid[]; -- when defined keeps_popped
 BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
-            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
-            HINT = 'Relay outside that transaction, or begin it at READ COMMITTED.';
-    END IF;
+    {read_committed_only}
     LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
     PERFORM set_config('lock_timeout', '10ms', true);
     -- Changes nothing but takes the sequence exclusively: a reader of last_value waits here instead
@@ -1989,12 +1754,8 @@ BEGIN
     -- The rows of new slots are laid as the first ones were.
     ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = '{fillfactor}');
     -- end
-    -- when content=slot
-    INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
-    -- end
-    -- when content=apart
-    INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
-    -- end
+    INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count) -- when content=slot
+    INSERT INTO "{schema}"."{queue}" (slot, time, reference_count) -- when content=apart
     SELECT
         added.slot,
         now(),
@@ -2025,50 +1786,34 @@ BEGIN
     -- end
     -- One statement and so one snapshot: every message is read from its old slot and written to its new.
     WITH live AS MATERIALIZED (
-        -- when content=slot
-        SELECT r.first_id, r.time, r.message, r.reference_count,
-        -- end
-        -- when content=apart
-        SELECT r.first_id, r.time, r.reference_count,
-        -- end
+        SELECT r.first_id, r.time, r.message, r.reference_count, -- when content=slot
+        SELECT r.first_id, r.time, r.reference_count, -- when content=apart
             new_base + row_number() OVER (ORDER BY r.message_id) - 1 AS number
         FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0
     )
     UPDATE "{schema}"."{queue}" AS r
     SET message_id = laid.number, first_id = laid.first_id, time = coalesce(laid.time, r.time),
-        -- when content=slot
-        message = laid.message, reference_count = coalesce(laid.reference_count, 0)
-        -- end
-        -- when content=apart
-        reference_count = coalesce(laid.reference_count, 0)
-        -- end
+        message = laid.message, reference_count = coalesce(laid.reference_count, 0) -- when content=slot
+        reference_count = coalesce(laid.reference_count, 0) -- when content=apart
     FROM "{schema}"."{queue}" AS old LEFT JOIN live AS laid ON laid.number % wanted = old.slot
     -- when content=slot
     WHERE r.slot = old.slot AND (r.reference_count > 0 OR r.message IS NOT NULL OR laid.number IS NOT NULL);
     -- end
-    -- when content=apart
-    WHERE r.slot = old.slot AND (r.reference_count > 0 OR laid.number IS NOT NULL);
-    -- end
+    WHERE r.slot = old.slot AND (r.reference_count > 0 OR laid.number IS NOT NULL); -- when content=apart
 
     DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted OR r.slot < 0;
-    -- when subscribed=yes
-    DELETE FROM "{schema}"."{queue}_popped" AS p WHERE p.slot >= wanted OR p.slot < 0;
-    -- end
+    DELETE FROM "{schema}"."{queue}_popped" AS p WHERE p.slot >= wanted OR p.slot < 0; -- when subscribed=yes
     DELETE FROM "{schema}"."{queue}_parked";
     UPDATE "{schema}"."{queue}_config" AS c SET size = wanted, base = new_base;
     -- Changes nothing, but makes sessions plan anew: for a ring of a few pages they read them all, and
     -- would read all of a large one too.
     ALTER TABLE "{schema}"."{queue}" SET (fillfactor = '{fillfactor}');
-    -- when subscribed=yes
-    ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = 70);
-    -- end
+    ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = 70); -- when subscribed=yes
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_push_seq"' AS regclass), new_base + live_now);
     -- when subscribed=no
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_pop_seq"' AS regclass), new_base);
     -- end
-    -- when defined keeps_popped
-    UPDATE "{schema}"."{queue}_swept" AS w SET number = new_base;
-    -- end
+    UPDATE "{schema}"."{queue}_swept" AS w SET number = new_base; -- when defined keeps_popped
     -- when subscribed=yes
     -- Each goes on at the first message that it owes; those behind it that it has popped are void to it.
     FOR mine IN SELECT s.number FROM "{schema}"."{queue}_subscribers" AS s LOOP
@@ -2079,7 +1824,8 @@ BEGIN
         SELECT mine, r.message_id, true, clock_timestamp()
         FROM "{schema}"."{queue}" AS r INNER JOIN "{schema}"."{queue}_popped" AS p ON p.slot = r.slot AND p.subscriber = mine
         WHERE r.message_id > first_owed AND r.message_id <= p.message_id;
-        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', {pop_sequence_of_mine}, first_owed);
+        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s',
+            to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || mine))), first_owed);
     END LOOP;
     -- end
     RETURN QUERY SELECT old_size, wanted, live_now, new_base, new_base + live_now;
@@ -2125,9 +1871,7 @@ DROP TABLE "{schema}"."{queue}_parked", "{schema}"."{queue}", "{schema}"."{queue
 DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
 DROP SEQUENCE IF EXISTS "{schema}"."{queue}_turn_seq"; -- of an older version there is none
 -- end
--- when subscribed=yes
-DROP SEQUENCE "{schema}"."{queue}_push_seq";
--- end
+DROP SEQUENCE "{schema}"."{queue}_push_seq"; -- when subscribed=yes
 
 -- name: gate
 -- no row: read before anything else of the ring, it waits while a relay runs
@@ -2212,15 +1956,9 @@ SELECT
         )
     )) AS double precision) AS age_seconds,
     -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    -- when in_hand=on
-    pg_stat_get_live_tuples(CAST('"{schema}"."{queue}_in_hand"' AS regclass)) AS rows_estimated,
-    -- end
-    -- when in_hand=off
-    CAST(NULL AS bigint) AS rows_estimated,
-    -- end
+    CAST(NULL AS double precision) AS age_seconds, -- when no role pushed_at
+    pg_stat_get_live_tuples(CAST('"{schema}"."{queue}_in_hand"' AS regclass)) AS rows_estimated, -- when in_hand=on
+    CAST(NULL AS bigint) AS rows_estimated, -- when in_hand=off
     CAST(NULL AS bigint) AS inserted,
     CAST(NULL AS bigint) AS updated,
     CAST(NULL AS bigint) AS deleted,
@@ -2247,9 +1985,7 @@ FROM (
                 SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s
             ) END AS next_pop,
             -- end
-            -- when of=all
-            CASE WHEN NOT pg_is_in_recovery() THEN {next_pop_of_all} END AS next_pop,
-            -- end
+            CASE WHEN NOT pg_is_in_recovery() THEN {next_pop_of_all} END AS next_pop, -- when of=all
             -- when installed=yes
             c.size AS size,
             c.base AS base
@@ -2390,9 +2126,7 @@ SELECT greatest({drawn_by_all} - greatest(w.number, (
 ) - c.size), 0) AS numbers
 FROM "{schema}"."{queue}_swept" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
 -- end
--- when not defined keeps_popped
-SELECT CAST(0 AS bigint) AS numbers
--- end
+SELECT CAST(0 AS bigint) AS numbers -- when not defined keeps_popped
 
 -- name: sweep
 -- script: sweeps up to what somebody owes, 1,000 numbers a transaction
@@ -2433,9 +2167,7 @@ FROM (
 -- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
 SELECT
     -- when in_hand=off
-    -- when content=slot
-    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0) AS live,
-    -- end
+    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0) AS live, -- when content=slot
     -- when content=apart
     -- Contents without a slot are messages too.
     (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
@@ -2446,9 +2178,7 @@ SELECT
     -- end
     -- when in_hand=on
     (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
-    -- when content=apart
-    + (SELECT count(*) FROM ({contents_without_slot}) AS k)
-    -- end
+    + (SELECT count(*) FROM ({contents_without_slot}) AS k) -- when content=apart
     + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
     (
         SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_claimed}
@@ -2591,9 +2321,7 @@ SELECT c.base AS base FROM "{schema}"."{queue}_config" AS c;
 WITH parked AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
-        -- when subscribed=yes
-        CAST('{subscriber_number}' AS smallint),
-        -- end
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
         r.message_id,
         false,
         clock_timestamp()
@@ -2672,36 +2400,24 @@ ORDER BY transaction_seconds DESC NULLS FIRST;
 -- name: extent
 -- one row: the first and the last number that a pop will ask for, and the slots that they go round
 SELECT
-    -- when of=one
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS first,
-    -- end
-    -- when of=all
-    {next_pop_of_all} AS first,
-    -- end
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS first, -- when of=one
+    {next_pop_of_all} AS first, -- when of=all
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{push_sequence}" AS s) AS last,
     -- when installed=yes
     c.size AS slots
 FROM "{schema}"."{queue}_config" AS c;
 -- end
--- when installed=no
-    CAST('{size}' AS bigint) AS slots;
--- end
+    CAST('{size}' AS bigint) AS slots; -- when installed=no
 
 -- name: messages
 -- the messages with the numbers :first to :last, each with its number as its key, for `looked` of common.sql
 -- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap.
 SELECT
     m."{id}" AS key_id,
-    -- when installed=yes
-    CAST(m.first_id AS text) AS id,
-    -- end
-    -- when installed=no
-    CAST(m."{id}" AS text) AS id,
-    -- end
+    CAST(m.first_id AS text) AS id, -- when installed=yes
+    CAST(m."{id}" AS text) AS id, -- when installed=no
     CASE WHEN m."{reference_count}" > 0 THEN 'ready' END AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
+    m."{pushed_at}" AS pushed_at, -- when role pushed_at
     m."{slot}" AS slot,
     m."{id}" AS number,
     {payload} AS payload
@@ -2719,12 +2435,8 @@ SELECT
     m.time AS pushed_at,
     m.slot AS slot,
     p.number AS number,
-    -- when content=slot
-    m.message AS payload
-    -- end
-    -- when content=apart
-    {content} AS payload
-    -- end
+    m.message AS payload -- when content=slot
+    {content} AS payload -- when content=apart
 FROM {seen_parked} AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
 LEFT JOIN LATERAL (
@@ -2732,9 +2444,7 @@ LEFT JOIN LATERAL (
         r.slot,
         r.first_id,
         r.time,
-        -- when content=slot
-        r.message,
-        -- end
+        r.message, -- when content=slot
         r.reference_count
     FROM {seen_ring} AS r
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
@@ -2749,12 +2459,8 @@ AND p.number < {seen_next_pop}
 -- name: in_hand_messages
 -- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
 SELECT
-    -- when scan=in_hand
-    m.id + 0 AS key_id,
-    -- end
-    -- when scan=any
-    m.id AS key_id,
-    -- end
+    m.id + 0 AS key_id, -- when scan=in_hand
+    m.id AS key_id, -- when scan=any
     -- when scan=claimed
     m.claimed_at AS key_time,
     m.id AS key_id,
@@ -2775,22 +2481,12 @@ SELECT
     CAST(NULL AS bigint) AS number,
     m.payload AS payload
 FROM "{schema}"."{queue}_in_hand" AS m
--- when scan=in_hand
-WHERE {is_ready_again}
--- end
--- when scan=claimed
-WHERE {is_claimed}
--- end
--- when scan=error
-WHERE {is_error}
--- end
+WHERE {is_ready_again} -- when scan=in_hand
+WHERE {is_claimed} -- when scan=claimed
+WHERE {is_error} -- when scan=error
 -- when defined is_mine_in_hand
--- when scan=any
-WHERE {is_mine_in_hand}
--- end
--- when scan=in_hand|claimed|error
-AND {is_mine_in_hand}
--- end
+WHERE {is_mine_in_hand} -- when scan=any
+AND {is_mine_in_hand} -- when scan=in_hand|claimed|error
 -- end
 
 -- name: next_numbers
@@ -3010,9 +2706,7 @@ SELECT
     r.time AS pushed_at,
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - r.time) AS double precision) AS age_seconds,
     {seen_next_pop} AS next_pop,
-    -- when subscribed=no
-    pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn
-    -- end
+    pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn -- when subscribed=no
     -- when subscribed=yes
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq_{subscriber_number}"')) AS turn
     -- end
@@ -3021,9 +2715,7 @@ CROSS JOIN "{schema}"."{queue}_config" AS c
 INNER JOIN {seen_ring} AS r ON p.number % c.size = r.slot AND p.number = r.message_id
 WHERE
     NOT p.void AND r.reference_count > 0
-    -- when content=apart
-    AND {slot_has_content}
-    -- end
+    AND {slot_has_content} -- when content=apart
     -- A pop that has it in its hands has locked its row, until the end of its transaction.
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
@@ -3078,12 +2770,8 @@ CROSS JOIN LATERAL (
         -- end
         count(*) FILTER (
             WHERE r.reference_count NOT IN (0, 1)
-            -- when content=slot
-            OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
-            -- end
-            -- when content=apart
-            OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
-            -- end
+            OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count) -- when content=slot
+            OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count) -- when content=apart
         ) AS miscounted,
         coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
     FROM {seen_ring} AS r
@@ -3131,9 +2819,7 @@ FROM (
             WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id) < 2 THEN 'not empty, but counted as free'
             -- end
             WHEN r.reference_count = 1 AND num_nulls(r.message_id, r.first_id) > 0 THEN 'a message without its number'
-            -- when content=slot
-            WHEN r.reference_count = 1 AND r.message IS NULL THEN 'a number without a message'
-            -- end
+            WHEN r.reference_count = 1 AND r.message IS NULL THEN 'a number without a message' -- when content=slot
         END AS wrong
     FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
 ) AS b
@@ -3210,9 +2896,7 @@ WITH orphan AS MATERIALIZED (
 mended AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
-        -- when subscribed=yes
-        CAST('{subscriber_number}' AS smallint),
-        -- end
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
         o.number,
         false,
         clock_timestamp()
@@ -3241,9 +2925,7 @@ locked AS MATERIALIZED (
     SELECT p.ctid AS place
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT h.number FROM hole AS h) AND NOT p.void
-    -- when subscribed=yes
-    AND p.subscriber = CAST('{subscriber_number}' AS smallint)
-    -- end
+    AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when subscribed=yes
     FOR UPDATE SKIP LOCKED
 ),
 
@@ -3278,9 +2960,7 @@ hole AS MATERIALIZED (
 mended AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
-        -- when subscribed=yes
-        CAST('{subscriber_number}' AS smallint),
-        -- end
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
         h.number,
         true,
         clock_timestamp()
@@ -3312,9 +2992,7 @@ spent AS MATERIALIZED (
 mended AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
-        -- when subscribed=yes
-        CAST('{subscriber_number}' AS smallint),
-        -- end
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
         s.number,
         false,
         clock_timestamp()
@@ -3341,9 +3019,7 @@ locked AS MATERIALIZED (
     SELECT p.ctid AS place
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT s.number FROM stale AS s) AND p.void
-    -- when subscribed=yes
-    AND p.subscriber = CAST('{subscriber_number}' AS smallint)
-    -- end
+    AND p.subscriber = CAST('{subscriber_number}' AS smallint) -- when subscribed=yes
     FOR UPDATE SKIP LOCKED
 ),
 
@@ -3455,16 +3131,12 @@ locked AS MATERIALIZED (
 void AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
-        -- when subscribed=yes
-        p.subscriber,
-        -- end
+        p.subscriber, -- when subscribed=yes
         l.number,
         true,
         clock_timestamp()
     FROM locked AS l
-    -- when subscribed=yes
-    INNER JOIN "{schema}"."{queue}_popped" AS p ON l.slot = p.slot AND p.message_id < l.number
-    -- end
+    INNER JOIN "{schema}"."{queue}_popped" AS p ON l.slot = p.slot AND p.message_id < l.number -- when subscribed=yes
     ON CONFLICT DO NOTHING
 ),
 
@@ -3482,12 +3154,8 @@ SELECT
 
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
--- when content=slot
-INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
--- end
--- when content=apart
-INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
--- end
+INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count) -- when content=slot
+INSERT INTO "{schema}"."{queue}" (slot, time, reference_count) -- when content=apart
 SELECT
     g.slot,
     clock_timestamp(),
@@ -3501,12 +3169,8 @@ RETURNING slot AS slot;
 
 -- name: empty_slots
 -- a row for each of :slots, which this transaction has added: they are free
--- when content=slot
-UPDATE "{schema}"."{queue}" AS r SET message = NULL
--- end
--- when content=apart
-UPDATE "{schema}"."{queue}" AS r SET first_id = NULL
--- end
+UPDATE "{schema}"."{queue}" AS r SET message = NULL -- when content=slot
+UPDATE "{schema}"."{queue}" AS r SET first_id = NULL -- when content=apart
 WHERE r.slot = ANY(CAST(:slots AS bigint[])) AND r.reference_count = 0 AND r.message_id IS NULL
 RETURNING r.slot AS slot;
 
@@ -3555,9 +3219,7 @@ SELECT
         SELECT min(m.message_id) FROM "{schema}"."{queue}" AS m
         WHERE
             m.reference_count > 0 AND m.message_id >= n.next_push - c.size
-            -- when content=apart
-            AND {has_content}
-            -- end
+            AND {has_content} -- when content=apart
     ), n.next_push) AS oldest
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN (SELECT s.last_value + CAST(s.is_called AS integer) AS next_push FROM "{schema}"."{queue}_push_seq" AS s) AS n;
@@ -3579,9 +3241,7 @@ WITH voids AS (
         SELECT FROM "{schema}"."{queue}" AS m
         WHERE
             m.message_id = g.number AND m.reference_count > 0
-            -- when content=apart
-            AND {has_content}
-            -- end
+            AND {has_content} -- when content=apart
     )
     ON CONFLICT DO NOTHING
     RETURNING number
@@ -3600,9 +3260,7 @@ SELECT
         WHERE h.subscriber = CAST('{subscriber_number}' AS smallint)
     ) AS in_hand
     -- end
-    -- when in_hand=off
-    CAST(0 AS bigint) AS in_hand
-    -- end
+    CAST(0 AS bigint) AS in_hand -- when in_hand=off
 FROM "{schema}"."{queue}" AS m
 INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot
 WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND m.reference_count > 0 AND m.message_id > p.message_id;
@@ -3688,9 +3346,7 @@ $dbq$;
 -- name: uncache
 -- script: both sequences hand out one number after the other; what sessions have cached goes with a relay
 ALTER SEQUENCE "{schema}"."{queue}_push_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
--- when subscribed=no
-ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
--- end
+ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE; -- when subscribed=no
 -- each subscriber
 ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" INCREMENT BY 1 CACHE 1 NO CYCLE;
 -- end
@@ -3726,9 +3382,7 @@ WITH broken AS MATERIALIZED (
     WHERE
         r.reference_count NOT IN (0, 1)
         OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
-        -- when subscribed=yes
-        OR r.message_id % c.size <> r.slot OR r.message_id < c.base
-        -- end
+        OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
 ),
 -- end
 -- when content=apart
@@ -3746,9 +3400,7 @@ WITH broken AS MATERIALIZED (
         WHERE
             r.reference_count NOT IN (0, 1)
             OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
-            -- when subscribed=yes
-            OR r.message_id % c.size <> r.slot OR r.message_id < c.base
-            -- end
+            OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
     ) AS m
 ),
 -- end

@@ -74,9 +74,7 @@ BEGIN
 
     GRANT SELECT ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_operator;
-    -- when defined grants
-    {grants}
-    -- end
+    {grants} -- when defined grants
     -- when notify=on
     GRANT SELECT ON "{schema}"."{queue}_waiting" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_waiting" TO dbq_operator;

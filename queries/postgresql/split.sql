@@ -13,36 +13,22 @@
 -- One look by the key for each row that is read, whatever a planner thinks of joins.
 (SELECT d.text_data FROM {beside} AS d WHERE d.id = m.id)
 -- end
--- when installed=no
-m."{payload}"
--- end
+m."{payload}" -- when installed=no
 
 -- define: beside
 -- where the payloads lie
--- when installed=yes
-"{schema}"."{queue}_data"
--- end
+"{schema}"."{queue}_data" -- when installed=yes
 
 -- define: payload_join
--- when installed=yes
-INNER JOIN {beside} AS d ON m.id = d.id
--- end
+INNER JOIN {beside} AS d ON m.id = d.id -- when installed=yes
 
 -- define: joined_payload
--- when installed=yes
-d.text_data
--- end
--- when installed=no
-m."{payload}"
--- end
+d.text_data -- when installed=yes
+m."{payload}" -- when installed=no
 
 -- define: half
--- when installed=yes
-NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = l.key_id OFFSET 0)
--- end
--- when installed=no
-false
--- end
+NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = l.key_id OFFSET 0) -- when installed=yes
+false -- when installed=no
 
 -- define: taken_out
 -- when installed=yes
@@ -73,9 +59,7 @@ CREATE TABLE "{schema}"."{queue}_meta" (
     claimed_at timestamptz,
     claimed_by text,
     errors text,
-    -- when keeps_history=yes
-    history jsonb,
-    -- end
+    history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
 -- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
@@ -233,9 +217,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}_meta" AS m
     SET status = 4, errors = coalesce(error, ''), done_at = clock_timestamp()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     -- "+ 0": found by its key, as above.
     WHERE m.id = "{queue}_fail".id AND m.status + 0 = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

@@ -11,9 +11,7 @@ true
 'ready'
 
 -- define: oldest_first
--- when role pushed_at
-m."{id}"
--- end
+m."{id}" -- when role pushed_at
 
 -- define: pages
 128

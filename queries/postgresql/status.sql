@@ -29,14 +29,10 @@ CASE m."{status}"
 END
 
 -- define: title
--- when installed=yes
-m.title
--- end
+m.title -- when installed=yes
 
 -- define: oldest_first
--- when role pushed_at
-m."{pushed_at}"
--- end
+m."{pushed_at}" -- when role pushed_at
 
 -- define: first_ready_id
 -- Ready rows are few among done ones: no page that is looked at may have any.
@@ -85,15 +81,9 @@ greatest(
 pg_stat_get_tuples_updated(CAST('"{schema}"."{table}"' AS regclass))
 
 -- define: contradicts
--- when scan=any
-l.state LIKE 'status %'
--- end
--- when scan=done
-l.error IS NOT NULL
--- end
--- when scan=claimed|error
-false
--- end
+l.state LIKE 'status %' -- when scan=any
+l.error IS NOT NULL -- when scan=done
+false -- when scan=claimed|error
 
 -- name: tables
 -- script: the queue's table and one partial index for each state
@@ -107,9 +97,7 @@ CREATE TABLE "{schema}"."{queue}" (
     claimed_at timestamptz,
     claimed_by text,
     errors text,
-    -- when keeps_history=yes
-    history jsonb,
-    -- end
+    history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
 -- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
@@ -223,9 +211,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET status = 4, errors = coalesce(error, ''), done_at = clock_timestamp()
-    -- when keeps_history=yes
-    , history = {this_error_kept}
-    -- end
+    , history = {this_error_kept} -- when keeps_history=yes
     -- "+ 0": found by its key, as above.
     WHERE m.id = "{queue}_fail".id AND m.status + 0 = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

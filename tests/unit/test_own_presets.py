@@ -74,6 +74,7 @@ def test_a_file_is_a_design(file: Path) -> None:
         ("{is_ready}", "it is made of itself"),
         ("m.state = '{queue}'", "{queue} between quotes"),
         ("-- when role id\ntrue\n-- end", "conditions (-- when)"),
+        ("true -- when role id", "conditions (-- when)"),
         ("", "there is nothing in it"),
         ("true\n\n-- name: make_ready\n-- x\nDELETE FROM crates", "a statement (-- name:)"),
         ("true\n\n-- define: at_places\ntrue", "cannot define 'at_places'"),

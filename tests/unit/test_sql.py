@@ -131,6 +131,34 @@ y"""
     assert text.split() == expected.split()
 
 
+@pytest.mark.parametrize(
+    ("options", "roles", "expected"),
+    [
+        ({"a": "1"}, {}, "(\n    x,\n    y\n)"),
+        ({"a": "2"}, {"due_at": "d"}, "(\n    y\n    d -- why\n)"),
+        ({"a": "3"}, {"id": "i"}, "(\n    y\n    z\n)"),
+    ],
+)
+def test_a_condition_at_the_end_of_its_line(
+    options: dict[str, str], roles: dict[str, str], expected: str
+) -> None:
+    template = """(
+    x, -- when a=1
+    y
+    d -- why -- when role due_at
+    -- when a=3
+    z -- when role id
+    -- end
+)"""
+    text = sql.script(statement(template), DIALECT, sql.Scope({}, options, roles))
+    assert text == expected
+
+
+def test_one_that_cannot_be_read_fails() -> None:
+    with pytest.raises(ValueError, match="cannot be read: x -- when a = 1"):
+        rendered("x -- when a = 1")
+
+
 @pytest.mark.parametrize("partitions", [0, 1, 3])
 def test_lines_for_each_partition(partitions: int) -> None:
     template = """x
@@ -177,9 +205,7 @@ FILES = {
 true
 
 -- define: is_error
--- when role error
-m."{error}" IS NOT NULL
--- end
+m."{error}" IS NOT NULL -- when role error
 
 -- define: state
 CASE
@@ -199,9 +225,7 @@ SELECT 1;
 -- one row
 SELECT
     {state} AS state,
-    -- when defined is_error
-    {is_error} AS error,
-    -- end
+    {is_error} AS error, -- when defined is_error
     -- when not defined is_error
     NULL AS error, -- {is_error}
     -- end
