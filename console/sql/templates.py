@@ -8,9 +8,9 @@ Lines between `-- when option=a|b` and `-- end` stay only where the queue has su
 (`-- when not option=a`: another; of an option with several values, "a|c", one that is named);
 `-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
 `-- when defined is_error` (or `-- when not defined is_error`) for a definition. A condition that
-ends a line is for that line. Lines between `-- each partition` and `-- end` stand once for each partition of the queue, `{partition}` being its
-number; with `-- each subscriber` once for each subscriber, `{subscriber}` being its name and
-`{subscriber_number}` its number.
+ends a line is for that line. Lines between `-- each partition` and `-- end` stand once for each
+partition of the queue, `{partition}` being its number; with `-- each subscriber` once for each
+subscriber, `{subscriber}` being its name and `{subscriber_number}` its number.
 
 A statement of a design, `"fifo.status"`, is that of its file. What the file lacks is that of the
 design that it is like (`-- like: fifo`), else the one that all designs share.

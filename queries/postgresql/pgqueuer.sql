@@ -65,12 +65,8 @@ END
 
 -- define: is_first_pop
 -- It counts what was tried again.
--- when role attempts
-m.attempts = 0
--- end
--- when no role attempts
-true
--- end
+m.attempts = 0 -- when role attempts
+true -- when no role attempts
 
 -- define: queue_column
 m.entrypoint
@@ -88,9 +84,7 @@ m.status = 'queued' AND {in_part}
 -- when role attempts
 m.attempts > 0 AND m.created < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
 -- end
--- when no role attempts
-false
--- end
+false -- when no role attempts
 
 -- define: failing_since
 coalesce(
@@ -127,9 +121,7 @@ coalesce(
 
 -- define: lacks
 -- Versions before attempts were counted had no jobs that are held either.
--- when no role attempts
-'this version of pgqueuer counts no attempts and holds no failed jobs'
--- end
+'this version of pgqueuer counts no attempts and holds no failed jobs' -- when no role attempts
 
 -- name: make_ready
 -- one row: how many failed jobs are queued again, and how many of them its log has; the others stay

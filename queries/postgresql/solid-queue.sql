@@ -146,12 +146,8 @@ SELECT
 -- name: may_pause
 -- one row: why its queue cannot be paused, or resumed; null: it can
 SELECT
-    -- when part=one
-    CAST(NULL AS text) AS problem;
-    -- end
-    -- when part=all
-    'Solid Queue pauses one queue, not all at once: adopt that one with --queue' AS problem;
-    -- end
+    CAST(NULL AS text) AS problem; -- when part=one
+    'Solid Queue pauses one queue, not all at once: adopt that one with --queue' AS problem; -- when part=all
 
 -- name: paused
 -- since when it is paused; none: it is not, by whoever's pause
