@@ -17,10 +17,9 @@ from console import audit, sql
 from console.actions import broker, execute, plan
 from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Control, Pace, Result
-from console.actions.mover import Candidates, Mover, RowMover
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
-from console.actions.rows import Choosing
+from console.actions.rows import Candidates, Choosing, Mover, RowMover
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow

@@ -13,9 +13,8 @@ from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryVerdict, Fates, Followed
-from console.actions.mover import Candidates, Mover
 from console.actions.plan import Plan, require_possible
-from console.actions.rows import Choosing, Resolved
+from console.actions.rows import Candidates, Choosing, Mover, Resolved
 from console.audit import ActionRecord, Ledger, Outcome
 from console.engines import Database, Session, patience, retry_transient
 from console.errors import (

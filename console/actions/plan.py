@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from console import catalog, sql
-from console.actions.mover import Mover
-from console.actions.rows import Choosing, SelectedError
+from console.actions.rows import Choosing, Mover, SelectedError
 from console.audit import Subject
 from console.catalog import Queue
 from console.engines import Database, Session

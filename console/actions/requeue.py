@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import Followed
-from console.actions.mover import RowMover
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import (
     Held,
     Moved,
+    RowMover,
     Storage,
     by_storage,
     scope,

@@ -5,9 +5,8 @@ from datetime import datetime, timedelta
 
 from console import sql
 from console.actions.availability import require_verb
-from console.actions.mover import Candidates, RowMover
 from console.actions.plan import Plan
-from console.actions.rows import Choosing, Storage, scope
+from console.actions.rows import Candidates, Choosing, RowMover, Storage, scope
 from console.engines import Session
 from console.errors import UsageError
 from console.formats import duration, numbered

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
-from console.actions.mover import Candidates, Mover
 from console.actions.plan import Plan
 from console.actions.requeue import standing
-from console.actions.rows import Choosing, Moved, Storage, scope
+from console.actions.rows import Candidates, Choosing, Moved, Mover, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order

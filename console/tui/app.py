@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
@@ -35,10 +36,13 @@ from console.tui.terminal import THEMES, Harmless, TerminalDriver
 from console.tui.text import NAMES, plain
 
 if TYPE_CHECKING:
+    from textual.actions import ActionParseResult
+
     from console.tui.commands import CommandContext, InSight
 
 
 HARMLESS = Harmless()
+_MOUNTING_SECONDS = 0.005
 _OPENED_SECONDS = 10.0
 _EXAMINED_SECONDS = 5.0
 """For so long others wait for the doctor of a connection, who may wait for a silent server."""
@@ -310,6 +314,17 @@ class ConsoleApp(Navigator):
             watcher.stop()
         if self.context.recordings is not None:
             self.context.recordings.end()
+
+    async def run_action(
+        self,
+        action: "str | ActionParseResult",
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """A key that was typed ahead may come before its screen has widgets: it waits for them."""
+        while default_namespace is self.screen and not self.screen.is_mounted:  # noqa: ASYNC110  # no event tells it
+            await asyncio.sleep(_MOUNTING_SECONDS)
+        return await super().run_action(action, default_namespace, namespaces)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In a field a colon is a colon, and a dialog wants its answer first."""

@@ -8,7 +8,7 @@ from console import decisions
 from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
-from console.actions.mover import Mover
+from console.actions.rows import Mover
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError

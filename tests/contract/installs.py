@@ -9,8 +9,8 @@ from console import catalog
 from console.actions import execute
 from console.actions.execute import Pace
 from console.actions.install import lacking
-from console.actions.mover import Mover
 from console.actions.plan import Plan
+from console.actions.rows import Mover
 from console.audit import Ledger
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on

@@ -7,8 +7,8 @@ import pytest
 from console import audit, sql
 from console.actions import execute, plan
 from console.actions.archive import Archive, Purge
-from console.actions.mover import Mover
 from console.actions.requeue import Release, Requeue
+from console.actions.rows import Mover
 from console.formats import count
 from console.monitor.figures import COUNTED
 from console.monitor.filters import parse

@@ -8,8 +8,8 @@ from sqlalchemy import text
 from console.actions import execute, plan
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
-from console.actions.mover import Mover
 from console.actions.requeue import Release, Requeue
+from console.actions.rows import Mover
 from console.catalog import Queue
 from console.designs import design
 from console.engines import Database

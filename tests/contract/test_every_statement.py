@@ -33,12 +33,11 @@ from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import Followed
 from console.actions.install import install, lacking, uninstall
-from console.actions.mover import Mover
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
-from console.actions.rows import SelectedError
+from console.actions.rows import Mover, SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on, presets
 from console.engines import Database
 from console.errors import UsageError

@@ -18,11 +18,10 @@ from console.actions import archive, execute, plan, push, relay
 from console.actions.archive import Archive, Purge
 from console.actions.execute import Pace, Result
 from console.actions.install import uninstall
-from console.actions.mover import Mover
 from console.actions.plan import Plan
 from console.actions.requeue import Release
 from console.actions.restore import FULL, GONE, Restore
-from console.actions.rows import Choosing
+from console.actions.rows import Choosing, Mover
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order

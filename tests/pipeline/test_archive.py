@@ -17,8 +17,8 @@ from sqlalchemy import text
 from console import sql
 from console.actions import execute, plan
 from console.actions.archive import Archive, Purge
-from console.actions.mover import Mover
 from console.actions.restore import Restore
+from console.actions.rows import Mover
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.errors import ConsoleError, RefusedError, UsageError

@@ -92,6 +92,15 @@ async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
         assert console.app.screen.query_one(Input).value == "asx:"
 
 
+async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it() -> None:
+    """A key that had gone to what had the focus before finds the screen without any widgets."""
+    async with opened() as console:
+        console.app.action_help()
+        screen = console.app.screen
+        await console.app.run_action("scroll('down')", screen)
+        assert screen.query_one("#help").scroll_offset.y == 1
+
+
 async def test_the_topics_come_after_the_keys_and_are_turned_like_pages(*, long: bool) -> None:
     every = list(topics().values())
     async with opened(size=(120, 200)) as console:
