@@ -301,7 +301,8 @@ def _lines(template: str) -> Sequence[_Line]:
 
 
 def _read(line: str) -> _Line:
-    when, each, end, only = (of.match(line) for of in (_WHEN, _EACH, _END, _LINE_WHEN))
+    when, each, end = (of.match(line) for of in (_WHEN, _EACH, _END))
+    only = _LINE_WHEN.match(line) if " -- when " in line else None
     if only:
         line = only["line"]
     elif not when and " -- when " in line:

@@ -72,9 +72,9 @@ class OpenConnection:
     group: str = ""
     """Which connections it stands with."""
 
-    def find(self, schema: str, name: str, *, any_design: bool = False) -> Queue:
+    def find(self, schema: str, name: str) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
-        return catalog.look_up(self.database, name, schema, any_design=any_design)
+        return catalog.look_up(self.database, name, schema)
 
     def test(self) -> Tested:
         """Connect, and ask what the login can do. Waits; ConsoleError."""

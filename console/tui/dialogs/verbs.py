@@ -13,7 +13,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from console.actions.availability import unavailable
-from console.catalog import Queue
+from console.catalog import Queue, look_up
 from console.errors import ConsoleError
 from console.monitor import filters
 from console.rights import Rights
@@ -126,7 +126,8 @@ class VerbsDialog(Dialog[None]):
         if conn is None:
             self._say([self._app_context.nothing_behind])
             return
-        find = partial(conn.find, *self._key[1:], any_design=True)
+        _, schema, name = self._key
+        find = partial(look_up, conn.database, name, schema, any_design=True)
         start(self, find, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:

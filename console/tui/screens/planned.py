@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 
-from console.catalog import Queue
+from console.catalog import Queue, look_up
 from console.engines import Product
 from console.errors import ConsoleError, RefusedError
 from console.monitor.filters import line_of
@@ -239,7 +239,8 @@ class ActionScreen(PlannedScreen):
             self._refuse(RefusedError(self.context.nothing_behind))
             return
         self.close_form("Looking up the queue ...")
-        find = partial(conn.find, *self._key[1:], any_design=True)
+        _, schema, name = self._key
+        find = partial(look_up, conn.database, name, schema, any_design=True)
         start(self, find, self.show_form, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:
