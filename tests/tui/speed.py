@@ -182,6 +182,7 @@ def spawned(command: Sequence[str]) -> "pexpect.spawn[str]":
         dimensions=(LINES, COLUMNS),
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         encoding="utf-8",
+        codec_errors="replace",  # a thread that only drains it may take half a character
         timeout=60,
         maxread=65_536,
     )
