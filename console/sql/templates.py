@@ -243,9 +243,9 @@ def _defined(files: tuple[str, ...], engine: str) -> frozenset[str]:
 def _made_of(found: Statement) -> frozenset[str]:
     """The definitions without which the statement cannot be, whatever the queue."""
     depth, lines = 0, []
-    for line in found.template.split("\n"):
-        depth += bool(_WHEN.match(line) or _EACH.match(line)) - bool(_END.match(line))
-        if depth == 0 and not _LINE_WHEN.match(line):
+    for line, when, each, end, only, _ in _lines(found.template):
+        depth += bool(when or each) - bool(end)
+        if depth == 0 and not only:
             lines.append(line)
     return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
 
@@ -302,11 +302,12 @@ def _lines(template: str) -> Sequence[_Line]:
 
 def _read(line: str) -> _Line:
     when, each, end = (of.match(line) for of in (_WHEN, _EACH, _END))
-    only = _LINE_WHEN.match(line) if " -- when " in line else None
-    if only:
+    only = None
+    if not when and " -- when " in line:
+        only = _LINE_WHEN.match(line)
+        if only is None:
+            raise ValueError(f"a '-- when' that cannot be read: {line.strip()}")
         line = only["line"]
-    elif not when and " -- when " in line:
-        raise ValueError(f"a '-- when' that cannot be read: {line.strip()}")
     return line, when, each, end, only, _ALONE.match(line)
 
 
