@@ -7,11 +7,11 @@ from contextlib import closing
 from typing import Any
 
 _FORKING = multiprocessing.get_context("forkserver")
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 
 
 def killed(work: Callable[..., object], *given: Any, number: int = 1) -> list[Any]:
-    """What it told of so many jobs; `work` gets what is given, and the pipe to tell them by."""
+    """What it told, `number` times; `work` gets what is given, and the pipe to tell it by."""
     ours, theirs = _FORKING.Pipe(duplex=False)
     process = _FORKING.Process(target=work, args=(*given, theirs), daemon=True)
     with closing(ours):
@@ -20,7 +20,7 @@ def killed(work: Callable[..., object], *given: Any, number: int = 1) -> list[An
         try:
             found = []
             for _ in range(number):
-                assert ours.poll(_PATIENCE_SECONDS), "it has taken no job"
+                assert ours.poll(_PATIENCE_SECONDS), "it has said nothing"
                 found.append(ours.recv())
         finally:
             process.kill()

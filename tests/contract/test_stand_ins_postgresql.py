@@ -1,6 +1,5 @@
 """Queues of libraries that cannot be run here: read and acted on, on tables like theirs."""
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -176,17 +175,11 @@ def test_what_failed_is_retried_once_each_under_workers(
     theirs.install(tables)
     theirs.run(fails)
     console.done("adopt", "jobs", "--preset", preset)
-    ran: Counter[int] = Counter()
-    guard = threading.Lock()
-
-    def note(job: int) -> None:
-        with guard:
-            ran[job] += 1
-
-    with theirs.working(takes, ends, note), theirs.working(takes, ends, note):
+    ran: list[int] = []
+    with theirs.working(takes, ends, ran.append), theirs.working(takes, ends, ran.append):
         console.done("requeue", "jobs", "--yes")
         wait_until(lambda: not theirs.rows(left), "workers ran what was retried")
-    assert ran == Counter(range(1, 61))
+    assert Counter(ran) == Counter(range(1, 61))
 
 
 def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
@@ -213,17 +206,11 @@ def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
         """
     )
     takes = stand_in.SOLID_QUEUE_TAKES.replace("SELECT job_id, 1,", "SELECT job_id, 2,")
-    ran: Counter[int] = Counter()
-    guard = threading.Lock()
-
-    def note(job: int) -> None:
-        with guard:
-            ran[job] += 1
-
+    ran: list[int] = []
     ends = stand_in.SOLID_QUEUE_ENDS
-    with theirs.working(takes, ends, note), theirs.working(takes, ends, note):
+    with theirs.working(takes, ends, ran.append), theirs.working(takes, ends, ran.append):
         console.done("release", "jobs", "--yes")
         unfinished = "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL"
         wait_until(lambda: not theirs.rows(unfinished), "the others ran what was released")
-    assert ran == Counter(range(1, 21))
+    assert Counter(ran) == Counter(range(1, 21))
     assert len(left) == 5

@@ -15,6 +15,7 @@ from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
 from tests.contract.client import call_pop
+from tests.contract.killed import killed as killed_process
 from tests.contract.messages import message
 
 _FORKING = multiprocessing.get_context("forkserver")
@@ -266,17 +267,6 @@ def hold(url: str, queue: Queue, commit: bool, n: int, said: PipeEnd) -> None:
 
 def killed(url: str, queue: Queue, *, commit: bool, n: int) -> Held:
     """Let a process do so and kill it with SIGKILL."""
-    ours, theirs = _FORKING.Pipe(duplex=False)
-    process = _FORKING.Process(target=hold, args=(url, queue, commit, n, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        assert ours.poll(_PATIENCE_SECONDS)
-        held = ours.recv()
-    finally:
-        process.kill()
-        process.join()
-        process.close()
-        ours.close()
+    (held,) = killed_process(hold, url, queue, commit, n)
     assert isinstance(held, Held)
     return held
