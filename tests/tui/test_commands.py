@@ -1,11 +1,13 @@
 """What is typed behind `:`, and what Ctrl-P finds."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.command import Hits
 from textual.widgets import Input
 
 from console.errors import UsageError
@@ -15,7 +17,13 @@ from console.monitor.snapshot import QueueSnapshot
 from console.tui import commands
 from console.tui.commands import CommandContext, queue_named, quoted
 from console.tui.context import Context
-from console.tui.dialogs.command_line import CommandLineDialog, Palette, completions, entries
+from console.tui.dialogs.command_line import (
+    CommandLineDialog,
+    ConsoleCommands,
+    Palette,
+    completions,
+    entries,
+)
 from console.tui.screens.adopt import AdoptScreen
 from console.tui.store import Store
 from tests.tui.alone import alone, conn, is_at, until
@@ -246,6 +254,32 @@ async def test_a_palette_that_is_closed_twice_closes_nothing_else() -> None:
         palette.dismiss()
         palette.dismiss()
         assert app.screen is here
+
+
+async def test_a_palette_that_was_left_does_not_search_for_what_was_typed_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under load it hears of the last key when it is gone, and the hits when its list is, too."""
+    left = asyncio.Event()
+
+    async def search(_: ConsoleCommands, query: str) -> Hits:
+        await left.wait()
+        for hit in ():
+            yield hit
+
+    async def shutdown(_: ConsoleCommands) -> None:
+        left.set()
+        await palette.workers.wait_for_complete()
+
+    monkeypatch.setattr(ConsoleCommands, "search", search)
+    monkeypatch.setattr(ConsoleCommands, "shutdown", shutdown)
+    async with opened() as console:
+        await console.press("ctrl+p")
+        palette = console.app.screen
+        await palette.run_action("escape")
+        assert palette.post_message(Input.Changed(palette.query_one(Input), "zzz"))
+        await console.pilot.pause()
+    assert left.is_set()
 
 
 async def test_a_second_enter_does_not_close_where_the_first_one_went() -> None:

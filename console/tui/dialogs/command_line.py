@@ -46,13 +46,18 @@ Entry = tuple[str, str, str]
 
 
 class Palette(DismissedOnce, CommandPalette):
-    """Textual's own pages through a list that has no room yet, and dies of it."""
+    """Textual's own dies of a list that has no room yet, or is gone."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The keys of the list wait until it is laid out."""
         if action == "command_list" and self.is_mounted:
             return bool(self.query_one(CommandList).scrollable_content_region)
         return super().check_action(action, parameters)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """What was typed just before it was left is not searched for: there is no list any more."""
+        if not self.is_current:
+            event.prevent_default()
 
 
 class ConsoleCommands(Provider):
