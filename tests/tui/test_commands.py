@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.command import Hits
+from textual.command import Hit, Hits
 from textual.widgets import Input
 
 from console.errors import UsageError
@@ -264,7 +264,8 @@ async def test_a_palette_that_was_left_does_not_search_for_what_was_typed_last(
 
     async def search(_: ConsoleCommands, query: str) -> Hits:
         await left.wait()
-        for hit in ():
+        nothing: tuple[Hit, ...] = ()
+        for hit in nothing:
             yield hit
 
     async def shutdown(_: ConsoleCommands) -> None:

@@ -147,9 +147,8 @@ class AuditEntryDialog(FactsDialog):
     def action_follow(self) -> None:
         """Open the form of what comes after it; that plans before it does anything."""
         follow, entry = self._follow, self._entry
-        if follow is None:
+        if follow is None or not self.close():
             return
-        self.app.pop_screen()
         self._app_context.navigator.open_action(
             (self._connection, entry.schema, entry.queue),
             follow.verb,

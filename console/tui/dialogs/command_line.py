@@ -19,6 +19,7 @@ from console.errors import ConsoleError, UsageError
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK
 from console.tui import commands
+from console.tui.closable import Closable
 from console.tui.commands import (
     COMMANDS,
     TABS,
@@ -28,7 +29,7 @@ from console.tui.commands import (
     names_of,
     quoted,
 )
-from console.tui.dialogs.dialog import Dialog, DismissedOnce
+from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, plain, said, tone
 from console.verbs import MODULES, named
@@ -45,7 +46,7 @@ Entry = tuple[str, str, str]
 """What it is called, what it does, the command."""
 
 
-class Palette(DismissedOnce, CommandPalette):
+class Palette(Closable, CommandPalette):
     """Textual's own dies of a list that has no room yet, or is gone."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -257,23 +258,19 @@ class CommandLineDialog(Dialog[None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        if self.app.screen is not self:  # a second Enter, which waited: it shall not close the next
-            return
         line = event.value.strip()
-        if not line:
-            self.app.pop_screen()
+        # First this is gone: where the command goes shall not lie under it.
+        if not self.close() or not line:
             return
         history = self._site.context.history
         if not history or history[-1] != line:
             history.append(line)
-        # First this is gone: where the command goes shall not lie under it.
-        self.app.pop_screen()
         try:
             commands.run(self._site, line)
         except ConsoleError as error:
             again = CommandLineDialog(self._site, line)
             self.app.push_screen(again)
-            again.call_after_refresh(again.answer, error)
+            again.later(again.answer, error)
 
     def answer(self, error: ConsoleError) -> None:
         words = self.query_one("#command-words", Paragraph)

@@ -3,21 +3,21 @@
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from console.config.passwords import Secret
 from console.errors import ConsoleError
+from console.tui.closable import Closable
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
@@ -52,18 +52,7 @@ class Choices(OptionList):
 Answer = TypeVar("Answer")
 
 
-class DismissedOnce:
-    """Of a screen. Keys may wait for one that is gone: a second Enter shall not close the next."""
-
-    def dismiss(self, result: Any = None) -> AwaitComplete:
-        """As Textual's; nothing where another screen is on top."""
-        screen = cast("Screen[Any]", self)
-        if screen.app.screen is not screen:
-            return AwaitComplete()
-        return Screen.dismiss(screen, result)
-
-
-class Dialog(DismissedOnce, ModalScreen[Answer]):
+class Dialog(Closable, ModalScreen[Answer]):
     """Over the screen that opened it, and never changed by a refresh."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -279,7 +268,7 @@ class RunningDialog(Dialog[None]):
             yield Choices(*(Option(Text(one.words), id=str(one.number)) for one in runs))
 
     def on_mount(self) -> None:
-        self.set_interval(1.0, self._draw)
+        self.every(1.0, self._draw)
 
     def _draw(self) -> None:
         options = self.query_one(OptionList)
@@ -288,8 +277,8 @@ class RunningDialog(Dialog[None]):
                 options.replace_option_prompt(str(one.number), Text(one.words))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.app.pop_screen()
-        self._app_context.navigator.open_running(int(event.option.id or 0))
+        if self.close():
+            self._app_context.navigator.open_running(int(event.option.id or 0))
 
 
 def equivalent_command(

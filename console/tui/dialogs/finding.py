@@ -107,7 +107,7 @@ class FindingDialog(Dialog[None]):
         evidence.draw(self.finding, self.context.moment, words=False)
         self.query_one("#finding-name").display = False
         self._plan()
-        self.set_interval(_LOOK_SECONDS, self._look_again)
+        self.every(_LOOK_SECONDS, self._look_again)
 
     # What can be done.
 
@@ -326,8 +326,7 @@ class FindingDialog(Dialog[None]):
 
     def action_queue(self) -> None:
         key = self.finding.queue_key
-        if key is not None and self.phase is not Phase.RUNNING:
-            self.app.pop_screen()
+        if key is not None and self.phase is not Phase.RUNNING and self.close():
             which = self.finding.key[4]
             tab = which if which in _TABS.values() else _TABS.get(self.finding.code, "findings")
             self.context.navigator.open_queue(key, tab)
@@ -335,14 +334,12 @@ class FindingDialog(Dialog[None]):
     def action_actions(self) -> None:
         """What can be done with the queue, where the finding itself offers nothing."""
         key = self.finding.queue_key
-        if key is not None and self.phase is not Phase.RUNNING:
-            self.app.pop_screen()
+        if key is not None and self.phase is not Phase.RUNNING and self.close():
             self.context.navigator.open_actions(key)
 
     def action_silence(self, verb: str) -> None:
         key = self.finding.queue_key
-        if key is not None and self.phase is not Phase.RUNNING:
-            self.app.pop_screen()
+        if key is not None and self.phase is not Phase.RUNNING and self.close():
             self.context.navigator.open_action(key, verb, code=self._silence_code(verb))
 
     def _silence_code(self, verb: str) -> str:
@@ -356,8 +353,7 @@ class FindingDialog(Dialog[None]):
 
     def action_out(self) -> None:
         """Close. What runs goes on, and tells its end."""
-        self.app.pop_screen()
-        if self.phase is Phase.RUNNING:
+        if self.close() and self.phase is Phase.RUNNING:
             self.app.notify("It goes on in the background.")
 
     def action_scroll(self, lines: int) -> None:

@@ -164,8 +164,9 @@ class VerbsDialog(Dialog[None]):
         words.say(Text("\n".join(plain(line) for line in lines)))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        if not self.close():
+            return
         verb = event.option.id or ""
-        self.app.pop_screen()
         if verb == "smoke":
             self._app_context.navigator.open_smoke(self._key)
         elif verb in ON_THE_LAKE:

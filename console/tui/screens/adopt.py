@@ -341,11 +341,13 @@ class AdoptScreen(PlannedScreen):
         if running.error is not None or running.ended is None:
             super().show_end(running)
             return
-        navigator = self.navigator
-        self.app.pop_screen()
         label = plain(".".join(key[1:]))
         self.app.notify(f"{label} is now a queue of the console.", markup=False)
-        navigator.open_queue(key)
+        navigator = self.navigator
+        if self.close():
+            navigator.open_queue(key)
+        else:
+            super().show_end(running)
 
     def action_forget(self) -> None:
         queue = self.table.row

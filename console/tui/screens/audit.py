@@ -213,7 +213,7 @@ class AuditScreen(FilteredScreen):
         self.set_focus(self.table)
         super().on_mount()
         self.look()
-        self.set_interval(_EVERY_SECONDS, self._look_again)
+        self.every(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
         connections, sought, key = list(self._connections), self._sought, self._key

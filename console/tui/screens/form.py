@@ -113,7 +113,7 @@ class FormScreen(LiveScreen):
         """Nothing is in sight before it is known what there is."""
         self.say()
         self.turn(Stage.NOTHING)
-        self.set_interval(_FOLLOW_SECONDS, self.follow)
+        self.every(_FOLLOW_SECONDS, self.follow)
         self.opened()
 
     def opened(self) -> None:
@@ -182,7 +182,7 @@ class FormScreen(LiveScreen):
     def offer(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """These fields. In sight only with the keys in them: what is typed at once goes there."""
         self.form.offer(parameters, texts)
-        self.call_after_refresh(self.turn, Stage.FORM)
+        self.later(self.turn, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in a field plans; in the confirmation it begins."""

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from console.help import topics
+from console.tui.closable import Closable
 
 _LEGEND = (
     ("✖", "critical: messages lost, full, over a limit, or not reachable"),
@@ -28,7 +29,7 @@ _DIGITS = "1234567890"
 """The keys of the first ten topics."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Closable, ModalScreen[None]):
     """Every key that does something here, what the marks mean, and the pages of the topics."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -364,8 +364,9 @@ class InstallScreen(PlannedScreen):
 
     def action_smoke(self) -> None:
         key, navigator = self.key, self.navigator
-        if key is not None and self.running is not None and self.running.error is None:
-            self.app.pop_screen()
+        if key is None or self.running is None or self.running.error is not None:
+            return
+        if self.close():
             navigator.open_smoke(key)
 
     def action_out(self) -> None:

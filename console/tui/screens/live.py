@@ -11,6 +11,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from console.tui.closable import Closable
 from console.tui.context import FEW_CONNECTIONS, Context
 from console.tui.text import Paragraph, open_line, plain, tone
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
@@ -36,7 +37,7 @@ class ScreenHead(Paragraph):
         self.say(text)
 
 
-class LiveScreen(Screen[None]):
+class LiveScreen(Closable, Screen[None]):
     """A screen that follows the store. It never waits, and changes nothing by a single key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

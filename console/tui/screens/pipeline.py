@@ -17,7 +17,7 @@ from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
 from console.tui.jobs import start
 from console.tui.open_connection import OpenConnection, why_not
-from console.tui.screens.form import FormScreen
+from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import Words, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
@@ -217,8 +217,10 @@ class PipelineScreen(FormScreen):
             start(self, lambda: launch.start(wanted), self._begun, self.fail)
 
     def _begun(self, id_: str) -> None:
-        self.app.pop_screen()
-        self.navigator.open_runs(id_)
+        if self.close():
+            self.navigator.open_runs(id_)
+        else:
+            self.turn(Stage.FORM)
 
     def action_command(self) -> None:
         if not self.form.check():

@@ -149,7 +149,7 @@ class QueueScreen(LiveScreen):
             self._draw_charts(now)
         if not self._tabs:
             first = self._tabs_made(view)
-            self.call_after_refresh(self.action_tab, self._tabs.index(first))
+            self.later(self.action_tab, self._tabs.index(first))
         self._draw_tab(now, paused=paused)
 
     def _see(self, now: float) -> None:
@@ -203,7 +203,7 @@ class QueueScreen(LiveScreen):
         self._wanted = name
         named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
         if (conn := next(named, None)) is not None:
-            self.call_later(self.action_tab, conn)
+            self.later(self.action_tab, conn)
 
     def _tabs_made(self, view: QueueView) -> QueueTab:
         """Makes them; the one that is to be in sight."""
@@ -235,7 +235,7 @@ class QueueScreen(LiveScreen):
             self.draw()
         if not isinstance(self.focused, TabLine):
             # What was not in sight until now takes no keys before it is laid out.
-            self.call_after_refresh(self._focus_tab)
+            self.later(self._focus_tab)
 
     def _focus_tab(self) -> None:
         if self._chosen is not None and self._chosen.is_mounted:

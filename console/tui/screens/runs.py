@@ -158,7 +158,7 @@ class RunsScreen(LiveScreen):
         self.set_focus(self.table)
         super().on_mount()
         self.look()
-        self.set_interval(_EVERY_SECONDS, self._look_again)
+        self.every(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
         self._question.ask(lambda: keeping.read(keeping.folder()), wait=False)

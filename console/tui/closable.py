@@ -1,0 +1,42 @@
+"""Screens that are closed while something still waits for them: keys, messages, timers, calls."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from textual.await_complete import AwaitComplete
+from textual.screen import Screen
+
+
+class Closable:
+    """Of a screen. What comes when it is gone, and its widgets before it, does nothing."""
+
+    @property
+    def in_stack(self) -> bool:
+        return self._screen in self._screen.app.screen_stack
+
+    def close(self) -> bool:
+        """Close it, before something else opens. False: another screen is on top; do nothing."""
+        if self._screen.app.screen is not self._screen:
+            return False
+        self._screen.app.pop_screen()
+        return True
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """As Textual's; nothing where another screen is on top."""
+        if self._screen.app.screen is not self._screen:
+            return AwaitComplete()
+        return Screen.dismiss(self._screen, result)
+
+    def later(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call it when the screen has been drawn anew."""
+        self._screen.call_after_refresh(self._if_open(call), *arguments)
+
+    def every(self, seconds: float, call: Callable[[], Any]) -> None:
+        self._screen.set_interval(seconds, self._if_open(call))
+
+    def _if_open(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: call(*arguments) if self.in_stack else None
+
+    @property
+    def _screen(self) -> Screen[Any]:
+        return cast("Screen[Any]", self)
