@@ -611,6 +611,13 @@ CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)), -- wh
 N'ready' -- when storage=slots
 {state_in_hand} -- when storage=in_hand
 
+-- define: is_claimed
+-- in_hand=on: of a row m of in_hand, as the next one
+m.claimed_at IS NOT NULL AND m.done_at IS NULL
+
+-- define: is_error
+m.done_at IS NOT NULL
+
 -- define: own_id
 m.first_id -- when storage=slots
 m.[{id}] -- when storage=in_hand
@@ -2613,71 +2620,6 @@ CROSS APPLY (
     ) AS w
 ) AS late;
 
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    oldest.id AS id,
-    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
-    oldest.claimed_by AS claimed_by,
-    oldest.attempts AS attempts
-FROM (
-    SELECT TOP (10)
-        CAST(h.id AS nvarchar(450)) AS id,
-        CAST(DATEDIFF_BIG(microsecond, h.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
-        CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-        h.attempts AS attempts
-    FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-    ORDER BY h.claimed_at
-) AS oldest
-
--- name: times
--- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
--- Each by the index of its state. What is complete is deleted.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    CAST(l.id AS nvarchar(450)) AS id,
-    CASE WHEN l.attempts <= 1 THEN CAST(DATEDIFF_BIG(microsecond, l.pushed_at, l.claimed_at) / 1e6 AS float) END AS waiting_seconds,
-    CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
-    CAST(NULL AS float) AS processing_seconds,
-    CAST(NULL AS float) AS ended_seconds_ago
-FROM (
-    SELECT
-        popped.id,
-        popped.attempts,
-        popped.pushed_at,
-        popped.claimed_at
-    FROM (
-        SELECT TOP (100)
-            h.id,
-            h.attempts,
-            h.pushed_at,
-            h.claimed_at
-        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL AND h.claimed_at > DATEADD(minute, -5, SYSUTCDATETIME())
-        ORDER BY h.claimed_at DESC
-    ) AS popped
-    UNION ALL
-    SELECT
-        failed.id,
-        failed.attempts,
-        failed.pushed_at,
-        failed.claimed_at
-    FROM (
-        SELECT TOP (100)
-            h.id,
-            h.attempts,
-            h.pushed_at,
-            h.claimed_at
-        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(minute, -5, SYSUTCDATETIME())
-        ORDER BY h.done_at DESC
-    ) AS failed
-) AS l
-
 -- name: consumers_at_work
 -- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
 -- What READPAST does not see is held.
@@ -2699,55 +2641,6 @@ SELECT CAST(CASE
     -- end
     ELSE 0
 END AS bit) AS at_work;
-
--- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    popped.claimed_by AS claimed_by,
-    COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
-    MAX(popped.at) AS popped_at,
-    COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
-    COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
-    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
-FROM (
-    SELECT
-        found.claimed,
-        found.claimed_by,
-        found.at,
-        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
-    FROM (
-        SELECT
-            newest.claimed,
-            newest.claimed_by,
-            newest.at
-        FROM (
-            SELECT TOP (1000)
-                1 AS claimed,
-                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(h.claimed_at AS datetime2(7)) AS at
-            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-            ORDER BY h.claimed_at DESC
-        ) AS newest
-        UNION ALL
-        SELECT
-            failed.claimed,
-            failed.claimed_by,
-            failed.at
-        FROM (
-            SELECT TOP (1000)
-                0 AS claimed,
-                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(h.claimed_at AS datetime2(7)) AS at
-            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(second, -60, SYSUTCDATETIME())
-            ORDER BY h.done_at DESC
-        ) AS failed
-    ) AS found
-) AS popped
-GROUP BY popped.claimed_by
 
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts

@@ -384,6 +384,24 @@ END IF;
 (subscriber, number, void, parked_at) -- when subscribed=yes
 (number, void, parked_at) -- when subscribed=no
 
+-- define: numbers_parked
+-- those of `found`, as void or not: how many there were, and how many are parked now
+mended AS (
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
+    SELECT
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
+        f.number,
+        f.void,
+        clock_timestamp()
+    FROM found AS f ORDER BY f.number
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT
+    (SELECT count(*) FROM found) AS selected,
+    (SELECT count(*) FROM mended) AS done
+
 -- define: slot_is_free
 -- of a slot r, to a push
 r.reference_count = 0 -- when subscribed=no
@@ -2187,45 +2205,6 @@ SELECT
     -- end
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
 
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.claimed_at, interval '0')) AS double precision) AS claimed_seconds,
-    m.claimed_by AS claimed_by,
-    m.attempts AS attempts
-FROM "{schema}"."{queue}_in_hand" AS m
-WHERE {is_claimed}
-ORDER BY m.claimed_at
-LIMIT 10
-
--- name: times
--- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
--- Each by the index of its state. What is complete is deleted.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CASE WHEN m.attempts <= 1 THEN CAST(EXTRACT(EPOCH FROM m.claimed_at - m.pushed_at) AS double precision) END AS waiting_seconds,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - m.claimed_at) AS double precision) AS popped_seconds_ago,
-    CAST(NULL AS double precision) AS processing_seconds,
-    CAST(NULL AS double precision) AS ended_seconds_ago
-FROM (
-    (
-        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_claimed} AND m.claimed_at > statement_timestamp() - interval '5 minutes'
-        ORDER BY m.claimed_at DESC LIMIT 100
-    )
-    UNION ALL
-    (
-        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_error} AND m.done_at > statement_timestamp() - interval '5 minutes'
-        ORDER BY m.done_at DESC LIMIT 100
-    )
-) AS m
-
 -- name: consumers_at_work
 -- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
 SELECT count(*) > 0 AS at_work
@@ -2244,47 +2223,6 @@ FROM (
         AND m.claimed_at > clock_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
     -- end
 ) AS held;
-
--- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    popped.claimed_by AS claimed_by,
-    count(*) FILTER (WHERE popped.claimed) AS claims,
-    max(popped.at) AS popped_at,
-    count(*) FILTER (WHERE popped.seconds < 60) AS recent,
-    coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
-    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
-FROM (
-    (
-        SELECT
-            true AS claimed,
-            m.claimed_by,
-            m.claimed_at AS at
-        FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_claimed}
-        ORDER BY m.claimed_at DESC LIMIT 1000
-    )
-    UNION ALL
-    (
-        SELECT
-            false,
-            m.claimed_by,
-            m.claimed_at
-        FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE m.done_at > statement_timestamp() - interval '60 seconds'
-        ORDER BY m.done_at DESC LIMIT 1000
-    )
-) AS found
-CROSS JOIN LATERAL (
-    SELECT
-        found.claimed,
-        found.claimed_by,
-        found.at,
-        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
-) AS popped
-GROUP BY popped.claimed_by
 
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error
@@ -2885,29 +2823,17 @@ WHERE d.datname = current_database();
 -- name: park_orphans
 -- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
 -- message_id = number makes it safe to be done again, or by two at once.
-WITH orphan AS MATERIALIZED (
-    SELECT r.message_id AS number
+WITH found AS MATERIALIZED (
+    SELECT
+        r.message_id AS number,
+        false AS void
     FROM {seen_ring} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         r.message_id < CAST(:drawn_pop AS bigint) AND r.message_id >= c.base AND r.slot = r.message_id % c.size
         AND NOT EXISTS (SELECT FROM {seen_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        o.number,
-        false,
-        clock_timestamp()
-    FROM orphan AS o ORDER BY o.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM orphan) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: drop_holes
 -- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
@@ -2948,8 +2874,10 @@ WITH numbers AS MATERIALIZED (
     LIMIT 1 -- see lost
 ),
 
-hole AS MATERIALIZED (
-    SELECT g.number
+found AS MATERIALIZED (
+    SELECT
+        g.number,
+        true AS void
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_push AS bigint) - 1) AS g (number)
     WHERE
@@ -2957,21 +2885,7 @@ hole AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = g.number AND v.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        h.number,
-        true,
-        clock_timestamp()
-    FROM hole AS h ORDER BY h.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM hole) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: park_spent
 -- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
@@ -2982,28 +2896,16 @@ WITH numbers AS MATERIALIZED (
     LIMIT 1 -- see lost
 ),
 
-spent AS MATERIALIZED (
-    SELECT g.number
+found AS MATERIALIZED (
+    SELECT
+        g.number,
+        false AS void
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_pop AS bigint) - 1) AS g (number)
     WHERE NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = g.number AND NOT w.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        s.number,
-        false,
-        clock_timestamp()
-    FROM spent AS s ORDER BY s.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM spent) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: drop_voids
 -- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
