@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import decisions, sql
 from console.decisions import Decision
-from console.designs import Design, recorded
+from console.designs import Design, Flow, recorded
 from console.designs.model import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, product_of
 from console.errors import RefusedError, UsageError
@@ -27,6 +27,16 @@ INTERFACE_VERSION = 2
 
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless set otherwise (DESIGN section 2)."""
+
+OF_POPPED = {"claims", "consumers", "errors_lately", "times"}
+"""The statements about rows that were popped: of a ring these lie in a table of their own."""
+
+IN_HAND_ROLES = {
+    **{role: role for role in ("id", "payload", "pushed_at", "attempts")},
+    **{role: role for role in ("claimed_at", "claimed_by", "done_at")},
+    "error": "errors",
+}
+"""Role -> column of that table."""
 
 
 class Kind(StrEnum):
@@ -198,6 +208,12 @@ class Queue:
         }
         return sql.Scope(values, options, self.roles)
 
+    def scope_of(self, statement: str, on: sql.HasDialect, **more: str) -> sql.Scope:
+        """The same for the statement of that name: it says where the rows lie that it is about."""
+        plain = self.scope(on, **more)
+        ring = self.design.flow is Flow.NUMBERS
+        return in_hand(self, plain) if ring and statement in OF_POPPED else plain
+
     @property
     def keeps_history(self) -> bool:
         """Whether a message keeps what became of its earlier attempts."""
@@ -219,6 +235,12 @@ LIMITS = {
 FILLFACTOR = "50"
 """Of a ring's table. The server clears a page of dead rows once less is free than this leaves: at
 most half of a page is slots, so either the other half takes all of them anew or it is cleared."""
+
+
+def in_hand(queue: Queue, scope: sql.Scope) -> sql.Scope:
+    """The scope, of what was popped from that ring and is not finished."""
+    values = {**scope.values, "table": f"{queue.name}_in_hand"}
+    return sql.Scope(values, {**scope.options, "storage": "in_hand"}, IN_HAND_ROLES)
 
 
 def installed_queue(schema: str, name: str, of: Design, options: Mapping[str, str]) -> Queue:

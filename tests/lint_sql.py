@@ -20,7 +20,6 @@ from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.designs.libraries import design_of
 from console.designs.own_file import parse
-from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.cli.own_presets import PRESET
@@ -157,9 +156,7 @@ def _doctors(product: Product) -> Iterator[tuple[str, str]]:
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
             for statement in templates.statements(product.name, "doctor").values():
-                scope = queue.scope(product)
-                if statement.name in IN_HAND and queue.finishes:
-                    scope = scope_of(product, queue)
+                scope = queue.scope_of(statement.name, product)
                 text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
                 # Of some designs nothing is asked: a comment is left, and the end.
                 if any(not line.startswith("--") and line != ";" for line in text.split("\n")):
@@ -192,7 +189,6 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
     names: tuple[str, ...] = ("kind", "options_json", "roles_json", "version", "installed_from")
     names += ("relation", "index", "session", "function", "role")
     names += ("constraint", "column", "second")
-    scope = queue.scope(product, **dict.fromkeys(names, "{}"))
     chosen = {
         "with_payload": "yes",
         "waits_of": "server",
@@ -202,7 +198,6 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
         "scan": "ready",
         "check": "status",
     }
-    scope = replace(scope, options={**scope.options, **chosen})
     if file != queue.design.name and file in done:
         return
     done.add(file)
@@ -210,6 +205,8 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
     for statement in own(product.name, file).values():
         if file == "common" and statement.name in _FINISHING and not queue.finishes:
             continue
+        scope = queue.scope_of(statement.name, product, **dict.fromkeys(names, "{}"))
+        scope = replace(scope, options={**scope.options, **chosen})
         text = sql.script(statement, product.dialect, scope).strip()
         if not statement.comment.startswith("script: "):
             text = BIND.sub("1", text)  # not every dialect of sqlfluff knows binds

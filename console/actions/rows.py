@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from console import sql
 from console.audit import Ledger
-from console.catalog import Kind, Queue
+from console.catalog import Kind, Queue, in_hand
 from console.designs import Flow, Order
 from console.engines import Database, Session
 from console.errors import UsageError
@@ -46,11 +46,6 @@ class Storage(StrEnum):
     """What was popped from a ring and is not finished."""
 
 
-_IN_HAND_COLUMNS = {
-    **{name: name for name in ("id", "payload", "pushed_at", "attempts")},
-    **{name: name for name in ("claimed_at", "claimed_by", "done_at")},
-    "error": "errors",
-}
 _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
 """An adopted table's id: its type by the name that may stand in quotes; others compare as text."""
 
@@ -94,20 +89,17 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
     """What the statements of actions.sql are rendered with."""
     queue = source.queue
     plain = queue.scope(source.product)
-    roles = dict(plain.roles)
-    values = dict(plain.values)
-    installed = queue.kind is Kind.INSTALLED
     if storage is Storage.IN_HAND:
-        roles = dict(_IN_HAND_COLUMNS)
-        values["table"] = f"{queue.name}_in_hand"
-    values["key_type"] = _KEY_TYPES.get(source.id_type, "text") if not installed else source.id_type
+        plain = in_hand(queue, plain)
+    installed = queue.kind is Kind.INSTALLED
+    key_type = source.id_type if installed else _KEY_TYPES.get(source.id_type, "text")
     options = {
         **plain.options,
         "payload": source.payload or "text",
         "storage": storage.value,
         **conditions,
     }
-    return sql.Scope(values, options, roles)
+    return sql.Scope({**plain.values, "key_type": key_type}, options, plain.roles)
 
 
 def hold(

@@ -45,7 +45,7 @@ _LARGEST_BYTES = 100_000
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _DEFINE = re.compile(r"^-- define: (?P<name>.*)$", re.MULTILINE)
 _NAMED = re.compile(r"^-- name:", re.MULTILINE)
-_DIRECTIVE = re.compile(r"\s*-- (?:when|each|end)\b|(?!\s*--).*-- when\b")
+_DIRECTIVE = re.compile(r"\s*-- (?:when|each|else|end)\b|(?!\s*--).*-- when\b")
 _SET = re.compile(r"(?P<column>[^\W\d]\w*)\s*=(?!=)\s*(?P<text>\S.*)", re.DOTALL)
 _TOKEN = re.compile(
     r"(?P<literal>'(?:[^']|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|\{(?P<definition>\w+)\}"

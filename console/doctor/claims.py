@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from console import sql
 from console.actions.requeue import living
-from console.actions.rows import Storage, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import states
@@ -19,11 +17,9 @@ from console.doctor.examination import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import release_claims
-from console.engines import Product
 from console.formats import duration
 from console.monitor.limits import Severity
 from console.monitor.owners import Evidence, Owner, owner_of, workers_of
-from console.monitor.scan_query import MessageSource
 from console.monitor.scans import Scan, scans_of
 
 _WHAT = "claims and their owners"
@@ -65,19 +61,6 @@ NOBODY = Code(
 
 def applies(queue: Queue) -> bool:
     return "claimed" in queue.states and queue.finishes and queue.design.shape != "broker"
-
-
-IN_HAND = {"errors_lately"}
-"""The statements of doctor.sql that are about rows that were popped, wherever these lie."""
-
-
-def scope_of(product: Product, queue: Queue) -> sql.Scope:
-    """Where the rows lie that were popped: a ring's in its own table for that."""
-    if queue.design.flow is Flow.NUMBERS:
-        id_type = product.id_types[queue.design.id_type]
-        source = MessageSource(product, queue, queue.options.get("payload", "text"), id_type)
-        return scope(source, Storage.IN_HAND)
-    return queue.scope(product)
 
 
 def scans(queue: Queue) -> list[Scan]:

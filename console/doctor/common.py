@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from console.actions import maintain_plan
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor.claims import scope_of
 from console.doctor.examination import (
     MOST,
     Examination,
@@ -261,7 +260,7 @@ def _burst(examination: Examination) -> Iterator[Finding]:
         return  # when they failed stands beside its table, or in no index of it
     if not can_ask(examination, "errors", "errors_lately"):
         return
-    where = scope_of(examination.database.product, queue)
+    where = queue.scope_of("errors_lately", examination.database.product)
     (found,) = ask(examination, Errors, "errors_lately", where, recent=BURST_SECONDS)
     said = None if found.first_error is None else masked(found.first_error, examination.masks)
     first = shortened(said or "?", 40)

@@ -194,7 +194,9 @@ class ConsumerWatch:
         at = utc()
         for group in groups(wanted) if wanted else [()]:
             parts = [
-                sql.part(f"{q.design.name}.consumers", product.dialect, q.scope(product))
+                sql.part(
+                    f"{q.design.name}.consumers", product.dialect, q.scope_of("consumers", product)
+                )
                 for q in group
             ]
             try:

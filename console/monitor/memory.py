@@ -66,7 +66,7 @@ class Memory:
         place = (key_of(queue), name)
         kept = self._parts.get(place)
         if kept is None or kept[:2] != (queue, values):
-            scope = queue.scope(product, **values)
+            scope = queue.scope_of(name, product, **values)
             part = sql.part(f"{queue.design.name}.{name}", product.dialect, scope)
             kept = (queue, values, part)
             self._parts[place] = kept

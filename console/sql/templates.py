@@ -7,8 +7,9 @@ states once under `-- define: is_ready`, for the design that the statement is re
 Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option
 (`-- when not option=a`: another; of an option with several values, "a|c", one that is named);
 `-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
-`-- when defined is_error` (or `-- when not defined is_error`) for a definition. A condition that
-ends a line is for that line. Lines between `-- each partition` and `-- end` stand once for each
+`-- when defined is_error` (or `-- when not defined is_error`) for a definition. Those between
+`-- else` and `-- end` stay where the block before it does not. A condition that ends a line is for
+that line. Lines between `-- each partition` and `-- end` stand once for each
 partition of the queue, `{partition}` being its number; with `-- each subscriber` once for each
 subscriber, `{subscriber}` being its name and `{subscriber_number}` its number.
 
@@ -37,7 +38,7 @@ _CONDITION = (
 _WHEN = re.compile(rf"^\s*{_CONDITION}")
 _LINE_WHEN = re.compile(rf"^(?P<line>.*\S) {_CONDITION}")
 _EACH = re.compile(r"^\s*-- each (?P<of>partition|subscriber)$")
-_END = re.compile(r"^\s*-- end$")
+_END = re.compile(r"^\s*-- (?P<of>end|else)$")
 _ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
 _DEFINITION = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]\n]*\]|\{(?P<name>\w+)\}""",
@@ -244,7 +245,7 @@ def _made_of(found: Statement) -> frozenset[str]:
     """The definitions without which the statement cannot be, whatever the queue."""
     depth, lines = 0, []
     for line, when, each, end, only, _ in _lines(found.template):
-        depth += bool(when or each) - bool(end)
+        depth += bool(when or each) - bool(end and end["of"] == "end")
         if depth == 0 and not only:
             lines.append(line)
     return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
@@ -279,9 +280,14 @@ def _chosen(
             kept = []
         elif end:
             if not begun:
-                raise ValueError(f"{found.label}: a '-- end' has no '-- when' that can be read")
+                raise ValueError(
+                    f"{found.label}: a '-- {end['of']}' has no '-- when' that can be read"
+                )
             times, before = begun.pop()
             kept = before + [_put(line, put) for put in times for line in kept]
+            if end["of"] == "else":
+                begun.append(([] if times else [{}], kept))
+                kept = []
         elif all(times for times, _ in begun) and not _is_left_out(only, alone, found, scope):
             kept.append(line)
     if begun:
@@ -295,8 +301,9 @@ _Line = tuple[str, _Matched, _Matched, _Matched, _Matched, _Matched]
 
 @lru_cache(maxsize=MOST_CHOSEN)
 def _lines(template: str) -> Sequence[_Line]:
-    """Each line, and whether it opens a block (when, each), ends one, had a condition at its end,
-    is a definition alone: read once, whichever queue its lines are then chosen for."""
+    """Each line, and whether it opens a block (when, each), ends one or its first half, had a
+    condition at its end, is a definition alone: read once, whichever queue its lines are then
+    chosen for."""
     return tuple(map(_read, template.split("\n")))
 
 

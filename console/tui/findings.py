@@ -3,7 +3,7 @@
 The doctor's word is some seconds old. Where it is about a figure, the figure of now is told.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from console import formats
@@ -263,3 +263,21 @@ def _untold(
             continue
         since = one.value if figure == "age" else None
         yield FindingView((*key, LIMIT, figure), one.level, first_line(one.reason), since)
+
+
+def in_order(
+    found: Iterable[tuple[FindingView, tuple[float, bool]]],
+) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
+    """Findings, each with since when by our clock, as all are shown."""
+    ordered = sorted(found, key=lambda one: _order(one[0], one[1][0]))
+    return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
+
+
+def rank(view: FindingView) -> tuple[object, ...]:
+    return (*_order(view, -(view.since_seconds or 0.0)), view.key)
+
+
+def _order(view: FindingView, since: float) -> tuple[float, ...]:
+    """The gravest first; of those as grave what can be repaired, then the oldest; what is silenced
+    last."""
+    return (view.silenced is not None, -view.level, not view.mends, since)

@@ -4,7 +4,7 @@ Screens draw the views that the store gives; they are frozen, so a paused screen
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -20,7 +20,9 @@ from console.tui.findings import (
     FindingView,
     QueueKey,
     full_in_seconds,
+    in_order,
     of_queue,
+    rank,
 )
 from console.tui.series import Series
 from console.tui.text import first_line, plain, whole_seconds
@@ -235,7 +237,7 @@ class Store:
             found = of_queue(key, snapshot, judged, diagnosis)
             for view in found:
                 seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
-            found, since = _in_order(
+            found, since = in_order(
                 (view, _since(view, examined, at, seen[view.key])) for view in found
             )
             told = _expecting(snapshot, examined, at)
@@ -349,7 +351,7 @@ class Store:
             for view in self._findings_of(one, now)
             if view.level > Severity.NOTE
         ]
-        return tuple(sorted(found, key=_rank))
+        return tuple(sorted(found, key=rank))
 
     def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
         link = self._link(one, now)
@@ -416,16 +418,6 @@ def _expecting(snapshot: QueueSnapshot, examined: _Examined | None, at: float) -
     return examined.diagnosis.forecast.told(snapshot, now)
 
 
-def _rank(view: FindingView) -> tuple[object, ...]:
-    return (*_order(view, -(view.since_seconds or 0.0)), view.key)
-
-
-def _order(view: FindingView, since: float) -> tuple[float, ...]:
-    """The gravest first; of those as grave what can be repaired, then the oldest; what is silenced
-    last."""
-    return (view.silenced is not None, -view.level, not view.mends, since)
-
-
 def _since(
     view: FindingView, examined: _Examined | None, at: float, seen: tuple[float, bool]
 ) -> tuple[float, bool]:
@@ -437,14 +429,6 @@ def _since(
         ago = (now - view.finding.since).total_seconds()
         return examined.at - max(0.0, ago), False
     return seen
-
-
-def _in_order(
-    found: Iterable[tuple[FindingView, tuple[float, bool]]],
-) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
-    """As all findings are shown."""
-    ordered = sorted(found, key=lambda one: _order(one[0], one[1][0]))
-    return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
 
 
 def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[FindingView, ...]:

@@ -478,8 +478,7 @@ SELECT
 FROM (
     {row_count}
 ) AS estimated
--- end
--- when counters=no
+-- else
     CAST(NULL AS float) AS ready,
     CAST(NULL AS float) AS scheduled,
     CAST(NULL AS float) AS claimed,
@@ -537,8 +536,7 @@ SELECT
     SUBSTRING(m.message_body, 26, 2147483647) AS payload -- when payload=bytes
 FROM [{schema}].[{table}] AS m WITH (NOLOCK)
 WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
-    -- end
-    -- when installed=no
+    -- else
     m.message_body AS payload
 FROM [{schema}].[{table}] AS m WITH (NOLOCK)
 WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'

@@ -287,8 +287,7 @@ SELECT
     -- when defined is_claimed
     (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE {is_claimed}) AS claimed,
     (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE {is_finished}) AS finished,
-    -- end
-    -- when not defined is_claimed
+    -- else
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- end
@@ -417,8 +416,7 @@ SELECT TOP (:n)
     -- when defined slot
     l.slot AS slot,
     l.number AS number,
-    -- end
-    -- when not defined slot
+    -- else
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end

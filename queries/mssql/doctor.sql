@@ -71,8 +71,7 @@ FROM (
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{table}' COLLATE Latin1_General_100_BIN2)
         ) AS k
-        -- end
-        -- when not defined key_text
+        -- else
         SELECT
             N'' AS table_name,
             N'' AS [key]

@@ -132,8 +132,7 @@ SELECT
     CAST(NULL AS bigint) AS attempts,
     CAST(NULL AS nvarchar(64)) AS error_hash
 FROM @held AS h;
--- end
--- when no role pushed_at
+-- else
 SELECT
     CAST(m.[{id}] AS nvarchar(450)) AS place,
     CAST(m.[{id}] AS nvarchar(450)) AS id,

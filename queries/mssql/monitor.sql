@@ -126,8 +126,7 @@ END
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
 CAST(DATEDIFF_BIG(microsecond, {claimed_at}, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
--- end
--- when not defined waiting_seconds
+-- else
 CAST(NULL AS float) AS waiting_seconds,
 CAST(NULL AS float) AS popped_seconds_ago,
 -- end
@@ -137,8 +136,7 @@ CAST(NULL AS float) AS popped_seconds_ago,
 -- when role claimed_at
 CAST(DATEDIFF_BIG(microsecond, {claimed_at}, {done_at}) / 1e6 AS float) AS processing_seconds,
 CAST(DATEDIFF_BIG(microsecond, {done_at}, SYSUTCDATETIME()) / 1e6 AS float) AS ended_seconds_ago
--- end
--- when no role claimed_at
+-- else
 CAST(NULL AS float) AS processing_seconds,
 CAST(NULL AS float) AS ended_seconds_ago
 -- end
@@ -195,8 +193,7 @@ SELECT
     ) AS stuck,
     -- end
     CAST(NULL AS bigint) AS stuck, -- when not defined is_stuck
-    -- end
-    -- when not defined is_claimed
+    -- else
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
     -- end
@@ -237,8 +234,7 @@ SELECT
     CAST(NULL AS bigint) AS updated,
     CAST(NULL AS bigint) AS deleted,
     -- end
-    -- end
-    -- when counters=no
+    -- else
     CAST(NULL AS bigint) AS rows_estimated,
     CAST(NULL AS bigint) AS inserted,
     CAST(NULL AS bigint) AS updated,
@@ -512,8 +508,7 @@ FROM (
     INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
     WHERE i.object_id = OBJECT_ID(N'[{schema}].[{table}]')
 ) AS estimated
--- end
--- when not defined ready_index
+-- else
 -- when defined is_ready
     estimated.number_of_rows * found.ready / found.looked_at AS ready,
     estimated.number_of_rows * found.scheduled / found.looked_at AS scheduled,
@@ -547,8 +542,7 @@ CROSS JOIN (
 ) AS found
 -- end
 -- end
--- end
--- when counters=no
+-- else
     CAST(NULL AS float) AS ready,
     CAST(NULL AS float) AS scheduled,
     CAST(NULL AS float) AS claimed,

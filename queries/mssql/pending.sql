@@ -59,8 +59,7 @@ SELECT
     CAST(LEFT(p.[value], CHARINDEX(N',', p.[value]) - 1) AS datetime2(7)),
     CAST(SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) AS {place_type})
 FROM OPENJSON(@places) AS p;
--- end
--- when installed=no
+-- else
 DECLARE @chosen TABLE (place {place_type} NOT NULL);
 INSERT INTO @chosen (place)
 SELECT SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) FROM OPENJSON(@places) AS p;

@@ -105,8 +105,7 @@ message = NULL, -- when content=slot
 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1 -- when subscribed=no
 OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1 -- when subscribed=yes
 INTO @popped (lane, number, id, payload, pushed_at, attempts)
--- end
--- when content=apart
+-- else
 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1 -- when subscribed=no
 OUTPUT 1, r.message_id, r.first_id, r.time, 1 -- when subscribed=yes
 INTO @popped (lane, number, id, pushed_at, attempts)
@@ -307,8 +306,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
         -- when of=one
         FROM [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK)
         WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = k.slot
-        -- end
-        -- when of=all
+        -- else
         FROM [{schema}].[{queue}_subscribers] AS b WITH (READPAST, READCOMMITTEDLOCK)
         INNER JOIN [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK) ON d.subscriber = b.number AND d.slot = k.slot
         -- end
@@ -330,8 +328,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
         -- when of=one
         FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
         WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = k.slot
-        -- end
-        -- when of=all
+        -- else
         FROM [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK)
         INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.subscriber = b.number AND d.slot = k.slot
         -- end
@@ -611,6 +608,13 @@ CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)), -- wh
 N'ready' -- when storage=slots
 {state_in_hand} -- when storage=in_hand
 
+-- define: is_claimed
+-- in_hand=on: of a row m of in_hand, as the next one
+m.claimed_at IS NOT NULL AND m.done_at IS NULL
+
+-- define: is_error
+m.done_at IS NOT NULL
+
 -- define: own_id
 m.first_id -- when storage=slots
 m.[{id}] -- when storage=in_hand
@@ -689,8 +693,7 @@ WHERE m.reference_count > 0 AND NOT EXISTS (
     WHERE p.subscriber = b.number AND p.void = 1 AND p.number = m.message_id
 )
 OPTION (LOOP JOIN, FORCE ORDER);
--- end
--- when subscribed=no
+-- else
 INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
 SELECT
     m.message_id,
@@ -770,8 +773,7 @@ IF CAST(N'{size}' AS bigint) <= 100000
     INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.subscriber = b.number AND d.message_id >= b.since_number
     WHERE b.number = CAST(N'{subscriber_number}' AS smallint) -- when of=one
     ;
-    -- end
-    -- when subscribed=no
+    -- else
     SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
     -- end
 
@@ -955,8 +957,7 @@ SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq]; -- when subscribed=no
 
 -- when subscribed=no
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, base) VALUES (1, CAST(N'{size}' AS bigint), 1);
--- end
--- when subscribed=yes
+-- else
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, subscribers, base) VALUES (1, CAST(N'{size}' AS bigint), 0, 1);
 -- end
 
@@ -1041,8 +1042,7 @@ IF NOT EXISTS (
 )
 -- when subscribed=no
 CREATE NONCLUSTERED INDEX [{queue}_parked_order] ON [{schema}].[{queue}_parked] (void, parked_order)
--- end
--- when subscribed=yes
+-- else
 CREATE NONCLUSTERED INDEX [{queue}_parked_order] ON [{schema}].[{queue}_parked] (subscriber, void, parked_order)
 -- end
 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
@@ -1154,8 +1154,7 @@ BEGIN
                 -- when subscribed=no
                 reference_count = reference_count + 1
             WHERE slot = @drawn % @size AND reference_count = 0;
-                -- end
-                -- when subscribed=yes
+                -- else
                 reference_count = 1
             {into_reused}
             FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -1185,8 +1184,7 @@ BEGIN
             DELETE FROM @met;
             INSERT INTO @unused (number) VALUES (@drawn);
             {numbers_voided}
-            -- end
-            -- when subscribed=no
+            -- else
             DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE void = 0 AND number = @drawn;
 
@@ -1370,8 +1368,7 @@ BEGIN
     -- One path for claims: what is in hand and ready again goes before the ring.
     EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given}, @consumer = @consumer, @bound = @bound;
 END;
--- end
--- when in_hand=off
+-- else
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @subscriber nvarchar(128) -- when subscribed=yes
 WITH EXECUTE AS 'dbq_owner'
@@ -1451,8 +1448,7 @@ BEGIN
                 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
                 WHERE d.subscriber = @of AND d.slot = @drawn % @size AND d.message_id < @drawn AND r.message_id = @drawn
                 OPTION (LOOP JOIN, FORCE ORDER);
-                -- end
-                -- when subscribed=no
+                -- else
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET @id = first_id,
                     @payload = message, -- when content=slot
@@ -1533,8 +1529,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @subscriber nvarchar(128), -- when subscribed=yes
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
-    -- end
-    -- when in_hand=off
+    -- else
     @n int -- when subscribed=no
     -- when subscribed=yes
     @n int,
@@ -1700,8 +1695,7 @@ BEGIN
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = d.slot AND r.message_id = h.number
             OPTION (LOOP JOIN, FORCE ORDER);
-            -- end
-            -- when subscribed=no
+            -- else
             UPDATE r
             SET {emptied}
                 reference_count = r.reference_count - 1
@@ -1789,8 +1783,7 @@ BEGIN
         EXEC sys.sp_sequence_get_range
             -- when subscribed=no
             @sequence_name = N'[{schema}].[{queue}_pop_seq]', @range_size = @room, @range_first_value = @range OUTPUT;
-            -- end
-            -- when subscribed=yes
+            -- else
             @sequence_name = @pop_sequence, @range_size = @room, @range_first_value = @range OUTPUT;
             -- end
         SET @first = CAST(@range AS bigint);
@@ -1828,8 +1821,7 @@ BEGIN
                 AND r.message_id BETWEEN @first AND @first + @room - 1
                 AND {slot_has_content} -- when content=apart
                 OPTION (LOOP JOIN, FORCE ORDER);
-                -- end
-                -- when subscribed=no
+                -- else
                 UPDATE r
                 SET {emptied}
                     reference_count = r.reference_count - 1
@@ -1905,8 +1897,7 @@ BEGIN
     FROM @popped AS t
     WHERE t.lane = 1;
 
-    -- end
-    -- when subscribed=no
+    -- else
     -- each partition
     DELETE k
     OUTPUT deleted.content_id, deleted.content INTO @contents (content_id, content)
@@ -2201,8 +2192,7 @@ BEGIN
         r.message,
         r.slot,
         r.time
-    -- end
-    -- when content=apart
+    -- else
     INSERT INTO @reused (id, slot, pushed_at)
     SELECT
         r.first_id,
@@ -2301,8 +2291,7 @@ BEGIN
             THROW 51004, N'A pop sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
         SET @of = (SELECT MIN(b.number) FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number > @of);
     END;
-    -- end
-    -- when subscribed=no
+    -- else
     SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1, N' CACHE ', @cache);
     EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
@@ -2340,8 +2329,7 @@ DROP TABLE [{schema}].[{queue}_parked], [{schema}].[{queue}], [{schema}].[{queue
 -- when subscribed=no
 DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
 DROP SEQUENCE IF EXISTS [{schema}].[{queue}_turn_seq]; -- of an older version there is none
--- end
--- when subscribed=yes
+-- else
 DROP TABLE [{schema}].[{queue}_popped], [{schema}].[{queue}_subscribers];
 DROP SEQUENCE [{schema}].[{queue}_push_seq];
 -- end
@@ -2406,8 +2394,7 @@ SELECT
             WHERE h.done_at IS NOT NULL
         ) AS bounded
     ) AS errors,
-    -- end
-    -- when in_hand=off
+    -- else
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
     CAST(NULL AS bigint) AS errors,
@@ -2514,8 +2501,7 @@ CROSS APPLY (
         AND l.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
         -- end
     ) AS w
-    -- end
-    -- when installed=no
+    -- else
     SELECT
         CAST(0 AS bigint) AS parked,
         CAST(0 AS bigint) AS found
@@ -2613,71 +2599,6 @@ CROSS APPLY (
     ) AS w
 ) AS late;
 
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    oldest.id AS id,
-    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
-    oldest.claimed_by AS claimed_by,
-    oldest.attempts AS attempts
-FROM (
-    SELECT TOP (10)
-        CAST(h.id AS nvarchar(450)) AS id,
-        CAST(DATEDIFF_BIG(microsecond, h.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
-        CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-        h.attempts AS attempts
-    FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-    ORDER BY h.claimed_at
-) AS oldest
-
--- name: times
--- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
--- Each by the index of its state. What is complete is deleted.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    CAST(l.id AS nvarchar(450)) AS id,
-    CASE WHEN l.attempts <= 1 THEN CAST(DATEDIFF_BIG(microsecond, l.pushed_at, l.claimed_at) / 1e6 AS float) END AS waiting_seconds,
-    CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
-    CAST(NULL AS float) AS processing_seconds,
-    CAST(NULL AS float) AS ended_seconds_ago
-FROM (
-    SELECT
-        popped.id,
-        popped.attempts,
-        popped.pushed_at,
-        popped.claimed_at
-    FROM (
-        SELECT TOP (100)
-            h.id,
-            h.attempts,
-            h.pushed_at,
-            h.claimed_at
-        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL AND h.claimed_at > DATEADD(minute, -5, SYSUTCDATETIME())
-        ORDER BY h.claimed_at DESC
-    ) AS popped
-    UNION ALL
-    SELECT
-        failed.id,
-        failed.attempts,
-        failed.pushed_at,
-        failed.claimed_at
-    FROM (
-        SELECT TOP (100)
-            h.id,
-            h.attempts,
-            h.pushed_at,
-            h.claimed_at
-        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(minute, -5, SYSUTCDATETIME())
-        ORDER BY h.done_at DESC
-    ) AS failed
-) AS l
-
 -- name: consumers_at_work
 -- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
 -- What READPAST does not see is held.
@@ -2700,55 +2621,6 @@ SELECT CAST(CASE
     ELSE 0
 END AS bit) AS at_work;
 
--- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    popped.claimed_by AS claimed_by,
-    COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
-    MAX(popped.at) AS popped_at,
-    COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
-    COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
-    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
-FROM (
-    SELECT
-        found.claimed,
-        found.claimed_by,
-        found.at,
-        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
-    FROM (
-        SELECT
-            newest.claimed,
-            newest.claimed_by,
-            newest.at
-        FROM (
-            SELECT TOP (1000)
-                1 AS claimed,
-                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(h.claimed_at AS datetime2(7)) AS at
-            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-            ORDER BY h.claimed_at DESC
-        ) AS newest
-        UNION ALL
-        SELECT
-            failed.claimed,
-            failed.claimed_by,
-            failed.at
-        FROM (
-            SELECT TOP (1000)
-                0 AS claimed,
-                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(h.claimed_at AS datetime2(7)) AS at
-            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(second, -60, SYSUTCDATETIME())
-            ORDER BY h.done_at DESC
-        ) AS failed
-    ) AS found
-) AS popped
-GROUP BY popped.claimed_by
-
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts
 -- Each state has an index; see monitor.sql. A ring's depth is its gap.
@@ -2770,16 +2642,14 @@ FROM (
     INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
     WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_in_hand]')
 ) AS estimated
--- end
--- when counters=no
+-- else
     CAST(NULL AS float) AS ready,
     CAST(NULL AS float) AS scheduled,
     CAST(NULL AS float) AS claimed,
     CAST(NULL AS float) AS errors,
     CAST(NULL AS float) AS done
 -- end
--- end
--- when in_hand=off
+-- else
     CAST(NULL AS float) AS ready,
     CAST(NULL AS float) AS scheduled,
     CAST(NULL AS float) AS claimed,
@@ -2888,8 +2758,7 @@ SELECT
     -- when in_hand=off
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
-    -- end
-    -- when in_hand=on
+    -- else
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
         WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
@@ -3011,8 +2880,7 @@ SELECT
     ) AS last,
     c.size AS slots
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
-    -- end
-    -- when installed=no
+    -- else
     -- Where the current value is the first, nobody can tell "never used" from "used once".
     (
         SELECT CASE WHEN s.current_value <> s.start_value THEN CAST(s.current_value AS bigint) + 1 END
@@ -3349,8 +3217,7 @@ SELECT
         -- when content=slot
         WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL) THEN 1
         WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL) THEN 1
-        -- end
-        -- when content=apart
+        -- else
         WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL) THEN 1
         WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL) THEN 1
         -- end
@@ -3465,8 +3332,7 @@ ORDER BY g.slot;
 DECLARE @most bigint = COALESCE(
     TRY_CAST(N'{cache}' AS bigint), (SELECT CASE WHEN c.size >= 200 THEN c.size / 4 + 1 ELSE 50 END FROM [{schema}].[{queue}_config] AS c)
 );
--- end
--- when installed=no
+-- else
 DECLARE @most bigint = CASE WHEN CAST(N'{size}' AS bigint) >= 200 THEN CAST(N'{size}' AS bigint) / 4 + 1 ELSE 50 END;
 -- end
 IF (
@@ -3542,8 +3408,7 @@ FROM @orphan AS o
 -- when subscribed=no
 INNER JOIN [{schema}].[{queue}] AS r WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON r.slot = o.number % @size AND r.message_id = o.number
--- end
--- when subscribed=yes
+-- else
 INNER JOIN [{schema}].[{queue}_popped] AS d WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = o.number % @size AND d.message_id < o.number
 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -3803,8 +3668,7 @@ WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     WHERE p.void = 1 AND p.number = b.number
 );
--- end
--- when subscribed=yes
+-- else
 -- NOLOCK: no pop takes what has no content, so the number of a row that one holds is as it was.
 INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
 SELECT
@@ -4121,8 +3985,7 @@ FROM (
             OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
             OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
     ) AS m
-    -- end
-    -- when content=slot
+    -- else
     SELECT
         r.slot,
         CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END AS kept,

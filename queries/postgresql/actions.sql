@@ -362,8 +362,7 @@ pushed AS MATERIALIZED (
     FROM calls AS c
     -- when role due_at
     CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads, c.due_at) WITH ORDINALITY AS p (id, position)
-    -- end
-    -- when no role due_at
+    -- else
     CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads) WITH ORDINALITY AS p (id, position)
     -- end
     WHERE p.id IS NOT NULL

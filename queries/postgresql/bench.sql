@@ -62,8 +62,7 @@ SELECT e.id AS id FROM each AS e WHERE e.ring = 1;
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
 FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
--- end
--- when finishes=no
+-- else
 SELECT popped.payload AS payload
 FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
 -- end
@@ -73,8 +72,7 @@ FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
 FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
--- end
--- when finishes=no
+-- else
 SELECT popped.payload AS payload
 FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
 -- end

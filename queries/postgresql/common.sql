@@ -227,8 +227,7 @@ SELECT
     -- when defined is_claimed
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_claimed}) AS claimed,
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_finished}) AS finished,
-    -- end
-    -- when not defined is_claimed
+    -- else
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- end
@@ -343,8 +342,7 @@ SELECT
     -- when defined slot
     l.slot AS slot,
     l.number AS number,
-    -- end
-    -- when not defined slot
+    -- else
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end

@@ -58,8 +58,7 @@ FROM (
                 concat_ws(' ', {keys}) AS key
             FROM "{schema}"."{table}" AS m WHERE '{table}' = ANY(CAST(:tables AS text[])) LIMIT 1000000
         )
-        -- end
-        -- when not defined keys
+        -- else
         SELECT
             '' AS table_name,
             '' AS key

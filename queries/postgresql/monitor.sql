@@ -107,8 +107,7 @@ CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at} - {ready_sinc
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
 CAST(EXTRACT(EPOCH FROM statement_timestamp() - {claimed_at}) AS double precision) AS popped_seconds_ago,
--- end
--- when not defined waiting_seconds
+-- else
 CAST(NULL AS double precision) AS waiting_seconds,
 CAST(NULL AS double precision) AS popped_seconds_ago,
 -- end
@@ -118,8 +117,7 @@ CAST(NULL AS double precision) AS popped_seconds_ago,
 -- when role claimed_at
 CAST(EXTRACT(EPOCH FROM {done_at} - {claimed_at}) AS double precision) AS processing_seconds,
 CAST(EXTRACT(EPOCH FROM statement_timestamp() - {done_at}) AS double precision) AS ended_seconds_ago
--- end
--- when no role claimed_at
+-- else
 CAST(NULL AS double precision) AS processing_seconds,
 CAST(NULL AS double precision) AS ended_seconds_ago
 -- end
@@ -478,8 +476,7 @@ SELECT
             ) AS n
         ) AS dense
     ) AS ready,
-    -- end
-    -- when not defined first_ready_id
+    -- else
     CAST(sum(found.ready) * nullif(max(t.total), 0) / count(*) AS double precision) AS ready,
     -- end
     -- end

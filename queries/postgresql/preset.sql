@@ -131,8 +131,7 @@ met AS (
     UNION ALL
     SELECT (SELECT j.name FROM jobs AS j WHERE j.name > f.name ORDER BY j.name LIMIT 1) AS name
     FROM met AS f WHERE f.name IS NOT NULL
-    -- end
-    -- when not defined queue_index
+    -- else
     SELECT DISTINCT j.name FROM (SELECT t.name FROM jobs AS t LIMIT 100000) AS j ORDER BY j.name
     -- end
 )

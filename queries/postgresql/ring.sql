@@ -174,8 +174,7 @@ CASE id % '{partitions}'
     WHEN {partition} THEN
         -- when subscribed=no
         DELETE FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = id RETURNING k.content INTO payload;
-        -- end
-        -- when subscribed=yes
+        -- else
         SELECT k.content INTO payload FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = id;
         -- end
 -- end
@@ -207,8 +206,7 @@ SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
     c.size
 INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
--- end
--- when subscribed=yes
+-- else
 CASE mine -- see subscriber_known
 -- each subscriber
     WHEN {subscriber_number} THEN
@@ -262,8 +260,7 @@ END CASE;
         k.xmax
     FROM "{schema}"."{queue}_parked" AS k WHERE k.subscriber = CAST('{subscriber_number}' AS smallint)
 )
--- end
--- when of=all
+-- else
 (
     SELECT
         k.number,
@@ -384,6 +381,24 @@ END IF;
 (subscriber, number, void, parked_at) -- when subscribed=yes
 (number, void, parked_at) -- when subscribed=no
 
+-- define: numbers_parked
+-- those of `found`, as void or not: how many there were, and how many are parked now
+mended AS (
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
+    SELECT
+        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
+        f.number,
+        f.void,
+        clock_timestamp()
+    FROM found AS f ORDER BY f.number
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT
+    (SELECT count(*) FROM found) AS selected,
+    (SELECT count(*) FROM mended) AS done
+
 -- define: slot_is_free
 -- of a slot r, to a push
 r.reference_count = 0 -- when subscribed=no
@@ -463,8 +478,7 @@ SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_
 SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=apart
 FROM "{schema}"."{queue}" AS r
 WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
--- end
--- when subscribed=yes
+-- else
 -- when content=slot
 -- One statement, popped here already. A row that changed between snapshot and lock is locked and not written: it is
 -- looked up again.
@@ -475,8 +489,7 @@ FROM (
     WHERE o.slot = drawn % ring_size AND o.subscriber = mine AND o.message_id < drawn FOR UPDATE OF o SKIP LOCKED
 ) AS m WHERE p.ctid = m.place
 RETURNING m.first_id, m.message, m.time, 1 INTO id, payload, pushed_at, attempts;
--- end
--- when content=apart
+-- else
 SELECT p.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
 FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id = drawn
 WHERE p.slot = drawn % ring_size AND p.subscriber = mine AND p.message_id < drawn FOR UPDATE OF p SKIP LOCKED;
@@ -490,8 +503,7 @@ UPDATE "{schema}"."{queue}" AS r
 SET {emptied},
     reference_count = r.reference_count - 1
 WHERE r.ctid = place;
--- end
--- when subscribed=yes
+-- else
 -- when content=apart
 UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_timestamp() WHERE p.ctid = place;
 -- end
@@ -503,8 +515,7 @@ UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_tim
 SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
 FROM (
     SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
--- end
--- when subscribed=yes
+-- else
 SELECT array_agg(m.number), array_agg(m.place), array_agg(m.row_of_mine) INTO found_now, here, mine_here
 FROM (
     SELECT r.message_id AS number, r.ctid AS place, p.ctid AS row_of_mine
@@ -515,8 +526,7 @@ FROM (
 -- when subscribed=no
     FOR UPDATE SKIP LOCKED
 ) AS m;
--- end
--- when subscribed=yes
+-- else
     AND p.slot = ANY(slots) AND p.subscriber = mine FOR UPDATE OF p SKIP LOCKED
 ) AS m;
 -- end
@@ -559,8 +569,7 @@ INNER JOIN "{schema}"."{queue}" AS m ON held.slot = m.slot AND held.message_id =
 WHERE m.reference_count > 0 AND held.owed = (
     SELECT count(*) FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = m.slot AND p.message_id < m.message_id
 )
--- end
--- when subscribed=no
+-- else
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
 INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
@@ -587,8 +596,7 @@ void AS (
     FROM "{schema}"."{table}" AS m
     INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot AND m.message_id > p.message_id
     WHERE {at_places}
-    -- end
-    -- when subscribed=no
+    -- else
     INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
     SELECT
         m.message_id,
@@ -683,8 +691,7 @@ GRANT SELECT ON SEQUENCE
     "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_reader;
 GRANT USAGE ON SEQUENCE
     "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_operator;
--- end
--- when subscribed=yes
+-- else
 GRANT SELECT ON SEQUENCE "{schema}"."{queue}_push_seq" TO dbq_reader;
 GRANT USAGE ON SEQUENCE "{schema}"."{queue}_push_seq" TO dbq_operator;
 -- each subscriber
@@ -744,8 +751,7 @@ WITH (fillfactor = '{fillfactor}', toast_tuple_target = 8160);
 
 ALTER TABLE "{schema}"."{queue}" ALTER COLUMN message SET STORAGE MAIN;
 
--- end
--- when content=apart
+-- else
 WITH (fillfactor = '{fillfactor}');
 
 -- The messages, each beside its number. Several tables, so that not all pushes want the same last page.
@@ -779,8 +785,7 @@ CREATE TABLE "{schema}"."{queue}_parked" (
     parked_at timestamptz NOT NULL,
     -- when subscribed=no
     PRIMARY KEY (void, number) -- so that voids, however many, do not lie between the parked numbers
-    -- end
-    -- when subscribed=yes
+    -- else
     PRIMARY KEY (void, subscriber, number) -- so that voids, however many, do not lie between the parked numbers
     -- end
 );
@@ -825,8 +830,7 @@ CREATE SEQUENCE "{schema}"."{queue}_push_seq" AS bigint START WITH 1 CACHE 1;
 CREATE SEQUENCE "{schema}"."{queue}_pop_seq" AS bigint START WITH 1 CACHE 1;
 
 INSERT INTO "{schema}"."{queue}_config" (size, base) VALUES (CAST('{size}' AS bigint), 1);
--- end
--- when subscribed=yes
+-- else
 
 INSERT INTO "{schema}"."{queue}_config" (size, subscribers, base) VALUES (CAST('{size}' AS bigint), 0, 1);
 -- end
@@ -874,8 +878,7 @@ CREATE TABLE "{schema}"."{queue}_in_hand" (
 -- planner, and then a pop would read all claims.
 -- when subscribed=no
 CREATE INDEX ON "{schema}"."{queue}_in_hand" ((id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
--- end
--- when subscribed=yes
+-- else
 CREATE INDEX ON "{schema}"."{queue}_in_hand" (subscriber, (id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
 -- end
 CREATE INDEX ON "{schema}"."{queue}_in_hand" (claimed_at) WHERE claimed_at IS NOT NULL AND done_at IS NULL;
@@ -1044,8 +1047,7 @@ BEGIN
             INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
             VALUES (drawn, true, clock_timestamp()) ON CONFLICT DO NOTHING;
         END IF;
-        -- end
-        -- when subscribed=yes
+        -- else
         met := ARRAY(SELECT p.subscriber FROM "{schema}"."{queue}_parked" AS p
             WHERE p.subscriber IN (SELECT s.number FROM "{schema}"."{queue}_subscribers" AS s)
             AND p.number = drawn AND NOT p.void FOR UPDATE OF p SKIP LOCKED);
@@ -1149,8 +1151,7 @@ BEGIN
             SELECT n.number, true, clock_timestamp()
             FROM (SELECT unnest(unused) EXCEPT SELECT unnest(met)) AS n (number)
             ORDER BY n.number ON CONFLICT DO NOTHING;
-            -- end
-            -- when subscribed=yes
+            -- else
             -- One statement: the row that it locks is where it was seen, for rows of parked are never updated.
             WITH met AS MATERIALIZED (
                 SELECT p.ctid AS place, p.subscriber, p.number FROM "{schema}"."{queue}_parked" AS p
@@ -1226,8 +1227,7 @@ $dbq$;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text, consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text) -- when in_hand=off
--- end
--- when subscribed=no
+-- else
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
@@ -1243,8 +1243,7 @@ BEGIN
     FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m; -- when subscribed=no
     FROM "{schema}"."{queue}_pop_many"(1, subscriber, consumer, bound) AS m; -- when subscribed=yes
 END
--- end
--- when in_hand=off
+-- else
 DECLARE
     parked bigint[];
     on_page bigint;
@@ -1367,8 +1366,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
 )
 -- end
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, subscriber text) -- when in_hand=off
--- end
--- when subscribed=no
+-- else
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false
@@ -1557,8 +1555,7 @@ BEGIN
         RETURN QUERY WITH taken AS MATERIALIZED (
             SELECT r.message_id, r.first_id, r.message, r.time FROM "{schema}"."{queue}" AS r
             WHERE r.ctid = ANY(places)
-        -- end
-        -- when content=apart
+        -- else
         RETURN QUERY WITH slots AS MATERIALIZED (
             SELECT r.message_id, r.first_id, r.time FROM "{schema}"."{queue}" AS r
             WHERE r.ctid = ANY(places)
@@ -1596,8 +1593,7 @@ BEGIN
         )
         SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
     END IF;
-    -- end
-    -- when subscribed=yes
+    -- else
     IF cardinality(places) > 0 THEN
         RETURN QUERY WITH taken AS MATERIALIZED (
             SELECT m.slot, m.message_id, m.first_id, {payload} AS message, m.time FROM "{schema}"."{queue}" AS m
@@ -1625,8 +1621,7 @@ $dbq$;
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
 -- when subscribed=no
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
--- end
--- when subscribed=yes
+-- else
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(subscriber text, id bigint, attempts integer DEFAULT NULL) RETURNS boolean
 -- end
 LANGUAGE plpgsql
@@ -1649,8 +1644,7 @@ $dbq$;
 
 -- when subscribed=no
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
--- end
--- when subscribed=yes
+-- else
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(
     subscriber text, id bigint, error text, attempts integer DEFAULT NULL
 ) RETURNS boolean
@@ -1705,8 +1699,7 @@ BEGIN
     -- of meeting a file that the restart below replaces.
     -- when subscribed=no
     FOREACH sequence IN ARRAY CAST(ARRAY['"{schema}"."{queue}_push_seq"', '"{schema}"."{queue}_pop_seq"'] AS regclass[]) LOOP
-    -- end
-    -- when subscribed=yes
+    -- else
     FOREACH sequence IN ARRAY CAST('"{schema}"."{queue}_push_seq"' AS regclass) || {all_pop_sequences} LOOP
     -- end
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', sequence,
@@ -1741,8 +1734,7 @@ BEGIN
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
     ) INTO new_base;
-    -- end
-    -- when subscribed=yes
+    -- else
     SELECT s.last_value + CAST(s.is_called AS integer) INTO new_base FROM "{schema}"."{queue}_push_seq" AS s;
     FOREACH pops IN ARRAY {all_pop_sequences} LOOP
         EXECUTE format('SELECT greatest($1, s.last_value + CAST(s.is_called AS integer)) FROM %s AS s', pops)
@@ -1926,8 +1918,7 @@ SELECT
             LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) AS errors,
-    -- end
-    -- when in_hand=off
+    -- else
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
     CAST(NULL AS bigint) AS errors,
@@ -2014,8 +2005,7 @@ CROSS JOIN LATERAL (
         WHERE NOT l.void AND l.number < p.next_pop
         LIMIT least(10001, (CAST('{ready_limit}' AS bigint) + CAST('{age_seconds_limit}' AS bigint)) * 10001)
     ) AS w
-    -- end
-    -- when installed=no
+    -- else
     SELECT
         0 AS parked,
         0 AS found,
@@ -2175,8 +2165,7 @@ SELECT
     -- end
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
-    -- end
-    -- when in_hand=on
+    -- else
     (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
     + (SELECT count(*) FROM ({contents_without_slot}) AS k) -- when content=apart
     + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
@@ -2186,45 +2175,6 @@ SELECT
     (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_error}) AS finished,
     -- end
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
-
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.claimed_at, interval '0')) AS double precision) AS claimed_seconds,
-    m.claimed_by AS claimed_by,
-    m.attempts AS attempts
-FROM "{schema}"."{queue}_in_hand" AS m
-WHERE {is_claimed}
-ORDER BY m.claimed_at
-LIMIT 10
-
--- name: times
--- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
--- Each by the index of its state. What is complete is deleted.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CASE WHEN m.attempts <= 1 THEN CAST(EXTRACT(EPOCH FROM m.claimed_at - m.pushed_at) AS double precision) END AS waiting_seconds,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - m.claimed_at) AS double precision) AS popped_seconds_ago,
-    CAST(NULL AS double precision) AS processing_seconds,
-    CAST(NULL AS double precision) AS ended_seconds_ago
-FROM (
-    (
-        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_claimed} AND m.claimed_at > statement_timestamp() - interval '5 minutes'
-        ORDER BY m.claimed_at DESC LIMIT 100
-    )
-    UNION ALL
-    (
-        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_error} AND m.done_at > statement_timestamp() - interval '5 minutes'
-        ORDER BY m.done_at DESC LIMIT 100
-    )
-) AS m
 
 -- name: consumers_at_work
 -- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
@@ -2244,47 +2194,6 @@ FROM (
         AND m.claimed_at > clock_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
     -- end
 ) AS held;
-
--- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    popped.claimed_by AS claimed_by,
-    count(*) FILTER (WHERE popped.claimed) AS claims,
-    max(popped.at) AS popped_at,
-    count(*) FILTER (WHERE popped.seconds < 60) AS recent,
-    coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
-    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
-FROM (
-    (
-        SELECT
-            true AS claimed,
-            m.claimed_by,
-            m.claimed_at AS at
-        FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE {is_claimed}
-        ORDER BY m.claimed_at DESC LIMIT 1000
-    )
-    UNION ALL
-    (
-        SELECT
-            false,
-            m.claimed_by,
-            m.claimed_at
-        FROM "{schema}"."{queue}_in_hand" AS m
-        WHERE m.done_at > statement_timestamp() - interval '60 seconds'
-        ORDER BY m.done_at DESC LIMIT 1000
-    )
-) AS found
-CROSS JOIN LATERAL (
-    SELECT
-        found.claimed,
-        found.claimed_by,
-        found.at,
-        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
-) AS popped
-GROUP BY popped.claimed_by
 
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error
@@ -2388,8 +2297,7 @@ WHERE
         CAST(CAST('"{schema}"."{queue}_popped"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}_subscribers"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid)
-        -- end
-        -- when subscribed=no
+        -- else
         CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}_pop_seq"' AS regclass) AS oid)
         -- end
@@ -2738,8 +2646,7 @@ SELECT
     t.misplaced AS misplaced,
     t.miscounted AS miscounted,
     t.below_base AS below_base,
-    -- end
-    -- when subscribed=yes
+    -- else
     n.misplaced AS misplaced,
     t.miscounted AS miscounted,
     n.below_base AS below_base,
@@ -2814,8 +2721,7 @@ FROM (
             WHEN r.reference_count NOT IN (0, 1) THEN 'its reference count is neither 0 nor 1'
             -- when content=slot
             WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id, r.message) < 3 THEN 'not empty, but counted as free'
-            -- end
-            -- when content=apart
+            -- else
             WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id) < 2 THEN 'not empty, but counted as free'
             -- end
             WHEN r.reference_count = 1 AND num_nulls(r.message_id, r.first_id) > 0 THEN 'a message without its number'
@@ -2885,29 +2791,17 @@ WHERE d.datname = current_database();
 -- name: park_orphans
 -- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
 -- message_id = number makes it safe to be done again, or by two at once.
-WITH orphan AS MATERIALIZED (
-    SELECT r.message_id AS number
+WITH found AS MATERIALIZED (
+    SELECT
+        r.message_id AS number,
+        false AS void
     FROM {seen_ring} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         r.message_id < CAST(:drawn_pop AS bigint) AND r.message_id >= c.base AND r.slot = r.message_id % c.size
         AND NOT EXISTS (SELECT FROM {seen_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        o.number,
-        false,
-        clock_timestamp()
-    FROM orphan AS o ORDER BY o.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM orphan) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: drop_holes
 -- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
@@ -2948,8 +2842,10 @@ WITH numbers AS MATERIALIZED (
     LIMIT 1 -- see lost
 ),
 
-hole AS MATERIALIZED (
-    SELECT g.number
+found AS MATERIALIZED (
+    SELECT
+        g.number,
+        true AS void
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_push AS bigint) - 1) AS g (number)
     WHERE
@@ -2957,21 +2853,7 @@ hole AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = g.number AND v.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        h.number,
-        true,
-        clock_timestamp()
-    FROM hole AS h ORDER BY h.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM hole) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: park_spent
 -- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
@@ -2982,28 +2864,16 @@ WITH numbers AS MATERIALIZED (
     LIMIT 1 -- see lost
 ),
 
-spent AS MATERIALIZED (
-    SELECT g.number
+found AS MATERIALIZED (
+    SELECT
+        g.number,
+        false AS void
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_pop AS bigint) - 1) AS g (number)
     WHERE NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = g.number AND NOT w.void)
 ),
 
-mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
-    SELECT
-        CAST('{subscriber_number}' AS smallint), -- when subscribed=yes
-        s.number,
-        false,
-        clock_timestamp()
-    FROM spent AS s ORDER BY s.number
-    ON CONFLICT DO NOTHING
-    RETURNING number
-)
-
-SELECT
-    (SELECT count(*) FROM spent) AS selected,
-    (SELECT count(*) FROM mended) AS done;
+{numbers_parked};
 
 -- name: drop_voids
 -- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
@@ -3384,8 +3254,7 @@ WITH broken AS MATERIALIZED (
         OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
         OR r.message_id % c.size <> r.slot OR r.message_id < c.base -- when subscribed=yes
 ),
--- end
--- when content=apart
+-- else
 WITH broken AS MATERIALIZED (
     SELECT
         m.slot,

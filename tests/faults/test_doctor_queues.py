@@ -24,7 +24,7 @@ from console.actions import maintain_plan
 from console.actions.adopt import adopt, forget
 from console.catalog import INTERFACE_VERSION, Queue
 from console.designs import DESIGNS, designs_on
-from console.doctor import claims, common, repairs, sessions
+from console.doctor import common, repairs, sessions
 from console.doctor.consumption import Consumption
 from console.doctor.examine import examine
 from console.doctor.families import CODES
@@ -946,9 +946,7 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -
     with client.database.session("explain", read_only=True) as session:
         for statement in of_the_doctor(product, queue.design.name):
             name = statement.name
-            scope = queue.scope(product)
-            if name in claims.IN_HAND and queue.finishes:
-                scope = claims.scope_of(product, queue)
+            scope = queue.scope_of(name, product)
             asked = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
             asked = re.sub(r"^\s*EXPLAIN \(.*?\)", "", asked)  # one is a plan itself
             if asked.strip(" \n;") == "" or name in {"indexes", "set_aside", "doubled"}:

@@ -14,7 +14,6 @@ from console import sql
 from console.actions import install
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, presets
-from console.doctor.claims import IN_HAND, scope_of
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
@@ -117,9 +116,9 @@ def with_variables(text: str) -> str:
     return _BIND.sub(r"@bound_\1", text).replace("\\:", ":")
 
 
-def _scopes(queue: Queue) -> Iterator[sql.Scope]:
+def _scopes(queue: Queue, statement: str) -> Iterator[sql.Scope]:
     """On a server that shows its counters, and on another one that does not."""
-    scope = queue.scope(PRODUCT, **_MORE)
+    scope = queue.scope_of(statement, PRODUCT, **_MORE)
     for counters, waits_of, check in (("yes", "server", "status"), ("no", "database", "only_row")):
         told = {"counters": counters, "waits_of": waits_of, "check": check}
         yield dataclasses.replace(scope, options={**scope.options, **told})
@@ -154,13 +153,12 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
         )
         if not unasked:
             for view in _views(queue, statement.name):
-                for scope in _scopes(view):
+                for scope in _scopes(view, statement.name):
                     yield statement, scope
     for view in (queue, *queue.views[-1:]):
         yield from moves(PRODUCT, view)
     for statement in templates.statements("mssql", "doctor").values():
-        in_hand = statement.name in IN_HAND and queue.finishes
-        yield statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT)
+        yield statement, queue.scope_of(statement.name, PRODUCT)
     yield from asked(PRODUCT, queue)
 
 
@@ -173,7 +171,7 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
                 queue = Queue("sales", "orders", design, {}, roles, kind=Kind.ADOPTED)
                 own = templates.statements_of("mssql", design.name)
                 for name in sorted(_ADOPTED & own.keys()):
-                    for scope in _scopes(queue):
+                    for scope in _scopes(queue, name):
                         yield own[name], scope, f"adopted {design.name}"
     for queue in somebody_elses(PRODUCT):
         # What it has no rule for is never moved.
@@ -192,7 +190,7 @@ def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement that is asked of what a library keeps, but the walks over its messages."""
     for statement in templates.statements_of("mssql", queue.design.name).values():
         if statement.name not in _STEPS | {"history"}:
-            for scope in _scopes(queue):
+            for scope in _scopes(queue, statement.name):
                 yield statement, scope
 
 

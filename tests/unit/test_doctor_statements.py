@@ -14,7 +14,6 @@ from console import sql
 from console.catalog import Queue
 from console.designs import DESIGNS, designs_on
 from console.doctor import broker, claims, messages, sessions, states
-from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
@@ -67,8 +66,7 @@ def asked(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
     ring = queue.design.name == "ring"
     of_ring = [sql.statement(product.name, f"ring.{name}") for name in sorted(RING)] if ring else []
     for statement in (*of_ring, *of_the_doctor(product, queue.design.name)):
-        in_hand = statement.name in IN_HAND and queue.finishes
-        scope = scope_of(product, queue) if in_hand else queue.scope(product)
+        scope = queue.scope_of(statement.name, product)
         text = sql.script(statement, product.dialect, scope)
         # Of some designs nothing is asked.
         if (found := columns(text)) and statement.name not in ONLY_HERE[product.name]:

@@ -53,7 +53,7 @@ PRODUCTS_OF = [
 def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
     """It says what it returns, and nothing of the template is left in it."""
     assert statement.comment.strip()
-    scope = queue.scope(product, **MORE)
+    scope = queue.scope_of(statement.name, product, **MORE)
     sql.query(statement, product.dialect, scope)
     text = sql.script(statement, product.dialect, scope)
     assert not re.search(r"^\s*-- (when|end)\b", text, re.MULTILINE), statement.label

@@ -193,7 +193,38 @@ def test_a_condition_without_end_fails() -> None:
         rendered("-- when a=1\nx")
 
 
-@pytest.mark.parametrize("line", ["-- end", "-- when a = 1", "-- when role", "-- when a=1 b=2"])
+@pytest.mark.parametrize(
+    ("partitions", "option", "kept"),
+    [
+        ("0", "1", ["one", "none"]),
+        ("0", "2", ["two", "none"]),
+        ("2", "2", ["two", "part", "0", "part", "1"]),
+    ],
+)
+def test_what_stays_where_a_condition_does_not_hold(
+    partitions: str, option: str, kept: list[str]
+) -> None:
+    template = """-- when a=1
+one
+-- else
+-- when b=1
+never
+-- else
+two
+-- end
+-- end
+-- each partition
+part {partition}
+-- else
+none
+-- end"""
+    scope = sql.Scope({"partitions": partitions}, {"a": option})
+    assert sql.script(statement(template), DIALECT, scope).split() == kept
+
+
+@pytest.mark.parametrize(
+    "line", ["-- end", "-- else", "-- when a = 1", "-- when role", "-- when a=1 b=2"]
+)
 def test_an_end_without_a_condition_that_can_be_read_fails(line: str) -> None:
     with pytest.raises(ValueError, match="has no '-- when'"):
         rendered(f"{line}\nx\n-- end")
