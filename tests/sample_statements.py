@@ -103,10 +103,16 @@ def of_libraries(product: Product) -> Iterator[Queue]:
         yield replace(queue_of(of, table, "t", ""), roles=needed)
 
 
-def texts(product: Product, queue: Queue) -> Iterator[tuple[str, str]]:
-    """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue."""
+def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterator[tuple[str, str]]:
+    """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue.
+
+    Or of half of it, in which any two of direction, beginning and filters still meet.
+    """
     for source in sources(product, queue):
         for ask in asks(source):
+            begins = (ask.after is not None) + ask.exactly
+            if not everything and (begins + ask.reverse + ask.filters.narrowing) % 2:
+                continue
             for last in ("matching", *_others(ask)):
                 where = f"{queue.design.name} {dict(queue.options)} {source.payload} {ask} {last}"
                 yield where, query(source, ask, last).text.replace("\\:", ":")

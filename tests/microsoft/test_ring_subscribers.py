@@ -199,8 +199,17 @@ def run(trees: Trees, seed: int, subscribers: int) -> Run:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("subscribers", [2, 3])
+@pytest.mark.parametrize(
+    ("way", "subscribers"),
+    [
+        ("plain", 3),
+        ("archive", 2),
+        ("apart", 3),
+        pytest.param("plain", 2, marks=pytest.mark.long),
+        pytest.param("archive", 3, marks=pytest.mark.long),
+        pytest.param("apart", 2, marks=pytest.mark.long),
+    ],
+)
 def test_each_subscriber_gets_each_message_once(
     trees: dict[str, Trees], way: str, subscribers: int, long: bool
 ) -> None:
@@ -278,6 +287,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.thinned(3)  # what is tested here is the test above
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_seen(microsoft: Tools, trees: dict[str, Trees], mistake: str) -> None:
     name, text, instead = PLANTED[mistake]

@@ -46,8 +46,8 @@ def test_every_condition_is_known_and_every_known_one_is_given(engine: str) -> N
     assert met == expected
 
 
-def check(product: Product, queue: Queue) -> None:
-    found = dict(texts(product, queue))
+def check(product: Product, queue: Queue, *, everything: bool) -> None:
+    found = dict(texts(product, queue, everything=everything))
     assert found
     for where, text in found.items():
         assert not re.search(r"\{\w+\}|-- (when|end)\b", text), where
@@ -64,18 +64,18 @@ def check(product: Product, queue: Queue) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", ALL, ids=str)
-def test_of_an_installed_queue(engine: str, variant: Variant) -> None:
+def test_of_an_installed_queue(engine: str, variant: Variant, long: bool) -> None:
     if engine in variant.engines:
-        check(PRODUCTS[engine], variant.queue("s", "q", engine))
+        check(PRODUCTS[engine], variant.queue("s", "q", engine), everything=long)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("engine", "number"), [(e, n) for e in ENGINES for n, _ in enumerate(adopted(PRODUCTS[e]))]
 )
-def test_of_an_adopted_table(engine: str, number: int) -> None:
+def test_of_an_adopted_table(engine: str, number: int, long: bool) -> None:
     """Each is there twice, with all roles and with few: the short tier takes one of the two."""
-    check(PRODUCTS[engine], list(adopted(PRODUCTS[engine]))[number])
+    check(PRODUCTS[engine], list(adopted(PRODUCTS[engine]))[number], everything=long)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

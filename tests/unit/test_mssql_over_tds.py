@@ -319,15 +319,18 @@ def limited(database: Database, timeouts: Timeouts) -> Iterator[Connection]:
         yield connection.execution_options(dbq_timeouts=timeouts)
 
 
+def slowly(_: Any) -> Any:
+    time.sleep(0.3)  # so long it does not look whether it was told to stop
+    return rows(one=1)
+
+
 def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
-    """The server stops when it is told to, and the connection goes on."""
+    """The server stops when it is told to, and the connection goes on.
 
-    def slow(_: Any) -> Any:
-        time.sleep(0.3)  # so long it does not look whether it was told
-        return rows(one=1)
-
-    tds.answers["slow"] = slow
-    database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
+    A rollback has the usual time-out: one that takes longer than the limit costs no connection.
+    """
+    tds.answers.update({"slow": slowly, "ROLLBACK": slowly})
+    database = tds.database(tds.url(driver=driver), connect_seconds=60, statement_seconds=60.0)
     with pytest.raises(TooSlowError) as late, limited(database, LIMITED) as connection:
         connection.execute(text("SELECT slow"))
     assert late.value.why == "this statement reached its time-out"
@@ -336,6 +339,16 @@ def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
     assert sum("SET NOCOUNT ON" in statement for statement in tds.asked) == logins_before
+    database.close()
+
+
+def test_a_commit_slower_than_the_limit_is_not_in_doubt(tds: Server, driver: str) -> None:
+    tds.answers["COMMIT"] = slowly
+    database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
+    with limited(database, LIMITED) as connection:
+        pass
+    assert not connection.invalidated
+    assert tds.asked[-1] == "COMMIT TRANSACTION"
     database.close()
 
 

@@ -124,9 +124,10 @@ class Cursor:
     An error that the server sends behind a result is not raised before that end is read.
     """
 
-    def __init__(self, raw: Any, session: "OdbcConnection") -> None:
+    def __init__(self, raw: Any, session: "OdbcConnection", timeouts: Timeouts) -> None:
         self._raw = raw
         self._session = session
+        self._timeouts = timeouts
         self._ends_at: float | None = None
         self.description: Any = None
 
@@ -170,7 +171,7 @@ class Cursor:
     def _run(self, run: Callable[..., Any], *arguments: Any) -> "Cursor":
         self.description = None
         self._session.prepare()
-        self._ends_at = self._session.ends_at()
+        self._ends_at = self._session.ends_at(self._timeouts)
         with self._watched():
             run(*arguments)
             while self._raw.description is None and self._raw.nextset():
@@ -233,19 +234,13 @@ class OdbcConnection:
 
     def cursor(self) -> Cursor:
         """A new cursor, with the driver's time-out as it is at this moment."""
-        seconds = self._whole_seconds()
+        return self._limited_cursor(self._timeouts)
+
+    def _limited_cursor(self, timeouts: Timeouts) -> Cursor:
+        seconds = _whole_seconds(timeouts)
         if self._raw.timeout != seconds:
             self._raw.timeout = seconds
-        return Cursor(self._raw.cursor(), self)
-
-    def _whole_seconds(self) -> int:
-        """As the driver counts; 0 means for ever."""
-        seconds = math.ceil(self._timeouts.statement_seconds)
-        if (left := patience_left()) is not None:
-            seconds = min(seconds or _ENDLESS, int(left / _TIMES_SILENT))
-        elif not seconds:
-            return 0
-        return max(1, seconds)
+        return Cursor(self._raw.cursor(), self, timeouts)
 
     def limit(self, timeouts: Timeouts | None) -> None:
         """For statements and locks to come, to the millisecond; None: as it was set up."""
@@ -255,11 +250,11 @@ class OdbcConnection:
     def limits(self) -> Timeouts:
         return self._timeouts
 
-    def ends_at(self) -> float | None:
+    def ends_at(self, timeouts: Timeouts) -> float | None:
         """When a statement that begins now is to be cancelled; None: the driver's time-out does."""
-        if self._timeouts is self._usual or not self._timeouts.statement_seconds:
+        if timeouts is self._usual or not timeouts.statement_seconds:
             return None
-        return time.monotonic() + self._timeouts.statement_seconds
+        return time.monotonic() + timeouts.statement_seconds
 
     def prepare(self) -> None:
         """Before each statement. Raises the driver's error where nobody waits for the answer."""
@@ -335,12 +330,24 @@ class OdbcConnection:
         return getattr(self._raw, name)
 
     def _execute(self, statement: str) -> None:
-        cursor = self.cursor()
+        """Run what begins and ends transactions. A limit is for what is asked in one: a commit that
+        it cancelled would be in doubt, a rollback would cost the connection."""
+        cursor = self._limited_cursor(self._usual)
         try:
             cursor.execute(statement)
         finally:
             with contextlib.suppress(self._errors):
                 cursor.close()
+
+
+def _whole_seconds(timeouts: Timeouts) -> int:
+    """As the driver counts; 0 means for ever."""
+    seconds = math.ceil(timeouts.statement_seconds)
+    if (left := patience_left()) is not None:
+        seconds = min(seconds or _ENDLESS, int(left / _TIMES_SILENT))
+    elif not seconds:
+        return 0
+    return max(1, seconds)
 
 
 def _milliseconds(seconds: float) -> int:
