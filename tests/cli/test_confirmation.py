@@ -77,24 +77,12 @@ def test_a_bare_yes_is_not_enough_where_the_name_is_wanted(
 
 
 @RINGS
-@pytest.mark.parametrize("word", ["yes", "y", "", "RING", "ring", "-"])
-def test_another_word_than_the_name_is_refused(
-    console: Console, ring: str, verb: str, word: str
-) -> None:
-    answer = console(verb, ring, *VERBS[verb], "--json", "--yes", word)
-    only_planned(answer, f"{word!r} is not the queue's name")
-    untouched(console, ring)
-
-
-def test_the_schema_is_no_part_of_the_word(console: Console, ring: str) -> None:
-    only_planned(console("uninstall", ring, "--yes", f"public.{ring}", "--json"))
-    untouched(console, ring)
-
-
-def test_the_word_after_yes_is_taken_even_where_the_name_was_meant(
-    console: Console, ring: str
-) -> None:
-    answer = console("uninstall", "--yes", ring)
+def test_another_word_than_the_name_is_refused(console: Console, ring: str, verb: str) -> None:
+    """The schema is no part of it either."""
+    for word in ("yes", "", "RING", "ring", "-", f"public.{ring}"):
+        answer = console(verb, ring, *VERBS[verb], "--json", "--yes", word)
+        only_planned(answer, f"{word!r} is not the queue's name")
+    answer = console(verb, "--yes", ring)  # the name is the word, so none is left
     assert (answer.status, answer.out) == (2, b"")
     assert "NAME" in answer.err
     untouched(console, ring)

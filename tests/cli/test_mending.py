@@ -87,7 +87,13 @@ def test_a_session_that_holds_rows_is_told_and_ended(console: Console, mail: str
     assert console("end-session", mail, str(pid), "--yes").status == 2
 
 
-@pytest.mark.parametrize("design", ["naive", "ring", "heap", "stack", "pending", "claim"])
+HELD = ["naive", "ring", "claim"]
+ALSO = ["heap", "stack", "pending"]
+
+
+@pytest.mark.parametrize(
+    "design", [*HELD, *(pytest.param(one, marks=pytest.mark.long) for one in ALSO)]
+)
 def test_a_holder_is_named_and_ended_whatever_the_design(console: Console, design: str) -> None:
     name = f"held by {design}"
     console.done("install", design, name)

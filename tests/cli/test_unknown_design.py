@@ -28,7 +28,9 @@ def test_a_design_that_is_not_known_blinds_nothing_else(empty: Console) -> None:
     assert empty.done("status", "strange", "--json").json["queues"][0]["ready"] is None
     assert empty.done("discover", "--json").json["found"] == []
 
-    examined = {one["queue"]: one for one in empty("doctor", "--json").json["queues"]}
+    examined = {
+        one["queue"]: one for one in empty("doctor", "--idle-for", "0s", "--json").json["queues"]
+    }
     assert examined["orders"]["findings"] == []
     assert examined["strange"]["unseen"] == ["design wheel is not known here"]
     assert "UNKNOWN strange: design wheel is not known here" in empty("check").text
