@@ -30,7 +30,7 @@ from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
 from tests.faults import ring_model_together as together
 from tests.faults.doctor_tools import look_at, numbers
-from tests.faults.doctor_twins import InHand, Mirror, Twins, astray, left_behind
+from tests.faults.ring_beside_model import InHand, Mirror, RingBesideModel, astray, left_behind
 from tests.faults.ring_campaign import (
     CONSUMER,
     PRODUCER,
@@ -128,7 +128,7 @@ def codes_of(store: Store, lost: dict[Astray, set[int]], *, slowest: bool) -> se
     return {code for code, there in expected.items() if there}
 
 
-class Case(Twins):
+class Case(RingBesideModel):
     """What is done to one ring, and what the doctor says of it."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
