@@ -1,8 +1,8 @@
 """The doctor on a ring with subscribers: a fault is one subscriber's, and mended for it alone."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import psycopg
 import pytest
@@ -14,27 +14,17 @@ from console.doctor.finding import Finding
 from console.engines.embedded import EmbeddedServer
 from tests.faults.doctor_tools import look_at, mend_now, numbers
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, clients, wait_for_progress
-from tests.faults.ring_tools import Popped, Ring, make_ring
+from tests.faults.ring_tools import Make, Popped, Ring
 from tests.faults.subscriber_campaign import campaign
 from tests.servers import wait_until
 
-Make = Callable[..., Ring]
 Found = dict[tuple[str, str], Finding]
 
 
 @pytest.fixture
-def make(database_url: str) -> Iterator[Make]:
+def make(make: Make) -> Make:
     """Makes a ring of 20 slots with the subscribers a and b."""
-    made: list[Ring] = []
-
-    def ring(**options: object) -> Ring:
-        given: dict[str, object] = {"size": 20, "max_bytes": 100, "subscribers": "a,b", **options}
-        made.append(make_ring(database_url, f"ring {len(made)}", **given))
-        return made[-1]
-
-    yield ring
-    for one in made:
-        one.close()
+    return partial(make, subscribers="a,b")
 
 
 def found_at(ring: Ring) -> Found:
@@ -232,10 +222,10 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
     assert found_at(ring) == {}
 
 
-def test_silence_under_traffic_of_two(database_url: str, make: Make, *, long: bool) -> None:
+def test_silence_under_traffic_of_two(rings_url: str, make: Make, *, long: bool) -> None:
     """Late commits of one among them."""
     ring = make(size=2_000, max_bytes=300)
-    with ring.connect() as connection, clients(database_url) as of:
+    with ring.connect() as connection, clients(rings_url) as of:
         of.start(PRODUCER, rings=[ring.queue.name], seed=1)
         for who in ("a", "b", "b"):
             of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=who)

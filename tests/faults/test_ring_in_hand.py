@@ -3,13 +3,12 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.faults.ring_tools import Popped, Ring, make_ring
+from tests.faults.ring_tools import Make, Popped, Ring
 from tests.servers import wait_until
 
 RELEASE = """
@@ -19,20 +18,20 @@ RELEASE = """
 CONSUMER = """
 import sys, time, psycopg
 with psycopg.connect(sys.argv[1], autocommit=True) as connection:
-    row = connection.execute("SELECT id FROM ring_pop(consumer => 'mortal')").fetchone()
+    pop = f'SELECT id FROM "{sys.argv[2]}_pop"(consumer => %s)'
+    row = connection.execute(pop, ["mortal"]).fetchone()
     print(row[0], flush=True)
     time.sleep(600)
 """
 
 
 @pytest.fixture
-def ring(database_url: str) -> Iterator[Ring]:
+def ring(make: Make) -> Ring:
     """A ring that keeps what is in hand, with three messages."""
-    made = make_ring(database_url, size=10, in_hand="on")
+    made = make(size=10, in_hand="on")
     with made.connect() as connection:
         assert made.push_many(connection, ["one", "two", "three"]) == [1, 2, 3]
-    yield made
-    made.close()
+    return made
 
 
 def test_a_consumer_killed_after_its_pop_leaves_the_row_claimed(ring: Ring) -> None:
@@ -144,7 +143,7 @@ def test_every_message_is_completed_once_by_consumers_that_die(ring: Ring) -> No
 def _popped_by_one_that_is_killed(ring: Ring, connection: psycopg.Connection) -> int:
     info = connection.info
     dsn = make_conninfo(info.dsn, password=info.password)
-    command = [sys.executable, "-c", CONSUMER, dsn]
+    command = [sys.executable, "-c", CONSUMER, dsn, ring.queue.name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
         assert consumer.stdout is not None
         number = int(consumer.stdout.readline())

@@ -1,6 +1,6 @@
 """Subscribers of a ring: none meets another one's transaction; they come, go and skip."""
 
-from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,25 +11,14 @@ from console.actions import subscribe as subscribing
 from console.audit import Outcome
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError, UsageError
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Make, Ring
 from tests.faults.subscriber_campaign import OPTIONS, campaign
-
-Make = Callable[..., Ring]
 
 
 @pytest.fixture
-def make(database_url: str) -> Iterator[Make]:
+def make(make: Make) -> Make:
     """Makes a ring of 20 slots with the subscribers a and b, unless others are given."""
-    made: list[Ring] = []
-
-    def ring(**options: object) -> Ring:
-        given: dict[str, object] = {"size": 20, "subscribers": "a,b", **options}
-        made.append(make_ring(database_url, "ring", **given))
-        return made[-1]
-
-    yield ring
-    for one in made:
-        one.close()
+    return partial(make, subscribers="a,b")
 
 
 def now(ring: Ring) -> Ring:
