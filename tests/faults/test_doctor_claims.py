@@ -135,17 +135,17 @@ def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
 # --------------------------------------------------------------------------------------- states
 
 _OF_STATUS: dict[str, tuple[int, LiteralString]] = {
-    "claimed_undated": (70, "claimed_at = NULL"),
-    "done_undated": (20, "done_at = NULL"),
+    "claimed_undated": (130, "claimed_at = NULL"),
+    "done_undated": (25, "done_at = NULL"),
     "done_with_error": (30, "errors = 'late'"),
-    "error_undated": (50, "done_at = NULL"),
+    "error_undated": (90, "done_at = NULL"),
 }
 ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
     "status": _OF_STATUS,
     "split": _OF_STATUS,
     "claim": {
-        "error_undated": (50, "done_at = NULL"),
-        "error_unclaimed": (45, "processing_started_at = NULL"),
+        "error_undated": (90, "done_at = NULL"),
+        "error_unclaimed": (85, "processing_started_at = NULL"),
     },
 }
 """What `state_illegal` tells -> what makes it, of which of those that were popped."""
@@ -153,10 +153,10 @@ ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT, CLAIM], ids=str)
 def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
-    client = filled(use, of, 100)
-    taken = client.pop_many(80)
-    assert all(client.complete(message) for message in taken[:40])
-    assert all(client.fail(message, "no") for message in taken[40:60])
+    client = filled(use, of, 160)
+    taken = client.pop_many(140)
+    assert all(client.complete(message) for message in taken[:60])
+    assert all(client.fail(message, "no") for message in taken[60:120])
     assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     made: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
@@ -165,9 +165,9 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
         made[wrong] = {"count": 1, "ids": [taken[place].id]}
         assert the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
     # Where its time is missing, how often it was tried is looked at all the same.
-    run(client, "UPDATE {table} SET attempts = 9" + one, taken[50].id)
+    run(client, "UPDATE {table} SET attempts = 9" + one, taken[90].id)
     tried = the(diagnosed(client, MANY_ERRORS), "poison").evidence
-    assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[50].id]}}
+    assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[90].id]}}
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
