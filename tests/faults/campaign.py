@@ -29,9 +29,8 @@ from console.engines.embedded import EmbeddedServer
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import DATA, Lake
 from tests.faults import campaign_books as books
-from tests.faults.campaign_books import DOOMED, Lies
+from tests.faults.campaign_books import DOOMED, Lies, Result
 from tests.faults.campaign_calls import Call, Order, Watch
-from tests.faults.campaign_result import Result
 from tests.faults.campaign_traffic import TICK_SECONDS, Size, Traffic, size
 from tests.faults.campaign_verbs import SLOW_SECONDS, SOON
 from tests.faults.ring_ledger import Ledger

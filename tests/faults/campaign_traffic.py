@@ -15,10 +15,9 @@ from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
 from tests.faults import campaign_books as books
-from tests.faults.campaign_books import DOOMED, FEW, QUEUES, Books
+from tests.faults.campaign_books import DOOMED, FEW, QUEUES, Books, Result
 from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble
 from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
-from tests.faults.campaign_result import Result
 from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, wait_for_progress
 from tests.faults.ring_tools import wait_for_server

@@ -13,9 +13,8 @@ from console.engines.embedded import EmbeddedServer
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 
 from tests.faults.campaign import campaign
-from tests.faults.campaign_books import DOOMED, Books, Lies, balance
+from tests.faults.campaign_books import DOOMED, Books, Lies, Result, balance
 from tests.faults.campaign_calls import Call, Defects, Order, Trouble
-from tests.faults.campaign_result import Result
 from tests.faults.campaign_traffic import size
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_worker import payload
