@@ -83,11 +83,6 @@ def fill(ring: Ring, connection: psycopg.Connection, pushes: int, pops: int) -> 
     return sent[pops:]
 
 
-def payloads(ring: Ring) -> list[str]:
-    """Everything that can be popped, in order."""
-    return [message.payload for message in ring.drain()]
-
-
 def fill_more(ring: Ring, connection: psycopg.Connection, count: int) -> list[str]:
     """Push some more; their payloads."""
     sent = [f"more {number}" for number in range(count)]

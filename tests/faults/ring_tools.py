@@ -232,6 +232,17 @@ class Ring:
             park = self.sql("INSERT INTO {parked} VALUES (%s, %s, now())")
             cursor.executemany(park, sorted(store.parked))
 
+    def fill(self, count: int) -> list[str]:
+        """Push so many; their payloads."""
+        texts = [f"message {number}" for number in range(count)]
+        with self.connect() as connection:
+            assert None not in self.push_many(connection, texts)
+        return texts
+
+    def texts(self) -> list[str]:
+        """The payloads of everything that can be popped, in order."""
+        return [message.payload for message in self.drain()]
+
     def close(self) -> None:
         """Give the console's connections back."""
         self.database.close()

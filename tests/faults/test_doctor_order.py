@@ -12,7 +12,6 @@ from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
 from console.designs import DESIGNS
-from console.designs.order import judge
 from console.doctor import order, ring
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
@@ -245,8 +244,3 @@ def test_of_whom_it_is_looked_for() -> None:
         assert not order.FAMILY.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
     others = [archiving("heap"), archiving("stack"), variant("fifo", order="strict")]
     assert not any(order.FAMILY.applies(of.queue("s", "q")) for of in others)
-
-
-def test_any_log_of_pops_can_be_judged() -> None:
-    verdict = judge([], STRICT.order)
-    assert list(order.findings(verdict)) == []

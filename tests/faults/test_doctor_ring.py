@@ -27,7 +27,6 @@ from tests.faults.doctor_tools import (
     mend,
     mend_by,
     numbers,
-    payloads,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
 from tests.servers import kill_session, wait_until
@@ -161,7 +160,7 @@ def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
     assert 101 in orphans
     assert "the server crashed" in found["orphan"].cause
     mend(ring)
-    assert payloads(ring) == left
+    assert ring.texts() == left
     assert found_at(ring) == {}
 
 
@@ -190,7 +189,7 @@ def test_a_fail_over_is_told_and_a_standby_says_nothing(
     assert numbers(promoted["hole"]) == holes
     assert "the server is on timeline 2" in promoted["orphan"].cause
     mend(ring)
-    assert payloads(ring) == left
+    assert ring.texts() == left
     assert found_at(ring) == {}
 
 
@@ -238,7 +237,7 @@ def test_a_caller_that_dies_is_named_as_the_cause(make: Make) -> None:
     assert numbers(found["orphan"]) == [6]
     assert "died" in found["orphan"].cause
     mend(ring)
-    assert payloads(ring) == [left[0], *left[2:]]
+    assert ring.texts() == [left[0], *left[2:]]
     assert found_at(ring) == {}
 
 
@@ -273,7 +272,7 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         assert numbers(found[0]) == [6]
         mend(ring)
         assert found_at(ring) == {}
-        assert len(payloads(ring)) == 16
+        assert len(ring.texts()) == 16
 
 
 def test_a_transaction_that_ends_while_the_doctor_waits_is_waited_for(make: Make) -> None:
@@ -300,7 +299,7 @@ def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make)
         assert found_at(ring) == {}  # parked numbers ahead of the pushes are callers that wait
         sent = [f"later {number}" for number in range(10)]
         ring.push_many(connection, sent)
-        assert payloads(ring) == sent
+        assert ring.texts() == sent
         assert found_at(ring) == {}
 
 
@@ -319,7 +318,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
         name = ring.queue.name
         assert first.repair.command == f"dbq-console relay '{name}' --yes '{name}'"
         mend_by(ring, first)
-        assert payloads(ring) == ["message 4", "message 5"]
+        assert ring.texts() == ["message 4", "message 5"]
 
 
 def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
@@ -334,7 +333,7 @@ def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
         assert list(found) == ["pop_ahead"]
         mend_by(ring, found["pop_ahead"])
         sent = fill_more(ring, connection, 5)
-        assert payloads(ring) == sent
+        assert ring.texts() == sent
 
 
 @pytest.mark.usefixtures("hasty")
@@ -354,7 +353,7 @@ def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
             else:
                 assert mend(ring) == ["make 12 holes void"]
                 assert set(found_at(ring)) == {"full"}
-            assert payloads(ring) == ["message 4", "message 5"]
+            assert ring.texts() == ["message 4", "message 5"]
             assert found_at(ring) == {}
             assert ring.push(connection, "room")
 

@@ -34,7 +34,6 @@ from tests.faults.doctor_tools import (
     mend,
     mend_by,
     numbers,
-    payloads,
 )
 from tests.faults.ring_beside_model import astray
 from tests.faults.ring_model import Live, Store
@@ -70,7 +69,7 @@ def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
         for number in range(12):
             assert ring.push(connection, f"new {number}")
     kept = [text for text in left if text not in {"message 7", "message 8"}]
-    assert payloads(ring) == [*kept, *(f"new {number}" for number in range(12))]
+    assert ring.texts() == [*kept, *(f"new {number}" for number in range(12))]
 
 
 def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
@@ -96,7 +95,7 @@ def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
         ]
         assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
         mend_by(ring, slots)
-    assert sorted(payloads(ring)) == sorted([*left, "message 13"])
+    assert sorted(ring.texts()) == sorted([*left, "message 13"])
 
 
 def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
@@ -122,7 +121,7 @@ def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
         assert mismatch.evidence["miscounted"] == 3
         mend_by(ring, mismatch)
         assert ring.push(connection, "one more")
-        after = payloads(ring)
+        after = ring.texts()
     assert sorted(after) == sorted([*left, "one more"])
     assert found_at(ring) == {}
 
@@ -164,7 +163,7 @@ def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> No
         assert None not in later
         first = later[0] or 0
         assert later == [first, first + 1, first + 2]
-    assert payloads(ring) == ["x"] * 3 + ["y"] * 3
+    assert ring.texts() == ["x"] * 3 + ["y"] * 3
 
 
 def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
@@ -191,7 +190,7 @@ def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
         finally:
             stop.set()
             thread.join()
-        assert len(payloads(ring)) == 10
+        assert len(ring.texts()) == 10
         assert found_at(ring) == {}
 
 
@@ -241,7 +240,7 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(
         assert "restored dump" in found["orphan"].cause
         mend(copy)
         assert found_at(copy) == {}
-        assert payloads(copy) == left
+        assert copy.texts() == left
 
 
 _SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
@@ -257,7 +256,7 @@ def test_a_dump_without_its_sequences(own_server: EmbeddedServer, make: Make) ->
         found = found_at(copy)
         assert list(found) == ["sequence_behind"]
         mend_by(copy, found["sequence_behind"])
-        assert payloads(copy) == left
+        assert copy.texts() == left
 
 
 @st.composite
@@ -360,7 +359,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             mend_by(ring, found["slot_mismatch"])
             mend_halves(make(content="apart", partitions=1))
         assert wanted <= labels
-    assert payloads(ring) == left
+    assert ring.texts() == left
 
 
 def mend_halves(ring: Ring) -> None:
