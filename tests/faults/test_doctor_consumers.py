@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from console.designs import DESIGNS
 from console.doctor.consumers import SILENT, ConsumerMemory
 from console.doctor.consumption import STOPPED, Consumption
-from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
 from console.monitor.consumers import Consumers, gone, latest, recorded
 from console.monitor.consumers import rows as rows_of
@@ -22,7 +20,7 @@ from console.monitor.recording.segments import CONSUMERS
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_consumers import program
-from tests.contract.variants import Variant
+from tests.faults.queue_faults import CLAIM, STATUS, diagnosis, filled
 from tests.faults.test_doctor_consumption import steps  # noqa: F401  # a fixture
 
 AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
@@ -62,13 +60,8 @@ class Crew:
     def examined(self, *at_work: str) -> Diagnosis:
         """A whole examination while these are at work."""
         ends = self.work(*at_work)
-        (found,) = examine(
-            self.client.database,
-            [self.client.queue],
-            thresholds_of=lambda _: AT_ONCE,
-            consumption=self.consumption,
-            memory=self.memory,
-        )
+        client, seen = self.client, {"consumption": self.consumption, "memory": self.memory}
+        found = diagnosis(client.database, client.queue, AT_ONCE, **seen)
         for end in ends:
             end()
         return found
@@ -78,11 +71,10 @@ def silent(found: Diagnosis) -> Finding | None:
     return next((one for one in found.findings if one.code is SILENT), None)
 
 
-@pytest.fixture(params=["claim", pytest.param("status", marks=pytest.mark.long)])
+@pytest.fixture(params=[CLAIM, pytest.param(STATUS, marks=pytest.mark.long)], ids=str)
 def crew(use: Use, request: pytest.FixtureRequest) -> Iterator[Crew]:
     """Two that pop regularly, with a backlog that waits all the time."""
-    client = use(Variant(DESIGNS[request.param], {}))
-    client.push_many(client.payloads(*range(200)))
+    client = filled(use, request.param, 200)
     with ExitStack() as all_of_them:
         names = ("ada", "bob", "cleo")
         workers = {n: all_of_them.enter_context(program(client, f"{n} program")) for n in names}

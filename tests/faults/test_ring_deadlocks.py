@@ -15,7 +15,7 @@ from tests.faults.ring_campaign import (
     try_relay,
     wait_for_progress,
 )
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Make, Ring, make_ring
 from tests.servers import wait_until
 
 ROW_WAIT = re.compile(r"waiting for \w+ on (?:transaction|tuple)")
@@ -91,12 +91,9 @@ def _log_from_now(server: EmbeddedServer) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("first", ["pop", "pop_many", "push", "push_many"])
-def test_a_row_that_another_session_holds_is_stepped_over(
-    own_server: EmbeddedServer, first: str
-) -> None:
+def test_a_row_that_another_session_holds_is_stepped_over(make: Make, first: str) -> None:
     """Slots and parked rows locked by open transactions: every call answers without waiting."""
-    url = own_server.create_database(f"held_{time.monotonic_ns()}")
-    ring = make_ring(url, size=8, max_bytes=100)
+    ring = make(size=8)
     with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as caller:
         assert ring.push_many(caller, list("abcd")) == [1, 2, 3, 4]
         rows = "INSERT INTO {parked} VALUES (1, true, now()), (2, true, now()), (2, false, now())"
@@ -116,5 +113,4 @@ def test_a_row_that_another_session_holds_is_stepped_over(
             assert calls[call](), call
         holder.execute("ROLLBACK")
         ring.relay()
-        assert [message.payload for message in ring.drain()] == list("abcd")
-    ring.close()
+        assert ring.texts() == list("abcd")

@@ -1,12 +1,10 @@
 """READ COMMITTED only: refused at any other level before a number is spent."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Make, Ring
 
 CALLS = (
     "SELECT {push}('late')",
@@ -20,14 +18,13 @@ FINISHING_CALLS = ("SELECT {complete}(1)", "SELECT {fail}(1, 'no')")
 
 
 @pytest.fixture(params=["off", "on"])
-def ring(request: pytest.FixtureRequest, database_url: str) -> Iterator[Ring]:
+def ring(request: pytest.FixtureRequest, make: Make) -> Ring:
     """Both kinds of ring, with messages in it and one in hand."""
-    made = make_ring(database_url, size=20, max_bytes=100, in_hand=request.param)
+    made = make(in_hand=request.param)
     with made.connect() as connection:
         made.push_many(connection, ["one", "two", "three"])
         assert made.pop(connection)
-    yield made
-    made.close()
+    return made
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])

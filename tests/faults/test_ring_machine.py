@@ -1,7 +1,5 @@
 """A small ring on PostgreSQL does, step for step, what the model of the protocol says."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from hypothesis import settings
@@ -13,12 +11,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from psycopg.sql import SQL
 
 from console.errors import ConsoleError
 from tests.faults import ring_model as model
 from tests.faults.ring_model import MOST_PARKED_LOOKED_AT, Store, Transaction, finish
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Make, Ring
 
 SIZES = st.integers(1, 7)
 FATES = st.sampled_from(["commit", "commit", "commit", "roll back", "savepoint"])
@@ -30,12 +27,9 @@ CALLS = st.lists(
 
 
 @pytest.fixture(params=["slot", pytest.param("apart", marks=pytest.mark.long)])
-def ring(request: pytest.FixtureRequest, database_url: str) -> Iterator[Ring]:
+def ring(request: pytest.FixtureRequest, make: Make) -> Ring:
     """A ring to be laid out anew by every example."""
-    name = f"ring {request.param}"
-    made = make_ring(database_url, name, size=7, max_bytes=100, content=request.param)
-    yield made
-    made.close()
+    return make(size=7, content=request.param)
 
 
 def test_the_ring_does_what_the_model_says(ring: Ring, long: bool) -> None:
@@ -85,19 +79,7 @@ class RingMachine(RuleBasedStateMachine):
     def lay_out(self, size: int, first: int) -> None:
         """An empty ring of that size whose numbers start there."""
         self.store = Store(size, base=first, next_push=first, next_pop=first)
-        slots = "SELECT g, now(), 0 FROM generate_series(0, %s - 1) AS g"
-        with self.connection.transaction():
-            for statement, values in (
-                ("DELETE FROM {parked}", []),
-                ("DELETE FROM {ring}", []),
-                (f"INSERT INTO {{ring}} (slot, time, reference_count) {slots}", [size]),
-                ("UPDATE {config} SET size = %s, base = %s", [size, first]),
-                (f"ALTER SEQUENCE {{push_seq}} RESTART WITH {first}", []),
-                (f"ALTER SEQUENCE {{pop_seq}} RESTART WITH {first}", []),
-            ):
-                self.connection.execute(self.ring.sql(statement), values or None)
-            for table in self.ring.content_tables:
-                self.connection.execute(SQL("DELETE FROM {}").format(table))
+        self.ring.lay(self.connection, self.store)
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:

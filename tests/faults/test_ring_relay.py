@@ -1,7 +1,6 @@
 """Relay: what refuses it, what blocks it, and who still sees the old ring."""
 
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -10,7 +9,7 @@ from psycopg import IsolationLevel
 from console.actions import relay
 from console.actions import relay as action
 from console.errors import BusyError, ConsoleError
-from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
 from tests.servers import wait_until
 from tests.template import CopiedServer
 
@@ -21,12 +20,11 @@ HELD = """
 
 
 @pytest.fixture
-def ring(database_url: str) -> Iterator[Ring]:
+def ring(make: Make) -> Ring:
     """A ring with 30 messages, 20 of them still in it."""
-    made = make_ring(database_url, size=50)
+    made = make(size=50)
     _fill(made)
-    yield made
-    made.close()
+    return made
 
 
 @pytest.fixture
@@ -168,10 +166,10 @@ CALLS = [
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
-    database_url: str, call: str, in_hand: str
+    make: Make, call: str, in_hand: str
 ) -> None:
     """So relay can take every later lock at once. Also where the caller's plans are cached."""
-    ring = make_ring(database_url, size=50, in_hand=in_hand)
+    ring = make(size=50, in_hand=in_hand)
     _fill(ring)
     with ring.connect() as operator, ring.connect() as caller, ring.connect() as looker:
         for cached in (False, True):
@@ -188,7 +186,6 @@ def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
             operator.execute("ROLLBACK")
             thread.join()
             assert held == []
-    ring.close()
 
 
 def test_callers_wait_while_it_runs_and_meet_the_new_ring(ring: Ring) -> None:

@@ -1,6 +1,6 @@
 """Subscribers of a ring: none meets another one's transaction; they come, go and skip."""
 
-from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -11,25 +11,14 @@ from console.actions import subscribe as subscribing
 from console.audit import Outcome
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError, UsageError
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Make, Ring
 from tests.faults.subscriber_campaign import OPTIONS, campaign
-
-Make = Callable[..., Ring]
 
 
 @pytest.fixture
-def make(database_url: str) -> Iterator[Make]:
+def make(make: Make) -> Make:
     """Makes a ring of 20 slots with the subscribers a and b, unless others are given."""
-    made: list[Ring] = []
-
-    def ring(**options: object) -> Ring:
-        given: dict[str, object] = {"size": 20, "subscribers": "a,b", **options}
-        made.append(make_ring(database_url, "ring", **given))
-        return made[-1]
-
-    yield ring
-    for one in made:
-        one.close()
+    return partial(make, subscribers="a,b")
 
 
 def now(ring: Ring) -> Ring:
@@ -40,22 +29,10 @@ def now(ring: Ring) -> Ring:
     return ring.of(name)
 
 
-def fill(ring: Ring, count: int) -> list[str]:
-    texts = [f"message {number}" for number in range(count)]
-    with ring.connect() as connection:
-        assert None not in ring.push_many(connection, texts)
-    return texts
-
-
-def popped(ring: Ring, subscriber: str) -> list[str]:
-    """All that it can pop."""
-    return [message.payload for message in ring.of(subscriber).drain()]
-
-
 @pytest.mark.parametrize("batch", [0, 3])
 def test_an_open_transaction_of_one_is_not_met_by_the_other(make: Make, batch: int) -> None:
     ring = make()
-    texts = fill(ring, 20)
+    texts = ring.fill(20)
     a, b = ring.of("a"), ring.of("b")
 
     def pops(of: Ring, connection: object) -> list[str]:
@@ -69,14 +46,14 @@ def test_an_open_transaction_of_one_is_not_met_by_the_other(make: Make, batch: i
         taken = pops(a, first)
         assert taken == texts[: len(taken)]
         assert pops(b, second) == taken
-        assert popped(ring, "b") == texts[len(taken) :]
+        assert ring.of("b").texts() == texts[len(taken) :]
         assert ring.push(second, "one more") is None, "a has not committed"
         first.execute("ROLLBACK")
     ring.relay()
-    assert popped(ring, "a") == texts
+    assert ring.of("a").texts() == texts
     with ring.connect() as connection:
         assert ring.push(connection, "one more") is not None
-    assert popped(ring, "a") == popped(ring, "b") == ["one more"]
+    assert ring.of("a").texts() == ring.of("b").texts() == ["one more"]
 
 
 def test_what_an_old_text_pushes_is_kept_for_who_has_subscribed_since(make: Make) -> None:
@@ -94,42 +71,42 @@ def test_what_an_old_text_pushes_is_kept_for_who_has_subscribed_since(make: Make
     assert len(stored) == 20
     with ring.database.transaction("the new text") as connection:
         sql.run(connection, "ring.functions", now(ring).queue.scope(connection))
-    assert popped(ring, "b") == stored
-    assert popped(ring, "a") == []
+    assert ring.of("b").texts() == stored
+    assert ring.of("a").texts() == []
     assert ring.of("b").measure().parked == 0
 
 
 def test_subscribers_come_and_go(make: Make) -> None:
     ring = make(subscribers="a")
-    texts = fill(ring, 10)
-    assert popped(ring, "a") == texts
+    texts = ring.fill(10)
+    assert ring.of("a").texts() == texts
     pause.pause(ring.database, ring.queue, reason="", seconds=None, push=False)
     assert subscribing.subscribe(ring.database, ring.queue, "late", "now") == 11
     assert subscribing.subscribe(ring.database, ring.queue, "early", "oldest") == 1
     with ring.connect() as connection:
         assert ring.of("early").pop(connection) is None, "the pause goes on"
     pause.resume(ring.database, now(ring).queue)
-    more = fill(ring, 5)
-    assert popped(ring, "late") == popped(ring, "a") == more
+    more = ring.fill(5)
+    assert ring.of("late").texts() == ring.of("a").texts() == more
     gone = subscribing.unsubscribe(ring.database, ring.queue, "early")
     assert gone.owed == 15
     assert subscribing.subscribe(ring.database, ring.queue, "again", "now") == 16
     assert now(ring).queue.options["subscribers"] == "a,late,again:4"
-    assert fill(ring, 20)
+    assert ring.fill(20)
     with pytest.raises(UsageError, match="no subscriber 'early'"):
         ring.of("early")
     for name in ("a", "late"):
         subscribing.unsubscribe(ring.database, ring.queue, name)
     with pytest.raises(RefusedError, match="last subscriber"):
         subscribing.unsubscribe(ring.database, ring.queue, "again")
-    assert len(popped(ring, "again")) == 20
+    assert len(ring.of("again").texts()) == 20
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_what_is_skipped_is_in_the_archive_and_free(make: Make, content: str) -> None:
     ring = make(content=content)
-    texts = fill(ring, 20)
-    assert popped(ring, "a") == texts
+    texts = ring.fill(20)
+    assert ring.of("a").texts() == texts
     with ring.connect() as connection:
         assert ring.push(connection, "no room") is None
         done = subscribing.skip(ring.database, ring.queue, "b", "16")
@@ -137,30 +114,30 @@ def test_what_is_skipped_is_in_the_archive_and_free(make: Make, content: str) ->
         rows = connection.execute(ring.sql("SELECT payload, reason FROM {archive} ORDER BY 1"))
         assert set(rows.fetchall()) == {(text, "skipped by b") for text in texts[:15]}
         assert ring.push(connection, "room") is not None
-    assert popped(ring, "b") == [*texts[15:], "room"]
+    assert ring.of("b").texts() == [*texts[15:], "room"]
     assert subscribing.skip(ring.database, ring.queue, "a", "now").skipped == 1
-    assert popped(ring, "a") == []
+    assert ring.of("a").texts() == []
     assert ring.of("b").measure().live == 0
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_an_idle_ring_archives_what_all_have_popped_once(make: Make, content: str) -> None:
     ring = make(content=content, archive_at_pop="on")
-    texts = fill(ring, 20)
+    texts = ring.fill(20)
     with ring.connect() as connection:
         archived = ring.sql("SELECT payload FROM {archive} ORDER BY id")
-        assert popped(ring, "a") == texts
+        assert ring.of("a").texts() == texts
         assert connection.execute(archived).fetchall() == []
-        assert popped(ring, "b") == texts
+        assert ring.of("b").texts() == texts
         ring.of("a").pop(connection)
         assert [text for (text,) in connection.execute(archived)] == texts
         assert ring.contents(connection) == {}
-        more = fill(ring, 20)
+        more = ring.fill(20)
         for name in "ab":
-            assert popped(ring, name) == more
-        again = fill(ring, 20)  # the pushes that use the slots again archive what was there
+            assert ring.of(name).texts() == more
+        again = ring.fill(20)  # the pushes that use the slots again archive what was there
         assert [text for (text,) in connection.execute(archived)] == [*texts, *more]
-        assert popped(ring, "b") == again
+        assert ring.of("b").texts() == again
 
 
 def archived(ring: Ring) -> list[str]:
@@ -171,16 +148,16 @@ def archived(ring: Ring) -> list[str]:
 
 def test_a_slot_that_a_push_passed_over_is_swept(make: Make) -> None:
     ring = make(archive_at_pop="on")
-    texts = fill(ring, 20)
-    assert popped(ring, "a") == texts
+    texts = ring.fill(20)
+    assert ring.of("a").texts() == texts
     with ring.connect() as late, ring.connect() as other:
         late.execute("BEGIN")
         assert ring.of("b").pop(late) is not None
-        assert popped(ring, "b") == texts[1:]
+        assert ring.of("b").texts() == texts[1:]
         # Its slot is not free: 21 is void, and 22 is the number of what is pushed.
         assert ring.push(other, "passed") == 22
         late.execute("COMMIT")
-    assert popped(ring, "a") == popped(ring, "b") == ["passed"]
+    assert ring.of("a").texts() == ring.of("b").texts() == ["passed"]
     assert archived(ring) == sorted([*texts, "passed"])
 
 
@@ -196,7 +173,7 @@ def test_what_was_parked_while_a_sweep_passed_is_swept(make: Make, batch: int) -
         assert (a.pop(first), b.pop(second)) == (None, None)
         with ring.connect() as other:
             assert ring.push(other, "quick") is not None
-        assert popped(ring, "a") == popped(ring, "b") == ["quick"]
+        assert ring.of("a").texts() == ring.of("b").texts() == ["quick"]
         assert archived(ring) == ["quick"]
         for connection in (push, first, second):
             connection.execute("COMMIT")
@@ -204,14 +181,14 @@ def test_what_was_parked_while_a_sweep_passed_is_swept(make: Make, batch: int) -
         for one in (a, b):
             found = one.pop_many(connection, batch) if batch else [one.pop(connection)]
             assert [message.payload for message in found if message] == ["slow"]
-    assert popped(ring, "b") == []
+    assert ring.of("b").texts() == []
     assert archived(ring) == ["quick", "slow"]
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_maintain_sweeps_what_no_pop_came_to(make: Make, content: str) -> None:
     ring = make(content=content, archive_at_pop="on")
-    texts = fill(ring, 20)
+    texts = ring.fill(20)
     with ring.connect() as connection:
         archived = ring.sql("SELECT payload FROM {archive} ORDER BY id")
         for name, taken in (("a", 20), ("b", 19)):
@@ -223,15 +200,15 @@ def test_maintain_sweeps_what_no_pop_came_to(make: Make, content: str) -> None:
         assert maintain.maintain(ring.database, planned).outcome is Outcome.DONE
         assert [text for (text,) in connection.execute(archived)] == texts[:19]
     assert not maintain_plan.plan(ring.database, ring.queue).needed
-    assert popped(ring, "b") == texts[19:]
+    assert ring.of("b").texts() == texts[19:]
 
 
 def test_what_knows_no_subscribers_refuses(make: Make) -> None:
     ring = make()
-    fill(ring, 1)
+    ring.fill(1)
     with pytest.raises(UsageError, match="has subscribers"):
         popping.pop(ring.database, ring.queue, lambda _: None)
-    assert popped(ring, "a") == popped(ring, "b") == ["message 0"]
+    assert ring.of("a").texts() == ring.of("b").texts() == ["message 0"]
 
 
 @pytest.mark.parametrize(

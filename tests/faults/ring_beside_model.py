@@ -154,7 +154,7 @@ class Mirror:
         return bool(done)
 
 
-class Twins:
+class RingBesideModel:
     """The ring, its model, and the transactions that are open on both."""
 
     def __init__(self, url: str, seed: int, subscribers: int = 0) -> None:

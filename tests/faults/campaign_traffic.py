@@ -1,0 +1,364 @@
+"""What runs in a campaign, what is typed beside it, and what is done to it by its plan."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import make_url
+
+from console.engines.embedded import EmbeddedServer
+from tests.faults import campaign_books as books
+from tests.faults.campaign_books import DOOMED, FEW, QUEUES, Books, Result
+from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble
+from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
+from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
+from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, wait_for_progress
+from tests.faults.ring_tools import wait_for_server
+from tests.pipeline.driver import PHASES
+from tests.proxy import Proxy
+from tests.warm import Forked
+
+ROOT = Path(__file__).resolve().parents[2]
+_ENDURED = ["55P03", "57014", "40P01"]
+"""A lock or an answer was not to be had in time, or two were in each other's way."""
+_KEYS = [b"j", b"k", b"\r", b"\x1b", b"\t", b"?", b"r", b"1", b"2", b"3", b"4", b"d", b" "]
+TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    seconds: float
+    queues: Sequence[str]
+    clients: int
+    """Producers, and half of the consumers, beside those of DOOMED."""
+    operators: int
+    """Calls at the same time."""
+    think: float
+    """Seconds between the beginnings of two calls, at most."""
+    rest: float
+    """Seconds between two transactions of a client."""
+    pause: float
+    """Seconds between two faults, at most."""
+    archive_every: float
+    """Seconds between two runs of the pipeline's archive, without Spark."""
+    archived: Sequence[str] = ()
+    """Queues; nothing: all."""
+    spark_every: float = float("inf")
+    """Seconds between two runs with Spark: of archive, or of verify."""
+    beside: bool = True
+    """Metrics and screens too, not only the recorder."""
+
+
+def size(minutes: float) -> Size:
+    """Of a campaign of so many minutes."""
+    if minutes < 1:
+        return Size(minutes * 60, FEW, 1, 1, 1.5, 0.05, 1.0, 2.5, FEW[1:2], beside=False)
+    return Size(minutes * 60, tuple(QUEUES), 3, 2, 1.0, 0.08, 6.0, 8.0, spark_every=150.0)
+
+
+class Traffic:
+    """What runs, and what is done to it. Everything but the looking is in one thread."""
+
+    def __init__(
+        self, server: EmbeddedServer, seed: int, how: Size, folder: Path, stack: ExitStack
+    ) -> None:
+        self.how = how
+        self.folder = folder
+        self.chance = random.Random(f"campaign {seed}")
+        self.url = server.create_database(f"campaign {seed} {time.monotonic_ns()}")
+        self.queues = books.installed(self.url, how.queues)
+        self.proxy = stack.enter_context(Proxy(self.url))
+        self.server = server
+        self.trouble = Trouble()
+        secret = make_url(self.url).password or ""
+        self.defects = Defects(secret.encode(), folder / "worth-a-look")
+        self.result = Result(seed, Books())
+        for name in ("clients", "calls", "home", "lake"):
+            (folder / name).mkdir()
+        self.environment = _environment(folder / "home", secret)
+        faults = random.Random(f"faults {seed}")
+        self.conn = Place(server, self.proxy, self.url, self.queues, self, faults)
+        self.faults = plan(faults, how.seconds, how.pause)
+        self.operators = Operators(
+            self.queues,
+            random.Random(f"verbs {seed}"),
+            folder / "clients" / "operator.log",
+        )
+        self.clients = Clients(folder / "clients", "")
+        self.stops = {kind: folder / f"stop-{kind}" for kind in ("producers", "consumers")}
+        self._working: list[tuple[Forked, Callable[[], None]]] = []
+        self.calls: list[Call] = []
+        self.archive: Call | None = None
+        self.archived: set[str] = set()
+        self._call_at = time.monotonic()
+        self._archive_at = time.monotonic() + how.archive_every
+        self._spark_at = time.monotonic() + how.spark_every / 2
+        self._number = 0
+        self.metrics_out = folder / "metrics.out"
+        self.terminal = Terminal(["--no-record"], self._for_console())
+        self.services: list[Service] = []
+        stack.callback(self._leave_nothing)
+
+    # -- what runs
+
+    def begin(self) -> None:
+        """Clients and services."""
+        for number in range(self.how.clients):
+            self._client(PRODUCER, "producers", far=number % 2 == 0)
+            for far in (False, True):
+                self._client(CONSUMER, "consumers", far=far)
+        if DOOMED in self.queues:
+            self._client(PRODUCER, "producers", far=True, only=DOOMED)
+            self._client(CONSUMER, "consumers", far=True, only=DOOMED)
+        self.services = [Service("record", self._service("record"))]
+        if self.how.beside:
+            self.services.append(Service("serve-metrics", self._metrics))
+            self.services.append(Service("the screens", self.terminal.begin))
+        wait_for_progress(self.clients, 2_000)
+
+    def _client(self, calls: list[str], kind: str, *, far: bool, only: str = "") -> None:
+        """A producer or a consumer; another one takes its place where it is killed."""
+
+        def begin() -> None:
+            queues = [only] if only else [name for name in self.queues if name != DOOMED]
+            process = self.clients.start(
+                calls,
+                rings=queues,
+                seed=self.chance.randrange(2**32),
+                name=only or "client",
+                conninfo=_conninfo(self.proxy.url if far else self.url),
+                stop=str(self.stops[kind]),
+                largest_transaction=3,
+                rolled_back=0.03,
+                sent_again=0.0,
+                apart=True,
+                known=True,
+                rest_seconds=self.how.rest * (4 if only else 1),
+                finished=[name for name in queues if self.queues[name].finishes],
+                kept=[name for name in queues if books.keeps(self.queues[name])],
+                endured=_ENDURED,
+            )
+            self._working.append((process, begin))
+
+        begin()
+
+    def _for_console(self, *, far: bool = True) -> dict[str, str]:
+        return {**self.environment, "DBQ_URL": self.proxy.url if far else self.url}
+
+    def _service(
+        self, *words: str, out: Path | None = None
+    ) -> Callable[[], "subprocess.Popen[bytes]"]:
+        def begin() -> "subprocess.Popen[bytes]":
+            log = self.folder / f"{words[0]}.log"
+            with (out or log).open("wb" if out else "ab") as stdout, log.open("ab") as stderr:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "console.cli", *words],
+                    env=self._for_console(),
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+
+        return begin
+
+    def _metrics(self) -> "subprocess.Popen[bytes]":
+        words = ("serve-metrics", "--listen", "127.0.0.1:0", "--interval", "2s")
+        return self._service(*words, out=self.metrics_out)()
+
+    def metrics_url(self) -> str:
+        """Where they are served now, as far as that is known."""
+        with suppress(OSError):
+            return self.metrics_out.read_text().strip()
+        return ""
+
+    # -- what is done
+
+    def run(self) -> None:
+        """Until the time is over: the plan's faults at their moments, everything else beside."""
+        began = time.monotonic()
+        ends = began + self.how.seconds
+        for number, fault in enumerate(self.faults):
+            # Those that no short campaign goes without come first; a slow machine leaves the rest.
+            if number < len(ALWAYS) or time.monotonic() < ends:
+                self._until(began + fault.at)
+                self._suffer(fault)
+        self._until(ends)
+
+    def _suffer(self, planned: Planned) -> None:
+        fault = FAULTS[planned.name]
+        self.result.faults[planned.name] += 1
+        began = time.monotonic()
+        if fault.breaks:
+            self.trouble.begin()
+        fault.begin(self.conn)
+        self._until(began + planned.lasts)
+        fault.end(self.conn)
+        if fault.breaks:
+            wait_for_server(self.url)
+            self.trouble.end()
+
+    def _until(self, moment: float) -> None:
+        while True:
+            self._tick()
+            if time.monotonic() >= moment:
+                return
+            time.sleep(TICK_SECONDS)
+
+    def _tick(self, *, more: bool = True) -> None:
+        self._judge_calls()
+        for service in self.services:
+            service.tend(self.defects, self.trouble)
+        if not more:
+            return
+        now = time.monotonic()
+        if len(self.calls) < self.how.operators and now >= self._call_at:
+            self._call_at = now + self.chance.uniform(0, self.how.think)
+            self._call(self.operators.next(), far=self.chance.random() < 0.7)
+        if self.archive is None:
+            self._begin_archive()
+        if self.how.beside and self.chance.random() < 0.1:
+            self.terminal.press(self.chance.choice(_KEYS))
+
+    def _call(self, order: Order, *, far: bool = False) -> Call:
+        call = Call.begin(order, self._outputs(), self._for_console(far=far))
+        self.calls.append(call)
+        return call
+
+    def _outputs(self) -> Path:
+        """Where the next call's outputs go."""
+        self._number += 1
+        return self.folder / "calls" / f"{self._number}"
+
+    def _judge_calls(self) -> None:
+        for call in [call for call in self.calls if call.poll(self.defects)]:
+            self.calls.remove(call)
+            self._judge(call)
+        if self.archive is not None and self.archive.poll(self.defects):
+            self._judge(self.archive)
+            self.archive = None
+
+    def _judge(self, call: Call) -> bytes:
+        out = call.judge(self.defects, self.trouble)
+        ended = "killed" if call.status < 0 else f"exit {call.status}"
+        self.result.operations[call.order.verb, ended] += 1
+        self.operators.book(call, out)
+        return out
+
+    def _begin_archive(self) -> None:
+        """Of one queue, in a process that kills itself somewhere; now and then on Spark."""
+        now = time.monotonic()
+        if now < self._archive_at:
+            return
+        self._archive_at = now + self.how.archive_every
+        name = self.chance.choice(self.how.archived or self.how.queues)
+        if now >= self._spark_at:
+            self._spark_at = now + self.how.spark_every
+            self.archive = self._spark(name)
+        else:
+            phase = self.chance.choice([*PHASES.values(), ""])
+            self.archive = self._driver(name, phase, self.chance.choice([5, 50, 500, 2000]))
+
+    def _driver(self, name: str, phase: str = "", steps: int = 0) -> Call:
+        """The job without Spark; with a phase it kills itself there, if it gets so far."""
+        self.archived.add(name)
+        bare = make_url(self.proxy.url)._replace(password=None).render_as_string()
+        death = [phase, str(steps)] if phase else []
+        words = ["pipeline", "archive", bare, name, str(self.folder / "lake"), *death]
+        order = Order(words, 120.0, may_die=bool(phase))
+        program = [sys.executable, "-c", _DRIVE]
+        return Call.begin(order, self._outputs(), self.environment, program)
+
+    def _spark(self, name: str) -> Call:
+        """The job as it is shipped; or a check of what it has brought into the lake."""
+        lake = ["--lake", str(self.folder / "lake"), "--master", "local[2]", "--json"]
+        queue = self.queues[name]
+        if queue.options.get("archive_at_pop") == "on" and self.chance.random() < 0.5:
+            words = ["pipeline", "verify", name, *lake]
+        else:
+            done = ["--done-older", "0s"] if queue.design.name in {"status", "split"} else []
+            words = ["pipeline", "archive", name, "--retention", "0s", *done, "--yes", name, *lake]
+            self.archived.add(name)
+        order = Order(words, SPARK_SECONDS, may_be_wrong=words[1] == "verify")
+        return Call.begin(order, self._outputs(), self._for_console())
+
+    # -- who can be killed
+
+    def kill_client(self) -> None:
+        """SIGKILL of one client; another one begins."""
+        alive = [pair for pair in self._working if pair[0].poll() is None]
+        if alive:
+            pair = self.chance.choice(alive)
+            pair[0].kill()
+            pair[0].wait()
+            self._working.remove(pair)
+            pair[1]()
+
+    def kill_operator(self) -> None:
+        """SIGKILL of a call."""
+        if self.calls:
+            self.chance.choice(self.calls).kill()
+
+    def kill_service(self) -> None:
+        """SIGKILL of the recorder or of serve-metrics."""
+        self.chance.choice(self.services[:2]).kill()
+
+    def kill_archive(self) -> None:
+        """SIGKILL of the archive's process and its children."""
+        if self.archive is not None:
+            self.archive.kill()
+
+    def _leave_nothing(self) -> None:
+        """Whatever happened."""
+        for call in [*self.calls, *([self.archive] if self.archive else [])]:
+            call.kill()
+        for service in self.services:
+            service.process.kill()
+            service.process.wait()
+        for process in self.clients.processes:
+            process.kill()
+            process.wait()
+        self.conn.heal()
+
+
+_DRIVE = """
+import sys
+from console.errors import ConsoleError
+from tests.pipeline import driver
+driver.RANGE_ROWS, driver.BATCH = 300, 50
+try:
+    driver.main(*sys.argv[3:])
+except ConsoleError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_status)
+"""
+
+
+def _environment(home: Path, secret: str) -> dict[str, str]:
+    """A home of its own; whoever has no URL with the password gets it by libpq's variable."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG", "XDG_"))}
+    more = {"HOME": str(home), "PGPASSWORD": secret, "DBQ_LOG_LEVEL": "debug"}
+    return {**kept, **more, "PYTHONPATH": str(ROOT)}
+
+
+def _conninfo(url: str) -> str:
+    conn = make_url(url)
+    return make_conninfo(
+        host=conn.host,
+        port=conn.port,
+        user=conn.username,
+        password=conn.password,
+        dbname=conn.database,
+        connect_timeout=10,
+        options="-c lock_timeout=6s -c statement_timeout=20s",
+    )

@@ -1,0 +1,84 @@
+"""Connections that are cut or fall silent at a chosen piece, and queues of which nothing may go."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+from console.engines import open_database
+from tests.proxy import Fate, Proxy
+from tests.servers import connect
+from tests.tui.acting import make
+
+LIMIT = 60.0
+"""Seconds that a verb may take with short time-outs, on a slow machine, when nobody answers it."""
+FATES = (Fate.CUT, Fate.UNANSWERED)
+
+
+def make_queues(url: str) -> None:
+    """A queue that keeps its rows, a ring, and one that deletes."""
+    with closing(open_database(url)) as database:
+        make(database, "mail", "claim", {"payload": "text"})
+        make(database, "orders", "ring", {"size": "50"})
+        make(database, "lines", "fifo", {})
+
+
+def plain(proxy: Proxy) -> str:
+    """Its URL, by which a driver tries once and not once more without encryption."""
+    return f"{proxy.url}?sslmode=disable&gssencmode=disable"
+
+
+@dataclass
+class Cutter:
+    """Lets so many pieces of a verb pass; the one after them has a fate. Then nothing more passes
+    or, where the network heals, everything."""
+
+    pieces: int
+    fate: Fate
+    lasts: Callable[[], object] = lambda: None
+    happened: bool = False
+
+    def __call__(self, _: bytes) -> Fate:
+        if self.happened:
+            return Fate.PASSES
+        self.pieces -= 1
+        if self.pieces >= 0:
+            return Fate.PASSES
+        self.happened = True
+        self.lasts()
+        return self.fate
+
+
+@dataclass
+class AtCommit:
+    """Gives a fate to the first commit after something was sent through a proxy."""
+
+    after: bytes
+    fate: Fate
+    then: Callable[[], object] = lambda: None
+    seen: bool = False
+    happened: bool = False
+
+    def __call__(self, data: bytes) -> Fate:
+        self.seen = self.seen or self.after in data
+        if self.happened or not self.seen or b"COMMIT\0" not in data:
+            return Fate.PASSES
+        self.happened = True
+        self.then()
+        return self.fate
+
+
+def rows_of(url: str) -> Counter[str]:
+    """All that is in each queue and its archive: nothing may be lost, nothing come twice."""
+    with connect(url) as connection:
+        found = connection.execute(
+            "SELECT 'mail', payload FROM mail UNION ALL SELECT 'mail', payload FROM mail_archive"
+            " UNION ALL SELECT 'orders', message FROM orders WHERE message_id IS NOT NULL"
+            " UNION ALL SELECT 'lines', payload FROM lines"
+        )
+        return Counter(f"{queue}: {payload}" for queue, payload in found.fetchall())
+
+
+def moved(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
+    """How many are more, and how many less."""
+    return (after - before).total(), (before - after).total()

@@ -1,0 +1,256 @@
+"""Queues of any design, faults made on them by SQL or by sessions, and what the doctor says."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.sql import SQL, Composed, Identifier
+
+from console.actions import maintain_plan
+from console.catalog import Queue
+from console.designs import DESIGNS
+from console.doctor.consumption import Consumption
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis, Finding
+from console.engines import Database
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import SMALL_RING, Variant
+from tests.servers import connect, wait_until
+
+SOON = 0.05
+"""A threshold that is over at once."""
+IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
+MANY_ERRORS = replace(DEFAULTS, errors_share=Limits())
+_LINE = 125
+"""A summary is one line of a screen: about 100 characters, and the names of a queue in it."""
+
+
+def variant(design: str, **options: str) -> Variant:
+    """Rings are small."""
+    small = {"size": SMALL_RING} if design == "ring" else {}
+    return Variant(DESIGNS[design], {**small, **options})
+
+
+NAIVE, HEAP, FIFO, STACK, PENDING = map(variant, ("naive", "heap", "fifo", "stack", "pending"))
+CLAIM, STATUS, SPLIT, RING = map(variant, ("claim", "status", "split", "ring"))
+STRICT = variant("fifo", order="strict")
+TWO_STEP = variant("split", dequeue="two_step")
+IN_HAND = variant("ring", in_hand="on")
+DELETING = [NAIVE, HEAP, FIFO, STACK, PENDING]
+CLAIMING = [CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND]
+
+
+def filled(use: Use, of: Variant, count: int = 5) -> Client:
+    """A queue with so many messages."""
+    client = use(of)
+    assert None not in client.push_many(client.payloads(*range(count)))
+    return client
+
+
+# ------------------------------------------------------------------------------- what is done
+
+
+def table_of(queue: Queue) -> str:
+    """Where its claims lie."""
+    return f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
+
+
+def named(client: Client, statement: LiteralString, **more: str) -> Composed:
+    """`{table}`: where claims lie; `{x}`: the queue's function or table with that suffix."""
+    queue = client.queue
+    names = {suffix: f"{queue.name}_{suffix}" for suffix in ("complete", "data", "archive")}
+    names |= {verb: f"{queue.name}_{verb}" for verb in ("push", "push_many", "pop", "pop_many")}
+    found = {key: Identifier(queue.schema, name) for key, name in names.items()}
+    found["table"] = Identifier(queue.schema, table_of(queue))
+    return SQL(statement).format(**found, **{key: Identifier(name) for key, name in more.items()})
+
+
+def run(client: Client, statement: LiteralString, *values: object, **more: str) -> list[Any]:
+    """The first column of what it returns."""
+    with connect(client.url) as connection:
+        done = connection.execute(named(client, statement, **more), values or None)
+        return [row[0] for row in done.fetchall()] if done.description else []
+
+
+def changed(client: Client, statement: LiteralString) -> int:
+    """How many rows."""
+    with connect(client.url) as connection:
+        return connection.execute(named(client, statement)).rowcount
+
+
+def age(client: Client, *ids: str) -> None:
+    """Let the claims be an hour older."""
+    column = "processing_started_at" if client.queue.design.name == "claim" else "claimed_at"
+    run(
+        client,
+        "UPDATE {table} SET {column} = {column} - interval '1 hour' "
+        "WHERE CAST(id AS text) = ANY(%s)",
+        list(ids),
+        column=column,
+    )
+
+
+def popped_by(
+    connection: psycopg.Connection, client: Client, count: int = 1, *, bound: bool = False
+) -> list[tuple[str, int]]:
+    """(id, attempts) of messages that the session pops; what others take meanwhile is theirs."""
+    arguments = SQL("'worker-7', {}").format(bound) if client.queue.finishes else SQL("")
+    pop = named(client, "SELECT CAST(id AS text), attempts FROM {pop}(") + arguments + SQL(")")
+    taken: list[tuple[str, int]] = []
+
+    def enough() -> bool:
+        taken.extend(connection.execute(pop).fetchall())
+        return len(taken) >= count
+
+    wait_until(enough, "there is so much to take")
+    return taken
+
+
+def end_session(client: Client, victim: psycopg.Connection) -> None:
+    """It is gone when this returns."""
+    with connect(client.url) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 30000)", [victim.info.backend_pid])
+
+
+def die_with_claims(client: Client, count: int = 1) -> list[str]:
+    """A consumer, bound to its session, is killed with so many claims in its hands."""
+    with closing(connect(client.url)) as consumer:
+        taken = popped_by(consumer, client, count, bound=True)
+        end_session(client, consumer)
+    return [id_ for id_, _ in taken]
+
+
+def indexes_of(client: Client) -> list[str]:
+    """Those that are no key."""
+    rows = run(
+        client,
+        "SELECT i.indexrelid::regclass::text FROM pg_index AS i "
+        "JOIN pg_class AS t ON i.indrelid = t.oid "
+        "WHERE starts_with(t.relname, %s) AND NOT i.indisunique ORDER BY 1",
+        client.queue.name,
+    )
+    return [str(name).strip('"') for name in rows]
+
+
+def drop_indexes(client: Client) -> None:
+    """All that are no key."""
+    for index in indexes_of(client):
+        run(client, "DROP INDEX {index}", index=index)
+
+
+def invalidate(client: Client, index: str) -> None:
+    """As an interrupted CREATE INDEX CONCURRENTLY or REINDEX CONCURRENTLY leaves it."""
+    change: LiteralString = "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass"
+    run(client, change, f'"{index}"')
+
+
+def drop_constraints(client: Client, table: str, *kinds: str) -> int:
+    """Of a table: those of these kinds ('c', 'p', 'u'); how many there were."""
+    there: LiteralString = (
+        "SELECT conname FROM pg_constraint WHERE contype = ANY(%s) AND conrelid = %s::regclass"
+    )
+    names = run(client, there, list(kinds), f'"{table}"')
+    for name in names:
+        run(client, "ALTER TABLE {of} DROP CONSTRAINT {name}", of=table, name=str(name))
+    return len(names)
+
+
+def change_code(client: Client, *changes: tuple[str, str]) -> None:
+    """Somebody edits a function; unless told how, so that pops wait for one another."""
+    (made,) = run(
+        client, "SELECT pg_get_functiondef(%s::regproc)", f'"{client.queue.name}_pop_many"'
+    )
+    text = str(made)
+    for before, after in changes or ((" SKIP LOCKED", ""),):
+        assert before in text
+        text = text.replace(before, after)
+    with connect(client.url) as connection:
+        connection.execute(text.encode())
+
+
+def wait_for_dead_rows(client: Client, count: int) -> None:
+    """The server counts them a while later."""
+
+    def counted() -> bool:
+        return maintain_plan.measure(client.database, client.queue).dead_rows >= count
+
+    wait_until(counted, "the server has counted the dead rows")
+
+
+# ------------------------------------------------------------------------ what the doctor says
+
+
+def diagnosed(
+    client: Client,
+    thresholds: Thresholds = DEFAULTS,
+    queue: Queue | None = None,
+    patience_seconds: float = 2.0,
+    consumption: Consumption | None = None,
+) -> Diagnosis:
+    """That nobody consumes is `test_doctor_consumption`'s: here no message waits for an hour."""
+    found = diagnosis(
+        client.database,
+        queue or client.queue,
+        thresholds,
+        patience_seconds=patience_seconds,
+        consumption=consumption or Consumption(3600.0, waits=False),
+    )
+    for finding in found.findings:
+        assert len(finding.summary) <= _LINE, finding.summary
+        assert "\n" not in finding.summary
+    return found
+
+
+def diagnosis(
+    database: Database, queue: Queue, thresholds: Thresholds = DEFAULTS, **more: Any
+) -> Diagnosis:
+    """What it says of one queue."""
+    (found,) = examine(database, [queue], thresholds_of=lambda _: thresholds, **more)
+    return found
+
+
+def names(found: Diagnosis) -> list[str]:
+    """The codes."""
+    return [finding.code.name for finding in found.findings]
+
+
+def grave(found: Diagnosis) -> list[Finding]:
+    """All but notes."""
+    return [one for one in found.findings if one.code.severity is not Severity.NOTE]
+
+
+def the(found: Diagnosis, code: str) -> Finding:
+    """The one finding of that code, with all that a finding has to say."""
+    (finding,) = [one for one in found.findings if one.code.name == code]
+    assert finding.summary
+    assert finding.evidence
+    assert finding.cause
+    assert finding.consequence
+    assert "payload 0" not in str(finding.as_json())
+    return finding
+
+
+def evidence_of(finding: Finding) -> dict[str, Any]:
+    """Of which any value may be looked into."""
+    return dict(finding.evidence)
+
+
+def mend(client: Client, finding: Finding, *, unattended: bool | None = None) -> Sequence[str]:
+    """Run its repair; `unattended`: whether it may be run without somebody who chooses it."""
+    assert finding.repair is not None
+    assert finding.repair.summary
+    assert unattended in {None, finding.repair.unattended}
+    assert finding.repair.plan(client.database)
+    return finding.repair.run(client.database)
+
+
+def mended(client: Client, code: str, *, unattended: bool | None = None) -> Finding:
+    """The finding, whose repair leaves nothing to say."""
+    finding = the(diagnosed(client), code)
+    mend(client, finding, unattended=unattended)
+    assert diagnosed(client).verdict == "all clear"
+    return finding

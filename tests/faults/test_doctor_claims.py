@@ -1,0 +1,308 @@
+"""Claims, states and payloads that went wrong: found in the middle of long tables, and mended."""
+
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from console.doctor import examination, repairs
+from console.doctor.repairs import NO_PAYLOAD
+from console.monitor.limits import DEFAULTS, Severity
+from tests.contract.conftest import Use
+from tests.contract.variants import Variant
+from tests.faults.queue_faults import (
+    CLAIM,
+    IMPATIENT,
+    IN_HAND,
+    MANY_ERRORS,
+    RING,
+    SOON,
+    SPLIT,
+    STATUS,
+    TWO_STEP,
+    age,
+    changed,
+    diagnosed,
+    drop_constraints,
+    end_session,
+    evidence_of,
+    filled,
+    grave,
+    mend,
+    named,
+    names,
+    popped_by,
+    run,
+    the,
+)
+from tests.servers import connect, wait_until
+
+pytestmark = [pytest.mark.thinned(3), pytest.mark.usefixtures("short_chunks")]
+
+SOME = [CLAIM, IN_HAND]
+KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many chunks in few rows."""
+    monkeypatch.setattr(examination, "CHUNK_ROWS", 20)
+
+
+# --------------------------------------------------------------------------------------- claims
+
+
+@pytest.mark.parametrize("of", KEEPING, ids=str)
+def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
+    """A young one, behind many of an owner who is at work."""
+    client = filled(use, of, 60)
+    with closing(connect(client.url)) as living:
+        popped_by(living, client, 50, bound=True)
+        with closing(connect(client.url)) as dies:
+            ((young, _),) = popped_by(dies, client, bound=True)
+            assert diagnosed(client).verdict == "all clear"
+            end_session(client, dies)
+        popped_by(living, client, 8, bound=True)
+        found = diagnosed(client)
+        assert names(found) == ["claims_gone"]
+        finding = the(found, "claims_gone")
+        assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[young]]
+        mend(client, finding, unattended=True)
+        assert diagnosed(client).verdict == "all clear"
+        assert young in [message.id for message in client.drain()]
+
+
+def test_who_left_without_being_bound_is_gone_only_beyond_the_threshold(use: Use) -> None:
+    client = filled(use, CLAIM)
+    with closing(connect(client.url)) as consumer:
+        popped_by(consumer, client)
+    assert diagnosed(client).verdict == "all clear"
+
+    def seen() -> bool:
+        return "claims_gone" in names(diagnosed(client, IMPATIENT))
+
+    wait_until(seen, "the claim is old, and its session is gone")
+
+
+@pytest.mark.parametrize("of", SOME, ids=str)
+def test_who_is_alive_is_named_and_not_released_by_itself(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    with closing(connect(client.url)) as consumer:
+        consumer.execute("SET application_name = 'slow-worker'")
+        popped_by(consumer, client)
+        wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
+        finding = the(diagnosed(client, IMPATIENT), "claims_alive")
+        assert f"session {consumer.info.backend_pid}" in finding.summary
+        assert "slow-worker" in finding.summary
+        mend(client, finding, unattended=False)
+        assert finding.repair is not None
+        assert "--force" in finding.repair.command
+        assert "claims_alive" not in names(diagnosed(client, IMPATIENT))
+    assert len(client.drain()) == 5
+
+
+def test_a_claim_of_somebody_whom_nobody_knows_wants_a_word(use: Use) -> None:
+    client = filled(use, CLAIM)
+    client.pop_many(1)
+    run(client, "UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
+    assert diagnosed(client).verdict == "all clear"
+    wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
+    finding = the(diagnosed(client, IMPATIENT), "claims_unknown")
+    mend(client, finding, unattended=False)
+    assert finding.repair is not None
+    assert "--unknown" in finding.repair.command
+    assert "claims_unknown" not in names(diagnosed(client, IMPATIENT))
+
+
+@pytest.mark.parametrize("of", SOME, ids=str)
+def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
+    """The finding and its repair agree: whoever claimed a young one may be at work on it."""
+    client = filled(use, of)
+    old, young = client.pop_many(2)
+    run(client, "UPDATE {table} SET claimed_by = NULL")
+    assert diagnosed(client).verdict == "all clear"
+    age(client, old.id)
+    finding = the(diagnosed(client), "claims_nobody")
+    assert (finding.evidence["count"], finding.evidence["ids"]) == (1, [old.id])
+    mend(client, finding, unattended=False)
+    assert diagnosed(client).verdict == "all clear"
+    assert client.complete(young), "it was skipped"
+    assert old.id in [message.id for message in client.drain()]
+
+
+# --------------------------------------------------------------------------------------- states
+
+_OF_STATUS: dict[str, tuple[int, LiteralString]] = {
+    "claimed_undated": (130, "claimed_at = NULL"),
+    "done_undated": (25, "done_at = NULL"),
+    "done_with_error": (30, "errors = 'late'"),
+    "error_undated": (90, "done_at = NULL"),
+}
+ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
+    "status": _OF_STATUS,
+    "split": _OF_STATUS,
+    "claim": {
+        "error_undated": (90, "done_at = NULL"),
+        "error_unclaimed": (85, "processing_started_at = NULL"),
+    },
+}
+"""What `state_illegal` tells -> what makes it, of which of those that were popped."""
+
+
+@pytest.mark.parametrize("of", [STATUS, SPLIT, CLAIM], ids=str)
+def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
+    client = filled(use, of, 160)
+    taken = client.pop_many(140)
+    assert all(client.complete(message) for message in taken[:60])
+    assert all(client.fail(message, "no") for message in taken[60:120])
+    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    made: dict[str, Any] = {}
+    one: LiteralString = " WHERE CAST(id AS text) = %s"
+    for wrong, (place, change) in ILLEGAL[of.design.name].items():
+        run(client, "UPDATE {table} SET " + change + one, taken[place].id)
+        made[wrong] = {"count": 1, "ids": [taken[place].id]}
+        assert the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
+    # Where its time is missing, how often it was tried is looked at all the same.
+    run(client, "UPDATE {table} SET attempts = 9" + one, taken[90].id)
+    tried = the(diagnosed(client, MANY_ERRORS), "poison").evidence
+    assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[90].id]}}
+
+
+@pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
+def test_a_status_that_nobody_knows(use: Use, of: Variant) -> None:
+    client = filled(use, of, 100)
+    assert drop_constraints(client, client.queue.table, "c") == 1
+    assert names(diagnosed(client)) == ["constraint_missing"]
+    run(client, "UPDATE {table} SET status = 7 WHERE id = 70")
+    found = the(diagnosed(client), "status_unknown")
+    assert found.evidence == {"count": 1, "ids": ["70"]}
+    # What to judge by is told, and it tells that row.
+    words, _, statement = found.needs.partition("\n")
+    assert words.startswith("needs your judgement: ")
+    with connect(client.url) as connection:
+        assert connection.execute(statement.encode()).fetchall() == [(70, 7)]
+
+
+@pytest.mark.parametrize("of", [STATUS, SPLIT, RING], ids=str)
+def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    table = f"{client.queue.name}_config" if of is RING else client.queue.table
+    count = drop_constraints(client, table, "c")
+    assert count == (2 if of is RING else 1)
+    found = the(diagnosed(client), "constraint_missing")
+    assert len(evidence_of(found)["missing"]) == count
+    assert found.command.startswith("dbq-console doctor ")
+    assert "--fix --code constraint_missing" in found.command
+    mend(client, found)
+    assert "constraint_missing" not in names(diagnosed(client))
+    wrong: LiteralString = "size = -1" if of is RING else "status = 9"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        run(client, "UPDATE {of} SET " + wrong, of=table)
+
+
+@pytest.mark.parametrize("of", KEEPING, ids=str)
+def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
+    client = filled(use, of, 200)
+    taken = client.pop_many(130)
+    assert all(client.fail(message, "no") for message in taken[:60])
+    if of is IN_HAND:  # what is ready there came back
+        run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[95].id)
+    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    everybody = changed(
+        client,
+        "UPDATE {table} AS m SET attempts = 5 + n.place FROM (SELECT id, row_number() OVER "
+        "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id",
+    )
+    found = evidence_of(the(diagnosed(client, MANY_ERRORS), "poison"))
+    assert found.keys() == {"ready", "claimed", "error"}
+    assert sum(state["count"] for state in found.values()) == everybody
+    assert {state["most_attempts"] for state in found.values()} == {8}
+    assert changed(client, "UPDATE {table} SET attempts = 4") == everybody
+    assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
+    middle = taken[30].id
+    run(client, "UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
+    found = evidence_of(the(diagnosed(client, MANY_ERRORS), "poison"))
+    assert found == {"error": {"count": 1, "most_attempts": 9, "ids": [middle]}}
+
+
+# ------------------------------------------------------------------------------------- payloads
+
+
+@pytest.mark.parametrize("of", [SPLIT, TWO_STEP], ids=str)
+def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
+    client = filled(use, of, 100)
+    assert changed(client, "DELETE FROM {data} WHERE id IN (1, 37, 38, 77)") == 4
+    assert changed(client, "DELETE FROM {table} WHERE id IN (20, 55)") == 2
+    found = diagnosed(client)
+    missing, alone = the(found, "payload_missing"), the(found, "payload_alone")
+    assert (missing.evidence["count"], missing.evidence["ids"]) == (4, ["77", "37", "38", "1"])
+    assert alone.evidence == {"count": 2, "ids": ["55", "20"]}
+    assert alone.code.severity is Severity.NOTE
+    assert client.pop() is None, "as the finding says"
+    run(client, "UPDATE {table} SET status = 0, claimed_at = NULL")  # two_step has claimed it
+    assert mend(client, missing) == ["marked as errors: 4 rows without a payload"]
+    assert len(client.drain()) == 94
+    after = diagnosed(client, MANY_ERRORS)
+    assert not grave(after)
+    lost = evidence_of(the(after, "payload_lost"))["ids"]
+    assert sorted(lost) == ["1", "37", "38", "77"]
+    assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
+
+
+def test_what_a_pop_holds_for_a_moment_is_set_aside_too(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pop meets the row without a payload first, and skips no row that it can lock."""
+    client = filled(use, SPLIT)
+    run(client, "DELETE FROM {data} WHERE id = 1")
+    finding = the(diagnosed(client), "payload_missing")
+    with closing(connect(client.url)) as consumer:
+        consumer.execute("BEGIN")
+        assert consumer.execute(named(client, "SELECT id FROM {pop}()")).fetchall() == []
+        monkeypatch.setattr(repairs, "_TRIES", 2)
+        monkeypatch.setattr(repairs, "_TRY_AGAIN_SECONDS", 0.0)
+        assert "0 rows without a payload; 1 row left" in mend(client, finding)[0]
+
+        def leave(_: float) -> None:
+            consumer.execute("ROLLBACK")
+
+        monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=leave))
+        assert mend(client, finding) == ["marked as errors: 1 row without a payload"]
+    assert not grave(diagnosed(client, MANY_ERRORS))
+
+
+@pytest.mark.parametrize("how", ["by age", "by its owner"])
+def test_a_half_in_a_claim_is_set_aside(use: Use, how: str) -> None:
+    """No release takes it: there is nothing to give to the next one."""
+    client = filled(use, TWO_STEP)
+    run(client, "DELETE FROM {data} WHERE id = 1")
+    with closing(connect(client.url)) as consumer:
+        pop = named(client, "SELECT id FROM {pop}('worker', %s)")
+        assert consumer.execute(pop, [how == "by its owner"]).fetchall() == []
+        assert names(diagnosed(client)) == ["payload_lost"], "a living owner claimed it just now"
+        repairs.SetAside(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
+        assert names(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
+        if how == "by age":
+            age(client, "1")
+        else:
+            end_session(client, consumer)
+        found = diagnosed(client)
+        assert [one.code.name for one in grave(found)] == ["payload_missing"]
+    finding = the(found, "payload_missing")
+    assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
+    assert mend(client, finding, unattended=True) == ["marked as errors: 1 row without a payload"]
+    assert names(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
+    assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
+
+
+def test_what_comes_and_goes_meanwhile_is_no_half(use: Use) -> None:
+    client = filled(use, SPLIT, 100)
+    with closing(connect(client.url)) as other:
+        other.execute("BEGIN")
+        other.execute(named(client, "SELECT {push}('x')"))
+        other.execute(named(client, "SELECT id FROM {pop}()"))
+        assert diagnosed(client).verdict == "all clear"
+        other.execute("COMMIT")
+    assert diagnosed(client).verdict == "all clear"

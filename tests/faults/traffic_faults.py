@@ -1,0 +1,239 @@
+"""Faults that are made on a queue while it is in use, and held open until their repair has run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.errors import QueryCanceled
+
+from tests.contract.client import Client
+from tests.contract.messages import message, sender
+from tests.contract.traffic import Sender
+from tests.faults.queue_faults import (
+    age,
+    change_code,
+    die_with_claims,
+    drop_indexes,
+    indexes_of,
+    named,
+    popped_by,
+    run,
+    wait_for_dead_rows,
+)
+from tests.servers import connect, wait_until
+
+TAKEN = 3
+"""What a consumer takes who then dies, hangs or forgets."""
+
+
+@dataclass
+class Fault:
+    """What was done to the queue, for what has to be so at the end."""
+
+    lost: Sequence[Sender] = ()
+    session: int | str | None = None
+    """Who holds rows; in some designs others wait behind him, and are told of too."""
+
+
+Make = Callable[[Client], AbstractContextManager[Fault]]
+"""Makes a fault; what holds it open is held until its repair has run."""
+
+
+@contextmanager
+def died(client: Client) -> Iterator[Fault]:
+    """A consumer, bound to its session, is killed with claims in its hands."""
+    die_with_claims(client, TAKEN)
+    yield Fault()
+
+
+@contextmanager
+def hangs(client: Client) -> Iterator[Fault]:
+    """A consumer has worked for an hour, and comes back when its claims were given to others."""
+    with closing(connect(client.url)) as consumer:
+        taken = popped_by(consumer, client, TAKEN)
+        age(client, *(id_ for id_, _ in taken))
+        yield Fault()
+        complete = named(client, "SELECT {complete}(%s, %s)")
+        for claim in taken:
+            assert consumer.execute(complete, claim).fetchall() == [(False,)], "it is not his"
+
+
+@contextmanager
+def pooled(client: Client) -> Iterator[Fault]:
+    """Claims of somebody whom the server does not know."""
+    yield _claimed_by(client, "the pooler")
+
+
+@contextmanager
+def anonymous(client: Client) -> Iterator[Fault]:
+    """Claims that name nobody."""
+    yield _claimed_by(client, None)
+
+
+def _claimed_by(client: Client, owner: str | None) -> Fault:
+    with connect(client.url) as consumer:
+        ids = [id_ for id_, _ in popped_by(consumer, client, TAKEN)]
+    run(client, "UPDATE {table} SET claimed_by = %s WHERE CAST(id AS text) = ANY(%s)", owner, ids)
+    age(client, *ids)
+    return Fault()
+
+
+def _hold(client: Client, holder: psycopg.Connection) -> None:
+    """A transaction that pushed, which nobody may ever see, and popped, which has to come back."""
+    holder.execute("BEGIN")
+    popped_by(holder, client, TAKEN)
+    holder.execute(named(client, "SELECT {push}(%s)"), ["undone"])
+
+
+@contextmanager
+def left_open(client: Client) -> Iterator[Fault]:
+    with closing(connect(client.url)) as holder:
+        _hold(client, holder)
+        yield Fault(session=holder.info.backend_pid)
+
+
+@contextmanager
+def prepared(client: Client) -> Iterator[Fault]:
+    with connect(client.url) as holder:
+        _hold(client, holder)
+        holder.execute("PREPARE TRANSACTION 'forgotten'")
+    yield Fault(session="forgotten")
+
+
+@contextmanager
+def dropped_code(client: Client) -> Iterator[Fault]:
+    """Nobody can pop; where the row is kept, nobody can finish either."""
+    run(client, "DROP FUNCTION {pop_many}")
+    if client.queue.finishes:
+        run(client, "DROP FUNCTION {complete}")
+    yield Fault()
+
+
+@contextmanager
+def dropped_column(client: Client) -> Iterator[Fault]:
+    """And every call that names it fails."""
+    run(client, "ALTER TABLE {table} DROP COLUMN claimed_by")
+    yield Fault()
+
+
+@contextmanager
+def changed_code(client: Client) -> Iterator[Fault]:
+    """Pops wait for one another."""
+    change_code(client)
+    yield Fault()
+
+
+@contextmanager
+def older_code(client: Client) -> Iterator[Fault]:
+    """As a console of an older version left it."""
+    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    with changed_code(client) as fault:
+        yield fault
+
+
+@contextmanager
+def dropped_indexes(client: Client) -> Iterator[Fault]:
+    drop_indexes(client)
+    yield Fault()
+
+
+def _interrupted(client: Client, statement: LiteralString, **more: str) -> None:
+    """It waits for an open transaction until its time is out."""
+    with connect(client.url) as holder, connect(client.url) as builder:
+        holder.execute("BEGIN")
+        holder.execute(named(client, "LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
+        builder.execute("SET statement_timeout = '200ms'")
+        with pytest.raises(QueryCanceled):
+            builder.execute(named(client, statement, **more))
+        holder.execute("ROLLBACK")
+
+
+@contextmanager
+def half_an_index(client: Client) -> Iterator[Fault]:
+    """What an interrupted CREATE INDEX CONCURRENTLY leaves."""
+    index, *_ = indexes_of(client)
+    (made,) = run(client, "SELECT pg_get_indexdef(%s::regclass)", f'"{index}"')
+    run(client, "DROP INDEX {index}", index=index)
+    again: LiteralString = str(made).replace("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)
+    _interrupted(client, again)
+    yield Fault()
+
+
+@contextmanager
+def leftover_index(client: Client) -> Iterator[Fault]:
+    """What an interrupted REINDEX CONCURRENTLY leaves."""
+    key = f"{client.queue.table}_pkey"
+    _interrupted(client, "REINDEX INDEX CONCURRENTLY {key}", key=key)
+    yield Fault()
+
+
+@contextmanager
+def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
+    """A push of so many was rolled back."""
+    kind = client.queue.options["payload"]
+    many = [message(kind, 9, number) for number in range(count)]
+    with connect(client.url) as producer:
+        producer.execute("BEGIN")
+        producer.execute(named(client, "SELECT {push_many}(%s::text[])"), [many])
+        producer.execute("ROLLBACK")
+    wait_for_dead_rows(client, count)
+    yield Fault()
+
+
+@contextmanager
+def old_and_done(client: Client) -> Iterator[Fault]:
+    """All that was done up to now was done two days ago; just that goes into the archive."""
+    aged = run(
+        client,
+        "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id",
+    )
+    yield Fault()
+    assert aged
+    assert sorted(run(client, "SELECT id FROM {archive}")) == sorted(aged)
+    assert not run(client, "SELECT id FROM {table} WHERE id = ANY(%s)", aged)
+
+
+@contextmanager
+def lost_payloads(client: Client) -> Iterator[Fault]:
+    """Of the newest that are ready."""
+    taken: list[object] = []
+
+    def gone() -> bool:
+        taken.extend(
+            run(
+                client,
+                "DELETE FROM {data} AS d USING (SELECT id FROM {table} WHERE status = 0 "
+                "ORDER BY queue_date_time DESC LIMIT 2 FOR UPDATE SKIP LOCKED) AS m "
+                "WHERE d.id = m.id RETURNING d.text_data",
+            )
+        )
+        return bool(taken)
+
+    wait_until(gone, "something is ready")
+    yield Fault(lost=[sender(str(payload)) for payload in taken])
+
+
+@contextmanager
+def claimed_incomplete(client: Client) -> Iterator[Fault]:
+    """The same; and then pops have claimed them, an hour ago, and came back with nothing."""
+    with lost_payloads(client) as fault:
+        incomplete: LiteralString = (
+            "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "
+            "AND NOT EXISTS (SELECT FROM {data} AS d WHERE d.id = m.id)"
+        )
+
+        def all_claimed() -> bool:
+            return len(run(client, incomplete, 1)) == len(fault.lost)
+
+        wait_until(all_claimed, "they are claimed")
+        age(client, *run(client, incomplete, 1))
+        yield fault
+
+
+@contextmanager
+def dropped_key(client: Client) -> Iterator[Fault]:
+    run(client, "ALTER TABLE {table} DROP CONSTRAINT {key}", key=f"{client.queue.table}_pkey")
+    yield Fault()
