@@ -40,49 +40,41 @@ def test_who_waits_too_long_for_another_installer_is_told_so(virgin: Database) -
     hasty.close()
 
 
-@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_an_install_that_fails_late_leaves_nothing(virgin: Database, variant: Variant) -> None:
-    """A type that has the name of the archive is met after the queue's own tables were made."""
-    queue = variant.queue("public", "q")
-    with virgin.transaction("make a type") as connection:
-        connection.execute(text("CREATE TYPE public.q_archive AS ENUM ('a')"))
-    before = objects_of(virgin, with_own=True)
-    with pytest.raises(UsageError, match="Could not install"):
-        install(virgin, queue)
-    assert objects_of(virgin, with_own=True) == before
-    assert known(virgin, queue) is None
-
-
-@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_an_install_that_fails_at_its_last_function_leaves_nothing(
-    virgin: Database, variant: Variant
-) -> None:
-    with virgin.transaction("make a trap") as connection:
-        for statement in _TRAP:
-            connection.execute(text(statement))
-    before = objects_of(virgin, with_own=True)
-    with pytest.raises(ConsoleError, match="the trap"):
-        install(virgin, variant.queue("public", "q"))
-    assert objects_of(virgin, with_own=True) == before
-
-
-_TRAP = (
-    """
+_TYPE = "CREATE TYPE public.q_archive AS ENUM ('a')"
+"""Its name is met after the queue's own tables were made."""
+_TRAP = """
     CREATE FUNCTION trap() RETURNS event_trigger LANGUAGE plpgsql AS $$
     BEGIN
         IF EXISTS (SELECT FROM pg_proc WHERE proname = 'q_pop_many') THEN
             RAISE EXCEPTION 'the trap';
         END IF;
-    END $$
-    """,
-    "CREATE EVENT TRIGGER trap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')"
-    " EXECUTE FUNCTION trap()",
-)
+    END $$;
+    CREATE EVENT TRIGGER trap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')
+        EXECUTE FUNCTION trap()
+"""
+"""Sprung by its last function."""
 
 
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_in_production_a_single_message_counts(virgin: Database, variant: Variant) -> None:
+def test_an_install_that_fails_late_leaves_nothing(virgin: Database, variant: Variant) -> None:
     queue = variant.queue("public", "q")
+    for obstacle, error, told in (
+        (_TRAP, ConsoleError, "the trap"),
+        (_TYPE, UsageError, "Could not install"),
+    ):
+        with virgin.transaction("put it in the way") as connection:
+            connection.exec_driver_sql(obstacle)
+        before = objects_of(virgin, with_own=True)
+        with pytest.raises(error, match=told):
+            install(virgin, queue)
+        assert objects_of(virgin, with_own=True) == before
+        assert known(virgin, queue) is None
+
+
+def test_in_production_the_plan_says_so(virgin: Database) -> None:
+    """And a single message counts."""
+    queue = default_of(virgin, all_designs(virgin)[0], "q")
     install(virgin, queue)
     client = Client(virgin, queue)
     with virgin.transaction("mark") as connection:
@@ -92,7 +84,6 @@ def test_in_production_a_single_message_counts(virgin: Database, variant: Varian
     with pytest.raises(RefusedError):
         uninstall(virgin, queue, keep_archive=False, with_messages=False)
     assert "  PRODUCTION database" in plan(virgin, queue, keep_archive=False).lines()
-    uninstall(virgin, queue, keep_archive=False, with_messages=True)
 
 
 def test_a_database_without_a_catalog(virgin: Database) -> None:
@@ -105,14 +96,14 @@ def test_a_database_without_a_catalog(virgin: Database) -> None:
 
 
 def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:
-    for of in all_designs(virgin):
-        queue = installed_queue("other", of.name, of, of.complete_options({}))
-        with virgin.transaction("make a schema") as connection:
-            connection.execute(text("CREATE SCHEMA other"))
-        install(virgin, queue)
-        with pytest.raises(UsageError, match="behind, unlisted"):
-            forget(virgin, queue)
-        with virgin.transaction("drop") as connection:
-            connection.execute(text("DROP SCHEMA other CASCADE"))
+    of = all_designs(virgin)[0]
+    queue = installed_queue("other", "q", of, of.complete_options({}))
+    with virgin.transaction("make a schema") as connection:
+        connection.execute(text("CREATE SCHEMA other"))
+    install(virgin, queue)
+    with pytest.raises(UsageError, match="behind, unlisted"):
         forget(virgin, queue)
-        assert known(virgin, queue) is None
+    with virgin.transaction("drop") as connection:
+        connection.execute(text("DROP SCHEMA other CASCADE"))
+    forget(virgin, queue)
+    assert known(virgin, queue) is None
