@@ -130,31 +130,6 @@ def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: D
 
 
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
-def test_options_are_checked_before_anything_is_asked_of_a_database(of: Design) -> None:
-    with pytest.raises(UsageError, match="no option 'colour'") as caught:
-        of.complete_options({"colour": "red"})
-    for option in of.options:
-        assert option.name in caught.value.next_step
-        wrongs = ["", "0", "-1", "1e3", " on", "ON", str(option.maximum + 1)]
-        for wrong in (*wrongs, "a,a" if option.names else "maybe"):
-            with pytest.raises(UsageError, match=f"option {option.name} "):
-                of.complete_options({option.name: wrong})
-
-
-def test_unknown_designs_and_engines() -> None:
-    with pytest.raises(UsageError, match="no design 'lifo'") as caught:
-        design("lifo")
-    assert all(name in caught.value.next_step for name in DESIGNS)
-    with pytest.raises(UsageError, match="engine oracle has no design 'fifo'"):
-        design("fifo", "oracle")
-
-
-def test_options_that_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
-        design("ring").complete_options({"in_hand": "on", "archive_at_pop": "on"})
-
-
-@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
 def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> None:
     queue = default_of(database, of, f"race {of.name}")
     outcomes = together(*[lambda: install(database, queue)] * 4)
