@@ -30,7 +30,8 @@ def test_an_empty_queue_gives_no_row_and_nothing_is_pushed_or_popped(
     before = client.status()
 
     assert client.pop() is None
-    assert client.pop_many(1) == client.pop_many(100) == client.push_many([]) == []
+    assert client.pop_many(1) == client.pop_many(100) == []
+    assert client.push_many([]) == []
 
     after = client.status()
     assert (after.next_push, after.next_pop) == (before.next_push, before.next_pop)
