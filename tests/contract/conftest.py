@@ -73,6 +73,13 @@ def single(database: Database) -> Iterator[Database]:
     other.close()
 
 
+@pytest.fixture
+def sees_sessions(database: Database) -> None:
+    """Skip where the server has no views of its sessions; that it says so is a test of its own."""
+    if reason := database.capabilities.missing.get("waits"):
+        pytest.skip(reason)
+
+
 @pytest.fixture(autouse=True)
 def possible(request: pytest.FixtureRequest) -> None:
     """Skip, with its reason, what the server at hand lacks: a design that it cannot have."""

@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from console.engines import Database
 from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.waits import Wait, watch
 from tests.contract.client import Client, call_pop
@@ -14,17 +13,12 @@ from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, mostly
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.usefixtures("sees_sessions")
+
 WAITING = [variant for variant in BEHAVIOURS if variant.waits]
 SKIPPING = [
     variant for variant in BEHAVIOURS if not variant.waits and not variant.design.waits_itself
 ]
-
-
-@pytest.fixture(autouse=True)
-def sees_sessions(database: Database) -> None:
-    """Skip where the server has no views of its sessions; that it says so is a test of its own."""
-    if reason := database.capabilities.missing.get("waits"):
-        pytest.skip(reason)
 
 
 @contextmanager
