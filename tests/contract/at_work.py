@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection as PipeEnd
@@ -22,6 +22,7 @@ from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
 from tests.contract.killed import killed
+from tests.contract.traffic import at_work
 from tests.servers import connect, run_in
 
 T = TypeVar("T")
@@ -69,22 +70,15 @@ def _tell_and_hang(told: PipeEnd) -> Callable[[int], None]:
     return at
 
 
-@contextmanager
-def over_and_over(work: Callable[[], object]) -> Iterator[None]:
+def over_and_over(work: Callable[[], None]) -> AbstractContextManager[object]:
     """Workers that begin, work on all that is due, and end, one after the other."""
-    over = threading.Event()
 
-    def loop() -> None:
-        while not over.is_set():
+    def again() -> Iterator[None]:
+        while True:
             work()
+            yield
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(60)
+    return at_work(again())
 
 
 @dataclass(frozen=True)

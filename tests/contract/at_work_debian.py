@@ -114,6 +114,10 @@ function work($name) { global $dbal;
 """
 
 
+_LACKING: dict[str, str] = {}
+"""Prelude -> why it cannot run here; empty where it can."""
+
+
 @dataclass(frozen=True)
 class DebianAtWork:
     """A library in its own language: `prelude` says what a script of its finds there."""
@@ -127,12 +131,17 @@ class DebianAtWork:
         """Skips, with the reason, where Debian's package is not installed."""
         with connect(self.url) as connection:
             connection.execute(f"CREATE SCHEMA {self.schema}".encode())
+        if self.prelude not in _LACKING:
+            _LACKING[self.prelude] = self._lacking()
+        if why := _LACKING[self.prelude]:
+            pytest.skip(why)
+
+    def _lacking(self) -> str:
         if shutil.which(self.words[0]) is None:
-            pytest.skip(f"{self.words[0]} is not here")
+            return f"{self.words[0]} is not here"
         with self.process("") as process:
             out, _ = process.communicate(timeout=60)
-        if process.returncode:
-            pytest.skip(f"{self.words[0]} lacks the library: {out.strip()[-300:]}")
+        return f"{self.words[0]} lacks the library: {out.strip()[-300:]}" * bool(process.returncode)
 
     def do(self, script: str) -> Any:
         """What the script tells; None where it tells nothing."""

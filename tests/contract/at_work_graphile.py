@@ -4,15 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
-from tests.servers import connect
+from tests.contract.foreign_process import foreign_process
+from tests.servers import connect, run_in
 from tests.template import FOLDER, alone_in
 
 PACKAGES = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
@@ -20,8 +20,9 @@ PLACE = "DBQ_TEST_NODE"
 """Where these are installed already: the folder that node_modules lies in."""
 
 _WORKER = """
-import { runOnce } from "graphile-worker";
-await runOnce({
+import { run, runOnce } from "graphile-worker";
+await (process.env.STAYS ? run : runOnce)({
+    pollInterval: 100,
     connectionString: process.env.URL,
     schema: process.env.WORKER_SCHEMA,
     noHandleSignals: true,
@@ -91,6 +92,11 @@ class GraphileAtWork:
             [self._node, *words], cwd=self.place, check=True, capture_output=True, timeout=120
         )
 
+    def empty(self) -> None:
+        """As it was installed: no jobs, and nothing of the console's."""
+        tables = "_private_jobs, _private_job_queues, _private_tasks"
+        self.run(f"TRUNCATE {tables} CASCADE; DROP SCHEMA IF EXISTS dbq CASCADE")
+
     def add(self, task: str, payload: str = "{}", **more: str) -> int:
         """By its own add_job; the job's id."""
         named = "".join(f", {name} => {value}" for name, value in more.items())
@@ -101,9 +107,7 @@ class GraphileAtWork:
 
     def run(self, script: str) -> None:
         """SQL, with its schema first on the path."""
-        with connect(self.url) as connection:
-            connection.execute(f'SET search_path = "{self.schema}"'.encode())
-            connection.execute(script.encode())
+        run_in(self.url, self.schema, script)
 
     def work(self) -> None:
         """A worker works on all that is due, and ends."""
@@ -118,22 +122,14 @@ class GraphileAtWork:
             assert any("TAKEN" in line for line in worker.stdout)
             worker.send_signal(signal.SIGKILL)
 
-    @contextmanager
-    def _worker(self) -> Iterator["subprocess.Popen[str]"]:
-        surroundings = {**os.environ, "URL": self._uri, "WORKER_SCHEMA": self.schema}
+    def working(self) -> AbstractContextManager["subprocess.Popen[str]"]:
+        """A worker works on what comes, until it is killed at the end."""
+        return self._worker(stays=True)
+
+    def _worker(self, *, stays: bool = False) -> AbstractContextManager["subprocess.Popen[str]"]:
         words = [self._node, "--input-type=module", "--eval", _WORKER]
-        with subprocess.Popen(
-            words,
-            cwd=self.place,
-            env=surroundings,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as worker:
-            try:
-                yield worker
-            finally:
-                worker.kill()
+        more = {"URL": self._uri, "WORKER_SCHEMA": self.schema, "STAYS": "yes" if stays else ""}
+        return foreign_process(words, more, self.place)
 
     @property
     def _node(self) -> str:

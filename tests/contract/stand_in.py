@@ -5,13 +5,14 @@ What is proven on them is what the console reads and writes, not what the librar
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as PipeEnd
 from typing import Any
 
 from tests.contract.killed import killed
-from tests.servers import connect
+from tests.contract.traffic import at_work
+from tests.servers import connect, run_in
 
 RIVER = """
 CREATE TYPE river_job_state AS ENUM (
@@ -181,9 +182,7 @@ class StandIn:
 
     def run(self, script: str) -> None:
         """SQL, with its schema first on the path."""
-        with connect(self.url) as connection:
-            connection.execute(f'SET search_path = "{self.schema}", public'.encode())
-            connection.execute(script.encode())
+        run_in(self.url, self.schema, script)
 
     def rows(self, query: str) -> list[Any]:
         with connect(self.url) as connection:
@@ -195,27 +194,22 @@ class StandIn:
         (jobs,) = killed(_hang, self, takes)
         return [int(job) for job in jobs]
 
-    @contextmanager
-    def working(self, takes: str, ends: str, ran: Callable[[int], None]) -> Iterator[None]:
+    def working(
+        self, takes: str, ends: str, ran: Callable[[int], None]
+    ) -> AbstractContextManager[object]:
         """A worker takes and ends what is there, by statements like its library's own."""
-        over = threading.Event()
 
-        def loop() -> None:
+        def work() -> Iterator[None]:
             with connect(self.url) as connection:
                 connection.execute(f'SET search_path = "{self.schema}", public'.encode())
-                while not over.wait(0.02):
+                while True:
                     taken = [row[0] for row in connection.execute(takes.encode()).fetchall()]
                     for job in taken:
                         ran(job)
                     connection.execute(ends.encode(), [taken])
+                    yield
 
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(60)
+        return at_work(work(), pause_seconds=0.02)
 
 
 def _hang(of: StandIn, takes: str, told: PipeEnd) -> None:

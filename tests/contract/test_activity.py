@@ -6,27 +6,19 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from console import sql
-from console.engines import Database
 from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.waits import Wait, watch
 from tests.contract.client import Client, call_pop
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, mostly
 from tests.servers import wait_until
 
-SECRET = "the payload of this message"
+pytestmark = pytest.mark.usefixtures("sees_sessions")
+
 WAITING = [variant for variant in BEHAVIOURS if variant.waits]
 SKIPPING = [
     variant for variant in BEHAVIOURS if not variant.waits and not variant.design.waits_itself
 ]
-
-
-@pytest.fixture(autouse=True)
-def sees_sessions(database: Database) -> None:
-    """Skip where the server has no views of its sessions; that it says so is a test of its own."""
-    if reason := database.capabilities.missing.get("waits"):
-        pytest.skip(reason)
 
 
 @contextmanager
@@ -105,12 +97,14 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(
     assert all(wait.meaning for wait in (idle, *locks))
 
 
-@pytest.mark.parametrize("variant", SKIPPING, ids=str)
+@pytest.mark.parametrize("variant", mostly(DEFAULTS, SKIPPING), ids=str)
 def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(
     use: Use, variant: Variant
 ) -> None:
     client = use(variant)
     push_some(client)
+    objects = find_objects(client.database, [client.queue])
+    assert not sample_activity(client.database, objects).concerned, "between transactions"
     with held(client):
         with popping(client, 2):
             pass
@@ -120,17 +114,6 @@ def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(
     assert {(lock.schema, lock.queue) for lock in holder.locks} == {
         (client.queue.schema, client.queue.name)
     }
-
-
-def test_between_two_transactions_a_session_is_not_seen(use: Use) -> None:
-    """What cannot be seen, and is said so."""
-    client = use(SKIPPING[0])
-    push_some(client)
-    assert client.pop()
-    assert (
-        sample_activity(client.database, find_objects(client.database, [client.queue])).concerned
-        == ()
-    )
 
 
 @pytest.mark.parametrize("variant", SKIPPING[:1] + WAITING[:1], ids=str)
@@ -144,18 +127,3 @@ def test_a_session_counts_for_the_queues_that_it_touches_and_no_others(
     assert at(touched, report.waits)
     assert not at(other, report.waits)
     assert [wait.wait for wait in report.waits if wait.queue is None] == ["idle in transaction"]
-
-
-def test_no_payload_is_shown(use: Use) -> None:
-    """It stands in the statement itself, as a careless program writes it."""
-    client = use(SKIPPING[0])
-    dialect = client.database.product.dialect
-    function = sql.quote_identifier(dialect, f"{client.queue.name}_push")
-    call = {"postgresql": "SELECT {}('{}')", "mssql": "EXEC {} '{}'"}[dialect.name]
-    with client.database.transaction("push") as connection:
-        connection.exec_driver_sql(call.format(function, SECRET))
-        activity = seen(client, lambda a: bool(a.concerned))
-    (session,) = activity.concerned
-    assert session.query
-    assert "_push" in session.query
-    assert SECRET not in str(activity)

@@ -186,25 +186,11 @@ def test_every_design_is_here() -> None:
     assert set(TABLES) == {d.name for d in DESIGNS.values() if "postgresql" in d.engines}
 
 
-def test_the_figures_of_an_adopted_table_are_true(virgin: Database, name: str) -> None:
-    make(virgin, name)
-    check_figures(look(virgin), TABLES[name].figures)
-
-
 def test_what_a_missing_role_would_tell_is_unknown(virgin: Database, name: str) -> None:
     theirs = TABLES[name]
     needed = {*DESIGNS[name].needed_roles, *(("size",) if name == "ring" else ())}
     make(virgin, name, {role: c for role, c in theirs.roles.items() if role in needed})
     check_figures(look(virgin), {**theirs.figures, **theirs.without_roles})
-
-
-def test_the_catalog_keeps_the_roles(virgin: Database, name: str) -> None:
-    before = make(virgin, name)
-    with virgin.transaction("look") as connection:
-        found = catalog.find(connection, "Their Queue")
-    assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
-    assert (found.roles, found.options) == (dict(TABLES[name].roles), {})
-    assert found.table == before.table == "Their Queue"
 
 
 def test_adopting_and_forgetting_touch_nothing(virgin: Database, name: str) -> None:
@@ -226,21 +212,27 @@ def rows_of(database: Database) -> list[tuple[object, ...]]:
         return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
 
 
-def test_what_is_not_done_to_an_adopted_queue(virgin: Database, name: str) -> None:
-    queue = make(virgin, name)
+def test_an_adopted_table_is_looked_at_truly_and_never_touched(virgin: Database, name: str) -> None:
+    queue, roles = make(virgin, name), TABLES[name].roles
+    with virgin.transaction("look") as connection:
+        found = catalog.find(connection, "Their Queue")
+    assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
+    assert (found.roles, found.options) == (dict(roles), {})
+    assert found.table == queue.table == "Their Queue"
     contents = rows_of(virgin)
-    with pytest.raises(UsageError, match="was adopted"):
-        pop.pop(virgin, queue, lambda _: None)
-    with pytest.raises(UsageError, match="was adopted"):
-        push.push_waiting(virgin, queue, "x", 0.0)
-    with pytest.raises(UsageError, match="was adopted"):
-        push.push_all(virgin, queue, ["x"], 0.0)
-    with pytest.raises(UsageError, match="was adopted"):
-        uninstall(virgin, queue, keep_archive=False, with_messages=True)
-    with pytest.raises(RefusedError if name == "ring" else UsageError):
-        relay.relay(virgin, queue, None)
-    with pytest.raises(RefusedError if name == "ring" else UsageError):
-        relay.plan(virgin, queue, 100)
+    for attempt in (
+        lambda: pop.pop(virgin, queue, lambda _: None),
+        lambda: push.push_waiting(virgin, queue, "x", 0.0),
+        lambda: push.push_all(virgin, queue, ["x"], 0.0),
+        lambda: uninstall(virgin, queue, keep_archive=False, with_messages=True),
+    ):
+        with pytest.raises(UsageError, match="was adopted"):
+            attempt()
+    for size in (None, 100):
+        with pytest.raises(RefusedError if name == "ring" else UsageError):
+            relay.relay(virgin, queue, size)
+        with pytest.raises(RefusedError if name == "ring" else UsageError):
+            relay.plan(virgin, queue, size)
     assert rows_of(virgin) == contents
     check_figures(look(virgin), TABLES[name].figures)
 
@@ -268,43 +260,37 @@ def test_roles_are_checked(virgin: Database, name: str) -> None:
         adopt(virgin, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
 
 
-@pytest.mark.parametrize("size", ["0", "-1", "many", "", "1.5"])
-def test_a_ring_s_size_is_its_number_of_slots(virgin: Database, size: str) -> None:
+def test_a_ring_s_size_is_its_number_of_slots_and_its_sequences_are_sequences(
+    virgin: Database,
+) -> None:
     theirs = TABLES["ring"]
     run(virgin, theirs.script)
-    refuse(virgin, "ring", {**theirs.roles, "size": size}, "number of slots")
-
-
-def test_a_ring_s_sequences_are_sequences(virgin: Database) -> None:
-    theirs = TABLES["ring"]
-    run(virgin, theirs.script)
+    for size in ("0", "-1", "many", "", "1.5"):
+        refuse(virgin, "ring", {**theirs.roles, "size": size}, "number of slots")
     for role in ("push_sequence", "pop_sequence"):
         refuse(virgin, "ring", {**theirs.roles, role: "Their Queue"}, "no sequence 'Their Queue'")
         refuse(virgin, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
 
 
-def test_a_table_is_adopted_once(virgin: Database) -> None:
+def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(virgin: Database) -> None:
     make(virgin, "fifo")
     with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
         adopt(virgin, "public", "Their Queue", design("heap"), {"payload": "Payload"})
-
-
-def test_a_queue_of_ours_is_not_adopted(virgin: Database) -> None:
     of = design("fifo")
     install(virgin, installed_queue("public", "ours", of, of.complete_options({})))
     with pytest.raises(UsageError, match="already a queue named 'ours'"):
         adopt(virgin, "public", "ours", of, {"id": "id", "payload": "payload"})
 
 
-@pytest.mark.parametrize("extra", ["x", "\N{SNOWMAN}"])
-def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database, extra: str) -> None:
+def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database) -> None:
     longest = "t" * virgin.product.name_limit
     run(virgin, f'CREATE SCHEMA {longest}; CREATE TABLE {longest}.{longest} ("b" text)')
     of, roles = design("heap"), {"payload": "b"}
-    with pytest.raises(UsageError):
-        adopt(virgin, longest, longest + extra, of, roles)
-    with pytest.raises(UsageError):
-        adopt(virgin, longest + extra, longest, of, roles)
+    for extra in ("x", "\N{SNOWMAN}"):
+        with pytest.raises(UsageError):
+            adopt(virgin, longest, longest + extra, of, roles)
+        with pytest.raises(UsageError):
+            adopt(virgin, longest + extra, longest, of, roles)
     assert adopt(virgin, longest, longest, of, roles).name == longest
 
 

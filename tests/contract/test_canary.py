@@ -1,9 +1,8 @@
 """A requeue that tries itself out: what its first messages come to decides about the others."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 from sqlalchemy import Connection
@@ -17,6 +16,7 @@ from console.monitor.message import Message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_actions import contents, mover, planned
+from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant
 
 pytestmark = pytest.mark.thinned(3, payload=False)
@@ -37,29 +37,18 @@ def client(use: Use, request: pytest.FixtureRequest) -> Client:
     return made
 
 
-@contextmanager
-def worker(client: Client, finish: Callable[[PoppedMessage], bool]) -> Iterator[None]:
-    """A consumer of its own: it pops, and finishes what it has, until it is told to stop."""
-    over = threading.Event()
-    wrong: list[BaseException] = []
+def worker(
+    client: Client, finish: Callable[[PoppedMessage], bool]
+) -> AbstractContextManager[object]:
+    """A consumer of its own: it pops, and finishes what it has, until the block ends."""
 
-    def work() -> None:
-        try:
-            while not over.is_set():
-                for taken in client.pop_many(3):
-                    assert finish(taken)
-                over.wait(0.01)
-        except BaseException as error:  # noqa: BLE001  # told below
-            wrong.append(error)
+    def work() -> Iterator[None]:
+        while True:
+            for taken in client.pop_many(3):
+                assert finish(taken)
+            yield
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert not wrong, wrong
+    return at_work(work(), pause_seconds=0.01)
 
 
 def requeued(
@@ -74,10 +63,9 @@ def requeued(
     return execute.execute(client.database, moving, made, pace=pace, progress=progress)
 
 
-@pytest.mark.parametrize(("canary", "followed"), [(False, 0), (True, 2)])
-def test_only_a_canary_s_batches_are_followed(
-    client: Client, monkeypatch: pytest.MonkeyPatch, canary: bool, followed: int
-) -> None:
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages were followed, of each batch that was."""
     begun: list[int] = []
     begin = Followed.begin
 
@@ -86,20 +74,22 @@ def test_only_a_canary_s_batches_are_followed(
         begin(self, connection, messages)
 
     monkeypatch.setattr(Followed, "begin", counted)
-    moving = mover(client, "requeue")
-    pace = Pace(batch=5, canary=canary, canary_wait=ENDLESS)
-    made = execute.paced(planned(client, moving), moving, pace)
-    with worker(client, client.complete):
-        done = execute.execute(client.database, moving, made, pace=pace)
-    assert (done.ledger.out, len(begun)) == (MESSAGES, followed)
+    return begun
 
 
-def test_what_succeeds_lets_the_others_follow(client: Client) -> None:
+def test_what_succeeds_lets_the_others_follow(client: Client, followed: list[int]) -> None:
     with worker(client, client.complete):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
     assert (done.ledger.out, len(done.fates.done)) == (MESSAGES, 11)
+    assert followed == [1, 10]
     assert not done.unproven
+
+
+def test_without_a_canary_nothing_is_followed(client: Client, followed: list[int]) -> None:
+    moving = mover(client, "requeue")
+    done = execute.execute(client.database, moving, planned(client, moving), pace=Pace(batch=5))
+    assert (done.ledger.out, followed) == (MESSAGES, [])
 
 
 def test_one_that_fails_again_stops_it(client: Client) -> None:

@@ -1,17 +1,20 @@
-"""Install and uninstall: whole or not at all, and a clear error for what cannot be."""
+"""Install and uninstall: whole or not at all, and a clear error for what cannot be.
+
+At the end what only PostgreSQL's own means can show: races, failures half-way, drops.
+"""
 
 import pytest
-from sqlalchemy import Column, MetaData, Table, Text, insert
+from sqlalchemy import Column, MetaData, Table, Text, insert, text
 from sqlalchemy.schema import CreateTable
 
-from console import catalog, object_names
+from console import catalog, object_names, sql
 from console.actions import pop, push, relay
 from console.actions.adopt import forget
 from console.actions.install import install, plan, uninstall
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design, design
 from console.engines import Database, Timeouts, open_database
-from console.errors import BusyError, RefusedError, UsageError
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import all_designs, default_of, known, together
@@ -31,9 +34,12 @@ def make_table(database: Database, name: str) -> Table:
 
 
 @pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
-def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> None:
+def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
+    database: Database, use: Use, variant: Variant
+) -> None:
+    before = objects_of(database)
     client = use(variant)
-    database, queue = client.database, client.queue
+    queue = client.queue
     found = known(database, queue)
     assert found is not None
     assert (found.design, found.options, found.roles) == (queue.design, queue.options, queue.roles)
@@ -41,27 +47,19 @@ def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> Non
     assert found.installed_by
     assert "@" in found.installed_from
     assert found.installed_at is not None
-    with database.transaction("look") as connection:
-        assert catalog.find(connection, queue.name).label == queue.label
-
-
-@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
-def test_uninstall_leaves_nothing(database: Database, use: Use, variant: Variant) -> None:
-    before = objects_of(database)
-    client = use(variant)
     client.push_many(client.payloads(*range(20)))
     client.pop_many(5)
     assert objects_of(database) > before
 
-    done = uninstall(database, client.queue, keep_archive=False, with_messages=True)
+    done = uninstall(database, queue, keep_archive=False, with_messages=True)
 
     assert objects_of(database) == before
-    assert known(database, client.queue) is None
+    assert known(database, queue) is None
     assert done.live == 15
     assert done.claimed == (5 if variant.finishes else 0)
     assert done.archived == (5 if variant.options.get("archive_at_pop") == "on" else 0)
     assert done.lost == 15 + done.claimed + done.archived
-    install(database, client.queue)  # and the name is free again
+    install(database, queue)  # and the name is free again
     assert client.drain() == []
 
 
@@ -96,24 +94,24 @@ def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> Non
         assert known(database, queue) is None
 
 
-def test_two_queues_never_share_an_object(database: Database) -> None:
+@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
+def test_two_queues_never_share_an_object(database: Database, of: Design) -> None:
     """`a` has a table `a_archive`, which a queue of that name would have too."""
-    for of in all_designs(database):
-        short = default_of(database, of, f"share {of.name}")
-        long = default_of(database, of, short.name + "_archive")
-        for first, second in ((short, long), (long, short)):
-            install(database, first)
-            Client(database, first).push("1")
-            try:
-                install(database, second)
-            except UsageError:
-                pass  # it says what is taken: see above
-            else:
-                Client(database, second).push("2")
-                assert [m.payload for m in Client(database, second).drain()] == ["2"]
-                uninstall(database, second, keep_archive=False, with_messages=True)
-            assert [m.payload for m in Client(database, first).drain()] == ["1"]
-            uninstall(database, first, keep_archive=False, with_messages=True)
+    short = default_of(database, of, f"share {of.name}")
+    long = default_of(database, of, short.name + "_archive")
+    for first, second in ((short, long), (long, short)):
+        install(database, first)
+        Client(database, first).push("1")
+        try:
+            install(database, second)
+        except UsageError:
+            pass  # it says what is taken: see above
+        else:
+            Client(database, second).push("2")
+            assert [m.payload for m in Client(database, second).drain()] == ["2"]
+            uninstall(database, second, keep_archive=False, with_messages=True)
+        assert [m.payload for m in Client(database, first).drain()] == ["1"]
+        uninstall(database, first, keep_archive=False, with_messages=True)
 
 
 def test_a_schema_that_is_not_there(database: Database) -> None:
@@ -135,31 +133,6 @@ def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: D
 
 
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
-def test_options_are_checked_before_anything_is_asked_of_a_database(of: Design) -> None:
-    with pytest.raises(UsageError, match="no option 'colour'") as caught:
-        of.complete_options({"colour": "red"})
-    for option in of.options:
-        assert option.name in caught.value.next_step
-        wrongs = ["", "0", "-1", "1e3", " on", "ON", str(option.maximum + 1)]
-        for wrong in (*wrongs, "a,a" if option.names else "maybe"):
-            with pytest.raises(UsageError, match=f"option {option.name} "):
-                of.complete_options({option.name: wrong})
-
-
-def test_unknown_designs_and_engines() -> None:
-    with pytest.raises(UsageError, match="no design 'lifo'") as caught:
-        design("lifo")
-    assert all(name in caught.value.next_step for name in DESIGNS)
-    with pytest.raises(UsageError, match="engine oracle has no design 'fifo'"):
-        design("fifo", "oracle")
-
-
-def test_options_that_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
-        design("ring").complete_options({"in_hand": "on", "archive_at_pop": "on"})
-
-
-@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
 def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> None:
     queue = default_of(database, of, f"race {of.name}")
     outcomes = together(*[lambda: install(database, queue)] * 4)
@@ -173,24 +146,30 @@ def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> Non
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
 def test_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) -> None:
-    """From the first one on."""
+    """From the first one on, though it came after the plan; and nobody's open pop is cut off."""
     client = use(variant)
     database, queue = client.database, client.queue
     assert not plan(database, queue, keep_archive=False).wants_with_messages
-    client.push(client.payload(1))
+    client.push_many(client.payloads(1))
+    before = objects_of(database)
+    with pytest.raises(RefusedError, match="still holds 1 message,"):
+        uninstall(database, queue, keep_archive=False, with_messages=False)
     planned = plan(database, queue, keep_archive=False)
     assert planned.wants_with_messages
     assert (planned.live, planned.lost) == (1, 1)
-    before = objects_of(database)
-
-    with pytest.raises(RefusedError, match="still holds 1 message,"):
-        uninstall(database, queue, keep_archive=False, with_messages=False)
-
+    client.push(client.payload(2))
+    hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
+    with database.transaction("pop") as connection:
+        assert pop.pop_many(connection, queue, 1)
+        with pytest.raises(BusyError):
+            uninstall(hasty, queue, keep_archive=False, with_messages=True)
+    hasty.close()
     assert objects_of(database) == before
-    client.pop()
+    assert client.pop()
     if not queue.finishes:
         assert not plan(database, queue, keep_archive=False).wants_with_messages
-    uninstall(database, queue, keep_archive=False, with_messages=True)
+    done = uninstall(database, queue, keep_archive=False, with_messages=True)
+    assert done.live + done.claimed == (2 if queue.finishes else 0)
     assert known(database, queue) is None
 
 
@@ -231,30 +210,6 @@ def refuses_everything(database: Database, left: Queue) -> None:
             relay.relay(database, left, None)
 
 
-@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_uninstall_counts_what_came_after_the_plan(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    database, queue = client.database, client.queue
-    assert plan(database, queue, keep_archive=False).lost == 0
-    client.push_many(client.payloads(0, 1))
-    with pytest.raises(RefusedError, match="still holds 2 messages"):
-        uninstall(database, queue, keep_archive=False, with_messages=False)
-    assert uninstall(database, queue, keep_archive=False, with_messages=True).live == 2
-
-
-@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_uninstall_waits_for_no_open_transaction_for_ever(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    client.push(client.payload(0))
-    hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
-    with client.database.transaction("pop") as connection:
-        assert pop.pop_many(connection, client.queue, 1)
-        with pytest.raises(BusyError):
-            uninstall(hasty, client.queue, keep_archive=False, with_messages=True)
-    hasty.close()
-    assert known(client.database, client.queue) is not None
-
-
 def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) -> None:
     of = all_designs(database)[0]
     queue = default_of(database, of, "findable")
@@ -277,3 +232,96 @@ def test_a_table_that_was_not_installed_is_left_alone(database: Database) -> Non
         install(database, default_of(database, of, "somebody else's"))
     with database.transaction("look") as connection:
         assert connection.execute(table.select()).scalar_one() == "precious"
+
+
+def test_the_first_installs_of_a_database_all_at_once(virgin: Database) -> None:
+    queues = [default_of(virgin, of, of.name) for of in all_designs(virgin)[:6]]
+    patient = waiting_for_locks(virgin, 120)
+    outcomes = together(*[lambda queue=queue: install(patient, queue) for queue in queues])
+    patient.close()
+    assert outcomes == [None] * len(queues)
+    assert all(known(virgin, queue) for queue in queues)
+
+
+def waiting_for_locks(database: Database, seconds: float) -> Database:
+    """Connections of their own, which wait so long for a lock."""
+    url = database.url.render_as_string(hide_password=False)
+    return open_database(url, timeouts=Timeouts(lock_seconds=seconds))
+
+
+def test_who_waits_too_long_for_another_installer_is_told_so(virgin: Database) -> None:
+    """Nothing is said of rights to the audit, which nobody lacks."""
+    hasty = waiting_for_locks(virgin, 0.05)
+    with virgin.transaction("be the installer") as connection:
+        sql.run(connection, "catalog.lock")
+        with pytest.raises(BusyError, match="Another session holds the lock"):
+            install(hasty, default_of(hasty, all_designs(hasty)[0], "orders"))
+    hasty.close()
+
+
+_TYPE = "CREATE TYPE public.q_archive AS ENUM ('a')"
+"""Its name is met after the queue's own tables were made."""
+_TRAP = """
+    CREATE FUNCTION trap() RETURNS event_trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF EXISTS (SELECT FROM pg_proc WHERE proname = 'q_pop_many') THEN
+            RAISE EXCEPTION 'the trap';
+        END IF;
+    END $$;
+    CREATE EVENT TRIGGER trap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')
+        EXECUTE FUNCTION trap()
+"""
+"""Sprung by its last function."""
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_an_install_that_fails_late_leaves_nothing(virgin: Database, variant: Variant) -> None:
+    queue = variant.queue("public", "q")
+    for obstacle, error, told in (
+        (_TRAP, ConsoleError, "the trap"),
+        (_TYPE, UsageError, "Could not install"),
+    ):
+        with virgin.transaction("put it in the way") as connection:
+            connection.exec_driver_sql(obstacle)
+        before = objects_of(virgin, with_own=True)
+        with pytest.raises(error, match=told):
+            install(virgin, queue)
+        assert objects_of(virgin, with_own=True) == before
+        assert known(virgin, queue) is None
+
+
+def test_in_production_the_plan_says_so(virgin: Database) -> None:
+    """And a single message counts."""
+    queue = default_of(virgin, all_designs(virgin)[0], "q")
+    install(virgin, queue)
+    client = Client(virgin, queue)
+    with virgin.transaction("mark") as connection:
+        connection.execute(text("INSERT INTO dbq.setting VALUES ('production', 'on')"))
+    assert not plan(virgin, queue, keep_archive=False).wants_with_messages
+    client.push(client.payload(0))
+    with pytest.raises(RefusedError):
+        uninstall(virgin, queue, keep_archive=False, with_messages=False)
+    assert "  PRODUCTION database" in plan(virgin, queue, keep_archive=False).lines()
+
+
+def test_a_database_without_a_catalog(virgin: Database) -> None:
+    with virgin.transaction("look") as connection:
+        assert not catalog.has_catalog(connection)
+        assert catalog.queues(connection) == []
+        assert not catalog.is_production(connection)
+        with pytest.raises(UsageError, match="no queue named"):
+            catalog.find(connection, "q")
+
+
+def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:
+    of = all_designs(virgin)[0]
+    queue = installed_queue("other", "q", of, of.complete_options({}))
+    with virgin.transaction("make a schema") as connection:
+        connection.execute(text("CREATE SCHEMA other"))
+    install(virgin, queue)
+    with pytest.raises(UsageError, match="behind, unlisted"):
+        forget(virgin, queue)
+    with virgin.transaction("drop") as connection:
+        connection.execute(text("DROP SCHEMA other CASCADE"))
+    forget(virgin, queue)
+    assert known(virgin, queue) is None

@@ -1,5 +1,7 @@
 """Claims: who may finish them, once, and what becomes of their rows."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Column, MetaData, Table, select, update
 
@@ -49,39 +51,28 @@ def release(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_complete_acts_once(use: Use, variant: Variant) -> None:
+def test_complete_and_fail_act_once_and_the_error_is_kept(use: Use, variant: Variant) -> None:
     client = use(variant)
-    client.push_many(client.payloads(0, 1))
-    first, second = client.pop_many(2)
+    client.push_many(client.payloads(*range(4)))
+    completed, failed, failed_silently, left = client.pop_many(4)
+    errors = {failed: "it broke: \N{PILE OF POO}\n  'twice'", failed_silently: ""}
 
-    assert client.complete(first)
-    assert not client.complete(first)
-    assert not client.fail(first, "too late")
+    assert client.complete(completed)
+    for message, error in errors.items():
+        assert client.fail(message, error)
+    for finished in (completed, *errors):
+        assert not client.complete(finished)
+        assert not client.fail(finished, "too late")
 
     status = client.status()
-    assert (status.ready, status.claimed, status.errors) == (0, 1, 0)
+    assert (status.ready, status.claimed, status.errors) == (0, 1, 2)
     assert status.done == (1 if "done" in client.queue.states else None)
-    if row := row_of(client, first):  # a design that keeps what is done
+    if row := row_of(client, completed):  # a design that keeps what is done
         assert row["done_at"] is not None
-    assert row_of(client, second)["done_at"] is None
-
-
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
-@pytest.mark.parametrize("error", ["it broke: \N{PILE OF POO}\n  'twice'", ""])
-def test_fail_acts_once_and_keeps_the_error(use: Use, variant: Variant, error: str) -> None:
-    client = use(variant)
-    client.push_many(client.payloads(0, 1))
-    first, _ = client.pop_many(2)
-
-    assert client.fail(first, error)
-    assert not client.fail(first, "again")
-    assert not client.complete(first)
-
-    status = client.status()
-    assert (status.ready, status.claimed, status.errors) == (0, 1, 1)
-    row = row_of(client, first)
-    assert row["error"] == error
-    assert row["done_at"] is not None
+    for message, error in errors.items():
+        row = row_of(client, message)
+        assert (row["error"], row["done_at"] is None) == (error, False)
+    assert row_of(client, left)["done_at"] is None
     assert client.drain() == []  # an error waits for an operator
 
 
@@ -92,42 +83,33 @@ def test_only_a_claim_can_be_finished(use: Use, variant: Variant) -> None:
     assert pushed is not None
     (message,) = client.pop_many(1)
     release(client)
-    ready = PoppedMessage(pushed, message.payload, message.pushed_at, message.attempts)
-    nobody = PoppedMessage(UNKNOWN[variant.design.id_type], "", message.pushed_at, 1)
 
-    assert not client.complete(ready)
-    assert not client.fail(ready, "not claimed")
-    assert not client.complete(nobody)
-    assert not client.fail(nobody, "unknown")
+    for id_ in (pushed, UNKNOWN[variant.design.id_type]):
+        unclaimed = replace(message, id=id_)
+        assert not client.complete(unclaimed)
+        assert not client.fail(unclaimed, "not claimed")
+    with pytest.raises(UsageError):
+        client.complete(replace(message, id="no id"))
     assert client.status().ready == 1
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_a_consumer_that_was_given_up_cannot_finish_the_next_ones_claim(
+def test_what_was_released_comes_first_and_who_had_it_cannot_finish_it(
     use: Use, variant: Variant
 ) -> None:
     client = use(variant)
-    client.push(client.payload(0))
-    (dead,) = client.pop_many(1)
+    client.push_many(client.payloads(0, 1, 2, 3))
+    dead, _ = client.pop_many(2)
     release(client)
-    (alive,) = client.pop_many(1)
 
-    assert (alive.id, alive.payload) == (dead.id, dead.payload)
-    assert (dead.attempts, alive.attempts) == (1, 2)
+    alive, *others = client.pop_many(3)
+
+    assert [m.payload for m in (alive, *others)] == client.payloads(0, 1, 2)
+    assert (alive.id, dead.attempts, alive.attempts) == (dead.id, 1, 2)
     assert not client.complete(dead)
     assert not client.fail(dead, "I am still here")
-    assert client.status().claimed == 1
+    assert client.status().claimed == 3
     assert client.complete(alive)
-
-
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_what_is_ready_again_comes_in_the_order_of_pushes(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    client.push_many(client.payloads(0, 1, 2, 3))
-    client.pop_many(2)
-    release(client)
-
-    assert [m.payload for m in client.pop_many(3)] == client.payloads(0, 1, 2)
     assert [(m.payload, m.attempts) for m in client.drain()] == [(client.payload(3), 1)]
 
 
@@ -156,14 +138,3 @@ def test_the_row_is_kept_with_its_payload(use: Use, variant: Variant) -> None:
     assert [m.pushed_at for m in again] == [m.pushed_at for m in popped]
     assert [m.id for m in again] == [m.id for m in popped]
     assert {m.attempts for m in again} == {2}
-
-
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_an_id_that_is_none(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    client.push(client.payload(0))
-    (message,) = client.pop_many(1)
-    nonsense = PoppedMessage("no id", message.payload, message.pushed_at, 1)
-    with pytest.raises(UsageError):
-        client.complete(nonsense)
-    assert client.complete(message)

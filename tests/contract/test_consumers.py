@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from console.actions import pop, push
-from console.engines import Database, open_database
+from console.engines import open_database
 from console.monitor.consumer_watch import MOST, ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import key_of
@@ -17,16 +17,12 @@ from tests.contract.test_every_statement import running
 from tests.contract.variants import DEFAULTS, SMALL_RING, Variant
 from tests.servers import TIMEOUTS, wait_until
 
+pytestmark = pytest.mark.usefixtures("sees_sessions")
+
 BY_NAME = {variant.design.name: variant for variant in DEFAULTS}
 IN_HAND = Variant(BY_NAME["ring"].design, {"in_hand": "on", "size": SMALL_RING})
 CLAIMING = [BY_NAME["claim"], BY_NAME["status"], BY_NAME["split"], IN_HAND]
 ENDING = [v for v in DEFAULTS if v not in CLAIMING and not v.design.waits_itself]
-
-
-@pytest.fixture(autouse=True)
-def sees_sessions(database: Database) -> None:
-    if reason := database.capabilities.missing.get("waits"):
-        pytest.skip(reason)
 
 
 @contextmanager

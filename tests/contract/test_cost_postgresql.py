@@ -275,7 +275,9 @@ def dead_head(use_postgresql: Use) -> Iterator[Client]:
 
 
 @pytest.mark.usefixtures("auto_explain")
-def test_dead_rows_at_the_head_cost_nothing_once_they_are_known(dead_head: Client) -> None:
+def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
+    dead_head: Client, use_postgresql: Use
+) -> None:
     memory = Memory(lambda: 0.0)
     with recorded(dead_head.url) as look:
         look(dead_head.queue, Memory())
@@ -284,10 +286,6 @@ def test_dead_rows_at_the_head_cost_nothing_once_they_are_known(dead_head: Clien
             memory.was_slow(dead_head.queue, figure)
         assert look(dead_head.queue, memory) <= 100
 
-
-def test_dead_rows_at_the_head_are_unknown_and_stall_nobody(
-    dead_head: Client, use_postgresql: Use
-) -> None:
     (claim,) = (v for v in DEFAULTS if v.design.name == "claim")
     other = use_postgresql(claim)
     other.push_many(["a", "b"])

@@ -1,33 +1,10 @@
 """Queues of libraries that Debian has: their own code makes and ends jobs,
 the console tells the same."""
 
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
 from tests.cli.calls import Console
 from tests.contract.at_work_debian import delayed_job, laravel, symfony
-from tests.servers import Server, fresh_database, value, wait_until
-
-STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
-
-
-@pytest.fixture
-def console(server: Server) -> Iterator[Console]:
-    """The command line on a database of this test."""
-    with fresh_database(server.url) as url:
-        yield Console(url)
-
-
-def figures(console: Console, name: str) -> dict[str, Any]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    return {one: found[one] for one in STATES}
-
-
-def counts(*figures_: int | None) -> dict[str, int | None]:
-    return dict(zip(STATES, figures_, strict=True))
+from tests.contract.figures import counts, figures, sampled_error
+from tests.servers import value, wait_until
 
 
 def discovered(console: Console, preset: str) -> list[str]:
@@ -57,8 +34,8 @@ def test_delayed_job(console: Console) -> None:
     console.done("adopt", "mail", "--preset", "delayed-job", "--queue", "mail")
     assert figures(console, "jobs") == counts(own, 1, 1, 0, 2, None)
     assert figures(console, "mail") == counts(own, 0, 1, 0, 2, None)
-    (group,) = console.done("errors", "jobs", "--json").json["groups"]
-    assert (group["count"], group["sample"].startswith("no host")) == (2, True)
+    count, sample = sampled_error(console, "jobs")
+    assert (count, sample.startswith("no host")) == (2, True)
     answer = console("requeue", "jobs", "--yes")
     assert (answer.status, "failed_at" in answer.err) == (4, True)
     (claim,) = console.done("messages", "jobs", "--state", "claimed", "--json").json["messages"]
@@ -74,10 +51,11 @@ def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
     theirs = delayed_job(console.url)
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")
-    theirs.do("migrate; 40.times { |n| Delayed::Job.enqueue Send.new(n, false) }")
     # One job it is in the midst of; more, as its threads' names say, it has reserved.
     theirs.leave(
         """
+        migrate
+        40.times { |n| Delayed::Job.enqueue Send.new(n, false) }
         29.times { |n| worker = Delayed::Worker.new; worker.name = "thread #{n}";
             Delayed::Job.reserve(worker) }
         Delayed::Worker.new(quiet: true).start

@@ -16,7 +16,7 @@ from console.engines import open_database
 from console.errors import RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import Variant
+from tests.contract.variants import Variant, mostly
 from tests.servers import connect, wait_until
 from tests.template import CopiedServer
 
@@ -55,7 +55,7 @@ def entry_of(client: Client) -> audit.Entry:
     return entry
 
 
-@pytest.mark.parametrize("variant", DELETING, ids=str)
+@pytest.mark.parametrize("variant", mostly([FIFO], DELETING), ids=str)
 def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -86,7 +86,9 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     assert (entry.outcome, str(pid) in entry.detail) == ("done", True)
 
 
-def test_another_transaction_of_the_session_is_left_alone(use_postgresql: Use) -> None:
+def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
+    use_postgresql: Use,
+) -> None:
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with popping(client) as holder:
@@ -100,20 +102,15 @@ def test_another_transaction_of_the_session_is_left_alone(use_postgresql: Use) -
         assert holder.execute("SELECT 1").fetchone() == (1,)
         holder.execute("ROLLBACK")
         assert holder.execute("SELECT 1").fetchone() == (1,)
-    assert len(client.drain()) == 2
     assert entry_of(client).outcome == "stopped"
-
-
-def test_a_session_that_has_ended_by_itself_changed_too(use_postgresql: Use) -> None:
-    client = use_postgresql(FIFO)
-    client.push_many(client.payloads(*range(5)))
-    with popping(client) as holder:
+    with popping(client, 2) as holder:
         pid = pid_of(holder)
         made = planned(client, pid)
     wait_until(lambda: not holding(client.database, client.queue), "the session ended")
     assert end_session(client.database, made).changed_meanwhile
     with pytest.raises(UsageError, match=str(pid)):
         planned(client, pid)
+    assert len(client.drain()) == 2
 
 
 def test_who_is_not_at_the_queue_is_refused(use_postgresql: Use) -> None:

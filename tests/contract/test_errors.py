@@ -7,13 +7,12 @@ import pytest
 from console.actions import execute
 from console.actions.archive import Archive
 from console.actions.restore import Restore
-from console.errors import UsageError
 from console.monitor.errors import error_groups
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import all_pages, ids_of, seen
 from tests.contract.test_actions import contents, mover, planned
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, Variant
 
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
@@ -41,13 +40,6 @@ def test_errors_are_grouped_by_their_wording(use: Use, variant: Variant) -> None
     assert first.sample_id in ids_of(seen(client, f"error~{texts[9]}"))
 
 
-@pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
-def test_a_queue_without_errors_says_so(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    with pytest.raises(UsageError, match="keeps no errors"):
-        error_groups(client.database, client.queue)
-
-
 REFUSED = [f"HTTP 503 of\n  order {n}\tat 10:20:{n:02}: 'shop {n}'" for n in range(7)]
 BLOCKED = [f"HTTP 451 of order {n} at 10:20:{n:02}: 'shop {n}'" for n in range(5)]
 
@@ -67,7 +59,7 @@ def key_of(client: Client, words: str) -> str:
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_a_kind_is_listed_and_requeued_alone(use: Use, variant: Variant) -> None:
+def test_a_kind_is_listed_requeued_archived_and_restored_alone(use: Use, variant: Variant) -> None:
     client = use(variant)
     texts = failed(client, [*REFUSED, *BLOCKED])
     key = key_of(client, "HTTP 503 of order")
@@ -82,37 +74,24 @@ def test_a_kind_is_listed_and_requeued_alone(use: Use, variant: Variant) -> None
     done = execute.execute(client.database, moving, made, pace=execute.Pace(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
     assert set(ids_of(seen(client, "state=error"))) == set(texts) - mine
-
-
-@pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_what_failed_anew_since_the_plan_is_skipped(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    failed(client, REFUSED[:3])
-    moving = mover(client, "requeue")
-    made = planned(client, moving, key_of(client, "HTTP 503"))
-    assert execute.execute(client.database, moving, made).ledger.out == 3
-    for taken in client.pop_many(3):
+    # What failed anew since the plan is skipped, and so is what came into the group after it.
+    for taken in client.pop_many(len(mine)):
         assert client.fail(taken, "no disk")
     failed(client, REFUSED[3:])
     again = execute.execute(client.database, moving, made)
-    assert (again.ledger.out, again.ledger.skipped_count) == (0, 3)
-    assert contents(client) == Counter(error=len(REFUSED))
+    assert (again.ledger.out, again.ledger.skipped_count) == (0, len(mine))
+    others = len(mine) + len(REFUSED[3:])
+    assert contents(client) == Counter(error=others + len(BLOCKED))
 
-
-@pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_a_kind_goes_into_the_archive_and_comes_back(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    failed(client, [*REFUSED, *BLOCKED])
-    key = key_of(client, "HTTP 451")
-    for moving in (mover(client, "purge"), mover(client, "archive")):
-        made = planned(client, moving, key)
-        assert made.count == len(BLOCKED)
-    assert isinstance(moving, Archive)
-    execute.execute(client.database, moving, made)
-    assert contents(client) == Counter(error=len(REFUSED), archived=len(BLOCKED))
-    execute.execute(client.database, moving, planned(client, moving, "state=error"))
-    back = Restore(moving.source, reason="")
-    made = planned(client, back, key)
+    blocked = key_of(client, "HTTP 451")
+    assert planned(client, mover(client, "purge"), blocked).count == len(BLOCKED)
+    archiving = mover(client, "archive")
+    assert isinstance(archiving, Archive)
+    execute.execute(client.database, archiving, planned(client, archiving, blocked))
+    assert contents(client) == Counter(error=others, archived=len(BLOCKED))
+    execute.execute(client.database, archiving, planned(client, archiving, "state=error"))
+    back = Restore(archiving.source, reason="")
+    made = planned(client, back, blocked)
     assert (made.count, made.targets) == (len(BLOCKED), ())
     assert execute.execute(client.database, back, made).ledger.out == len(BLOCKED)
     assert {m.error for m in seen(client, "state=error").messages} == set(BLOCKED)

@@ -1,6 +1,7 @@
 """Every statement of `queries/` is run, and every row type is filled with what it says."""
 
 import dataclasses
+import functools
 import re
 import types
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,7 @@ def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
 
     def rows_of(names: object, rows: object, row_type: type, label: str) -> list[object]:
         made: list[object] = unchecked(names, rows, row_type, label)
-        hints = get_type_hints(row_type)
+        hints = _hints(row_type)
         for row in made:
             for field in dataclasses.fields(row_type):
                 value = getattr(row, field.name)
@@ -111,6 +112,9 @@ def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
         inner.setattr(sql, "rows_of", rows_of)
         inner.setattr(sql, "values_of", values_of)
         yield filled
+
+
+_hints = functools.cache(get_type_hints)
 
 
 def _fits(value: object, hint: object) -> bool:
@@ -302,7 +306,7 @@ def block_a_relay(database: Database, variant: Variant) -> None:
 def lives(engine: str, *, long: bool) -> list[Variant]:
     """Each design, and its variants; in the short tier as few of these as cover every pair."""
     every = list(on(engine, ALL))
-    chosen = covering([frozenset(pairs_of("a life", [variant])) for variant in every])
+    chosen = covering([frozenset(pairs_of("a life", [one], payload=False)) for one in every])
     return [of for number, of in enumerate(every) if long or number in chosen or of in DEFAULTS]
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from console.engines import Database, open_database
 from tests.cli.calls import Console
+from tests.contract.figures import counts, figures
 from tests.contract.stand_in import HANGFIRE, HANGFIRE_MSSQL, StandIn
 from tests.servers import fresh_database, fresh_mssql_database, url_of
-
-STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,6 @@ def queued(queue: str = "mail", ago: float = 7200) -> tuple[str, float, dict[str
     return ("Enqueued", ago, {"Queue": queue})
 
 
-def figures(console: Console, name: str) -> tuple[Any, ...]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    return tuple(found[one] for one in STATES)
-
-
 def listed(console: Console, *words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = console.done("messages", "jobs", "--json", *words).json[
         "messages"
@@ -138,8 +131,8 @@ def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) ->
     own = {state: theirs.count(state) for state in states}
     scheduled = own["Scheduled"] + own["Awaiting"]
     assert (own["Enqueued"], scheduled, own["Processing"]) == (3, 3, 3)
-    assert figures(console, "jobs") == (3, 3, 3, 2, own["Failed"], own["Succeeded"])
-    assert figures(console, "mail") == (2, 2, 3, 2, 1, 0)
+    assert figures(console, "jobs") == counts(3, 3, 3, 2, own["Failed"], own["Succeeded"])
+    assert figures(console, "mail") == counts(2, 2, 3, 2, 1, 0)
     claims = {one["id"]: one["claimed_by"] for one in listed(console, "--state", "claimed")}
     assert claims == {"7": "alive", "8": "silent", "9": "struck off"}
     (status,) = console.done("status", "jobs", "--json").json["queues"]

@@ -95,7 +95,9 @@ def shown(snapshot: QueueSnapshot, diagnosis: Diagnosis) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_only_the_root_holds_rows(use_postgresql: Use, variant: Variant) -> None:
+def test_only_the_root_holds_rows_by_all_who_tell_of_it(
+    use_postgresql: Use, variant: Variant
+) -> None:
     client = use_postgresql(variant)
     with scene(client) as there:
         seen = client.snapshot()
@@ -104,16 +106,10 @@ def test_only_the_root_holds_rows(use_postgresql: Use, variant: Variant) -> None
         assert [one.key for one in holding(client.database, client.queue)] == [there.pid]
         wait_until(lambda: bool(there.accused()), "it is old")
         assert there.accused() == [there.pid]
+        assert "rows_held" in shown(client.snapshot(), there.diagnosis())
         for other in there.others:
             assert not plan(client.database, client.queue, str(other.info.backend_pid)).holds
         assert plan(client.database, client.queue, str(there.pid)).holds
-
-
-@pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_the_screens_say_what_the_doctor_says(use_postgresql: Use, variant: Variant) -> None:
-    with scene(use_postgresql(variant)) as there:
-        wait_until(lambda: bool(there.accused()), "it is old")
-        assert "rows_held" in shown(there.client.snapshot(), there.diagnosis())
 
 
 def test_a_holder_that_waits_elsewhere_is_one(use_postgresql: Use) -> None:

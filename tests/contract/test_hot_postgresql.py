@@ -65,7 +65,7 @@ def by_turns(client: Client, payloads: list[Payload]) -> None:
 
 
 TURNED = {16, 2600}
-"""Widths whose slots have their turns in the short tier too."""
+"""Widths whose slots have their turns, and are laid anew, in the short tier too."""
 RINGS = [v for v in DEFAULTS if v.design.flow is Flow.NUMBERS]
 CASES = [
     *((fill_and_empty, kind, width) for kind in ("text", "json", "bytes") for width in WIDTHS),
@@ -101,7 +101,10 @@ def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
     assert (hot - prefill_hot) / (all_updates - prefill) >= 0.95
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "width",
+    [w if w in TURNED else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
+)
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 def test_so_are_those_of_a_ring_that_was_laid_anew(
     use_postgresql: Use, ring: Variant, width: int

@@ -86,8 +86,12 @@ def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bo
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_claims_tell_how_long_they_waited(use: Use, variant: Variant) -> None:
-    client = popped(use, variant)
+def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(MESSAGES)))
+    messages = client.pop_many(MESSAGES)
     date(client, rows_in_work(client), 60.0, ends=False)
     found = latency(client)
     assert near(found.waiting, WAITED)
@@ -95,18 +99,14 @@ def test_claims_tell_how_long_they_waited(use: Use, variant: Variant) -> None:
     assert found.processing.p50 is None
     assert found.processing.unknown
 
-
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_failed_and_done_messages_tell_how_long_work_took(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    client.push_many(client.payloads(*range(MESSAGES)))
-    for number, message in enumerate(client.pop_many(MESSAGES)):
-        done = "done" in client.queue.states and number % 2
+    keeps_done = "done" in client.queue.states
+    for number, message in enumerate(messages):
+        done = keeps_done and number % 2
         assert client.complete(message) if done else client.fail(message, "no")
     date(client, rows_in_work(client), 60.0, ends=True)
     found = latency(client)
     assert near(found.waiting, WAITED)
-    if "done" in client.queue.states:
+    if keeps_done:
         assert near(found.processing, WORKED)
     else:
         assert found.processing == Percentiles(unknown="complete deletes the message")

@@ -1,7 +1,6 @@
 """Queues that libraries keep: found, told as they tell them, and acted on by their own rules."""
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,13 @@ from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call
 from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork, over_and_over
-from tests.servers import Server, connect, fresh_database, wait_until
+from tests.contract.figures import counts, figures, sampled_error
+from tests.servers import connect, wait_until
 
 STUCK_SECONDS = 300.0
 PAST_BEATS = """
 UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = now() - interval '1 h'
 """
-
-
-@pytest.fixture
-def console(server: Server) -> Iterator[Console]:
-    """The command line on a database of this test."""
-    with fresh_database(server.url) as url:
-        yield Console(url)
 
 
 @pytest.fixture
@@ -54,13 +47,6 @@ def pgqueuer(console: Console) -> PgQueuerAtWork:
 def run(console: Console, script: str) -> None:
     with connect(console.url) as connection:
         connection.execute(script.encode())
-
-
-def figures(console: Console, name: str) -> dict[str, Any]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    assert not found["slow"]
-    return {one: found[one] for one in ("ready", "scheduled", "claimed", "stuck", "errors", "done")}
 
 
 def estimated(console: Console, name: str) -> dict[str, int]:
@@ -174,9 +160,8 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
     errors = listed(console, "mails", "--state", "error", "--payload")
     assert sorted(int(one["id"]) for one in errors) == sorted([*failing, locked])
     assert all(one["title"] == "send" and '"fails": true' in one["payload"] for one in errors)
-    (group,) = console.done("errors", "mails", "--json").json["groups"]
-    assert group["count"] == 4
-    assert "send failed" in group["sample"]
+    count, sample = sampled_error(console, "mails")
+    assert (count, "send failed" in sample) == (4, True)
 
     assert "procrastinate_retry_job_v2 does it" in console("requeue", "mails").text
     done = console.done("requeue", "mails", "--yes").text
@@ -235,14 +220,7 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
         console.done("release", "jobs", "--yes")
         _, started, *rest = procrastinate.events(left)
         assert (started, sorted(rest)) == ("started", ["deferred_for_retry", "scheduled"])
-        assert figures(console, "jobs") == {
-            "ready": 1,
-            "scheduled": 0,
-            "claimed": 1,
-            "stuck": 0,
-            "errors": 0,
-            "done": 0,
-        }
+        assert figures(console, "jobs") == counts(1, 0, 1, 0, 0, 0)
         plan = console.done("release", "jobs", "--dry-run").text
         assert "skipped: 1 their owner is alive" in plan
     assert console("doctor", "jobs", "--json").json["queues"][0]["unseen"] == []
@@ -288,15 +266,8 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
         assert (told.count("picked"), told.count("successful")) == (1 + (job == left), 1)
 
 
-@pytest.mark.parametrize(("silent", "limit", "stuck"), [(600, "1h", 0), (100, "40s", 1)])
 def test_release_goes_by_the_threshold_that_status_goes_by(
-    console: Console,
-    procrastinate: ProcrastinateAtWork,
-    pgqueuer: PgQueuerAtWork,
-    tmp_path: Path,
-    silent: int,
-    limit: str,
-    stuck: int,
+    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork, tmp_path: Path
 ) -> None:
     """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
     to the plan, the claims and the doctor than to the figures."""
@@ -304,40 +275,42 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
     procrastinate.leave()
     pgqueuer.enqueue("mail")
     pgqueuer.leave("mail", beats=True)
-    run(
-        console,
-        f"""
-        UPDATE "Their_Jobs".procrastinate_workers
-        SET last_heartbeat = now() - interval '{silent} s';
-        UPDATE app.shop_pgqueuer SET heartbeat = now() - interval '{silent} s';
-        """,
-    )
     console.done("adopt", "jobs", "--preset", "procrastinate")
     console.done("adopt", "mails", "--preset", "pgqueuer")
     config = tmp_path / "config.toml"
     url = make_url(console.url)
     shown = url.set(password="").render_as_string(hide_password=False)
-    config.write_text(
-        f"[profiles.here]\nurl = '{shown}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
-    )
 
     def ask(*words: str) -> Any:
         here = {"DBQ_CONFIG": str(config), "PGPASSWORD": str(url.password)}
         return call(*words, "--profile", "here", "--json", environment=here).json
 
-    for name in ("jobs", "mails"):
-        (found,) = ask("status", name)["queues"]
-        assert found["stuck"] == stuck
-        (claim,) = found["claims"]
-        assert claim["owner"] == ("gone" if stuck else "unknown")
-        (worker,) = ask("consumers", name, "--seconds", "0")["consumers"]
-        assert (worker["claims"], worker["sessions"], worker["does"]) == (1, None, ["pop"])
-        (examined,) = ask("doctor", name)["queues"]
-        figures_ = ask("report", name)["figures"]
-        assert figures_["stuck"] == stuck
-        codes = {one["code"] for one in examined["findings"]} & {"claims_gone", "claims_unknown"}
-        assert codes == ({"claims_gone"} if stuck else set())
-    assert ask("release", "jobs", "--dry-run")["plan"]["count"] == stuck
+    for silent, limit, stuck in ((600, "1h", 0), (100, "40s", 1)):
+        beat = f"now() - interval '{silent} s'"
+        run(
+            console,
+            f"""
+            UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = {beat};
+            UPDATE app.shop_pgqueuer SET heartbeat = {beat};
+            """,
+        )
+        config.write_text(
+            f"[profiles.here]\nurl = '{shown}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
+        )
+        for name in ("jobs", "mails"):
+            (found,) = ask("status", name)["queues"]
+            assert found["stuck"] == stuck
+            (claim,) = found["claims"]
+            assert claim["owner"] == ("gone" if stuck else "unknown")
+            (worker,) = ask("consumers", name, "--seconds", "0")["consumers"]
+            assert (worker["claims"], worker["sessions"], worker["does"]) == (1, None, ["pop"])
+            (examined,) = ask("doctor", name)["queues"]
+            assert ask("report", name)["figures"]["stuck"] == stuck
+            codes = {one["code"] for one in examined["findings"]}
+            assert codes & {"claims_gone", "claims_unknown"} == (
+                {"claims_gone"} if stuck else set()
+            )
+        assert ask("release", "jobs", "--dry-run")["plan"]["count"] == stuck
 
 
 def test_what_is_held_is_requeued_as_pgqueuer_does_it(
@@ -350,21 +323,13 @@ def test_what_is_held_is_requeued_as_pgqueuer_does_it(
     pgqueuer.enqueue("mail", key="one")
     pgqueuer.leave("mail", beats=True)
     console.done("adopt", "mails", "--preset", "pgqueuer", "--queue", "mail")
-    (group,) = console.done("errors", "mails", "--json").json["groups"]
-    assert group["count"] == 3
-    assert "no host for" in group["sample"]
+    count, sample = sampled_error(console, "mails")
+    assert (count, "no host for" in sample) == (3, True)
     console.done("requeue", "mails", "--yes")
     for job in held:
         assert pgqueuer.log(job)[-2:] == ["failed", "queued"]
     assert pgqueuer.log(keyed)[-1] == "failed"
-    assert figures(console, "mails") == {
-        "ready": 2,
-        "scheduled": 0,
-        "claimed": 1,
-        "stuck": 0,
-        "errors": 1,
-        "done": None,
-    }
+    assert figures(console, "mails") == counts(2, 0, 1, 0, 1, None)
     pgqueuer.work(works=True)
     assert figures(console, "mails")["ready"] == 0
     assert pgqueuer.log(held[0])[-1] == "successful"

@@ -14,6 +14,7 @@ from tests.contract.adding.copied import OWN, Copy
 
 DESIGNS = "console/designs/__init__.py"
 QUERIES = "queries/postgresql"
+T_SQL = "queries/mssql"
 
 
 @pytest.fixture
@@ -30,6 +31,7 @@ def add_design(copy: Copy, name: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_design_like_another(copy: Copy, database_url: str) -> None:
     add_design(copy, "lanes")
     copy.add(OWN / "lanes.sql", f"{QUERIES}/lanes.sql")
@@ -38,11 +40,19 @@ def test_a_design_like_another(copy: Copy, database_url: str) -> None:
 
 
 def test_a_design_unlike_the_others(copy: Copy, database_url: str) -> None:
-    """It has the tables of `status`, but is not told to be like it."""
+    """It has the tables of `status`, but is not told to be like it.
+
+    Of SQL Server the text alone can be had: no shared T-SQL file is edited, and what is rendered is
+    what a design with the same tables gets, which Microsoft's tools have read: `tests/microsoft`.
+    """
     add_design(copy, "marked")
-    copy.add(copy.folder / QUERIES / "status.sql", f"{QUERIES}/marked.sql")
+    added = []
+    for folder in (QUERIES, T_SQL):
+        added.append(f"{folder}/marked.sql")
+        copy.add(copy.folder / folder / "status.sql", added[-1])
     copy.use("use_claims", "marked", database_url)
-    assert copy.touched == ["console/designs/marked.py", DESIGNS, f"{QUERIES}/marked.sql"]
+    copy.use("use_tsql", "marked")
+    assert copy.touched == ["console/designs/marked.py", DESIGNS, *added]
 
 
 def test_an_engine(copy: Copy, database_url: str) -> None:

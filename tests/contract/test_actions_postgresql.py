@@ -1,0 +1,323 @@
+"""Actions on PostgreSQL: on adopted tables, when the database is not what it should be, and what a
+batch reads of a deep queue."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import Connection, text
+
+from console import sql
+from console.actions import execute, plan, rows
+from console.actions.adopt import adopt
+from console.actions.archive import Archive, Purge
+from console.actions.execute import Control, Pace, Progress
+from console.actions.requeue import Release, Requeue
+from console.actions.rows import Choosing, Mover, Selection, Storage
+from console.audit import ImbalanceError
+from console.catalog import Queue
+from console.designs import design
+from console.engines import Database, Timeouts, open_database
+from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
+from console.monitor.errors import error_groups
+from console.monitor.filters import Filters, parse
+from console.monitor.message import Message
+from console.monitor.scan_query import MessageSource
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import seen
+from tests.contract.test_actions import contents, entries, mover, planned
+from tests.contract.variants import DEFAULTS, Variant
+from tests.filling import fill
+from tests.proxy import Proxy
+from tests.servers import connect
+
+ROLES = {
+    "id": "job id",
+    "pushed_at": "made",
+    "claimed_at": "started",
+    "error": "err",
+    "attempts": "tries",
+    "done_at": "finished",
+    "payload": "body",
+}
+TYPES = {
+    "uuid": "gen_random_uuid()",
+    "bigint": "n",
+    "integer": "n",
+    "smallint": "n",
+    "text": "'job ' || n",
+    "varchar(40)": "'job ' || n",
+}
+
+
+def source_of(database: Database, queue: Queue) -> MessageSource:
+    with database.transaction("read the queue", read_only=True) as connection:
+        return MessageSource.of(connection, queue)
+
+
+def done(database: Database, mover: Mover, *words: str) -> int:
+    made = plan.make(database, mover, parse(words))
+    result = execute.execute(database, mover, made)
+    assert (result.ledger.out, result.ledger.skipped_count) == (made.count, 0)
+    return result.ledger.out
+
+
+def run(database: Database, *statements: str) -> None:
+    with database.transaction("prepare") as connection:
+        for statement in statements:
+            connection.execute(text(statement.replace(":", "\\:")))
+
+
+def states(database: Database, table: str) -> Counter[str]:
+    query = (
+        "SELECT CASE WHEN err IS NOT NULL THEN 'error' WHEN started IS NULL THEN 'ready' "
+        f"ELSE 'claimed' END, count(*) FROM public.{table} GROUP BY 1"
+    )
+    with database.transaction("count", read_only=True) as connection:
+        return Counter({str(state): int(n) for state, n in connection.execute(text(query))})
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_claim_queue_with_ids_of_any_type(virgin: Database, type_: str) -> None:
+    value = TYPES[type_]
+    run(
+        virgin,
+        f'CREATE TABLE public.jobs ("job id" {type_} PRIMARY KEY, made timestamptz, '
+        "started timestamptz, err text, tries int, finished timestamptz, body text)",
+        f"INSERT INTO public.jobs SELECT {value}, now() - interval '1 h', "
+        "CASE WHEN n > 10 THEN now() - interval '30 m' END, "
+        "CASE WHEN n > 20 THEN 'no' END, 1, CASE WHEN n > 20 THEN now() END, 'x' "
+        "FROM generate_series(1, 30) AS n",
+    )
+    queue = adopt(virgin, "public", "jobs", design("claim"), ROLES)
+    source = source_of(virgin, queue)
+    assert done(virgin, Requeue(source), "limit=4") == 4
+    assert states(virgin, "jobs") == {"ready": 14, "claimed": 10, "error": 6}
+    # Nobody can tell whose claims these are.
+    assert done(virgin, Release(source, stuck_after_seconds=60.0)) == 0
+    assert done(virgin, Release(source, stuck_after_seconds=60.0, unknown=True)) == 10
+    assert states(virgin, "jobs") == {"ready": 24, "error": 6}
+    with pytest.raises(RefusedError, match="has no archive"):
+        Purge(source)
+    with pytest.raises(RefusedError, match="has no archive"):
+        Archive(source)
+    assert done(virgin, Purge(source, permanently=True), "state=error") == 6
+    assert done(virgin, Purge(source, permanently=True), "older=10m") == 24
+    assert states(virgin, "jobs") == {}
+
+
+def test_a_table_of_which_little_is_known(virgin: Database) -> None:
+    run(
+        virgin,
+        "CREATE TABLE public.mail (body text)",
+        "INSERT INTO public.mail SELECT 'x' FROM generate_series(1, 20)",
+    )
+    queue = adopt(virgin, "public", "mail", design("heap"), {"payload": "body"})
+    source = source_of(virgin, queue)
+    with pytest.raises(UsageError):
+        Requeue(source)
+    assert done(virgin, Purge(source, permanently=True), "limit=5") == 5
+    assert done(virgin, Purge(source, permanently=True)) == 15
+
+
+CLAIM = next(variant for variant in DEFAULTS if variant.design.name == "claim")
+MESSAGES = 60
+
+
+@pytest.fixture
+def client(use_postgresql: Use) -> Client:
+    """A claim queue full of ready messages."""
+    made = use_postgresql(CLAIM)
+    made.push_many(made.payloads(*range(MESSAGES)))
+    return made
+
+
+def test_an_imbalance_undoes_the_batch_and_stops(client: Client) -> None:
+    """Somebody's trigger swallows every tenth row on its way into the archive."""
+    archive = f'public."{client.queue.name}_archive"'
+    run(
+        client.database,
+        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF new.archive_id % 10 = 0 THEN RETURN NULL; END IF; RETURN new; END$$",
+    )
+    run(
+        client.database,
+        f"CREATE TRIGGER t BEFORE INSERT ON {archive} FOR EACH ROW EXECUTE FUNCTION swallow()",
+    )
+    moving = mover(client, "purge")
+    made = plan.make(client.database, moving)
+    with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
+        execute.execute(client.database, moving, made, pace=Pace(batch=4))
+    found = contents(client)
+    assert found["ready"] + found["archived"] == MESSAGES
+    assert found["archived"] == 8, "the two batches before it stay done"
+    told = next(entry for entry in entries(client) if entry.verb == "purge")
+    assert (told.outcome, told.done) == ("failed", 8)
+    assert "BALANCE" in told.detail
+
+
+def test_a_table_that_is_locked_is_waited_for_and_given_up(client: Client) -> None:
+    url = client.url
+    hasty = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
+    impatient = Client(hasty, client.queue)
+    moving = mover(impatient, "purge")
+    made = plan.make(hasty, moving)
+    control = Control()
+    with client.database.transaction("lock") as connection:
+        connection.execute(text(f'LOCK TABLE public."{client.queue.name}" IN EXCLUSIVE MODE'))
+        threading.Timer(0.3, control.stop).start()
+        with pytest.raises(BusyError):
+            execute.execute(hasty, moving, made, control=control)
+    assert contents(client) == Counter(ready=MESSAGES)
+    again = execute.execute(hasty, moving, plan.make(hasty, moving))
+    assert again.ledger.out == MESSAGES
+    hasty.close()
+
+
+def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
+    """Whoever writes an error by hand leaves the attempts as they were: the text tells."""
+    for number, taken in enumerate(client.pop_many(3)):
+        client.fail(taken, f"no route to host {number}")
+    (group,) = error_groups(client.database, client.queue).groups
+    moving = mover(client, "requeue")
+    made = planned(client, moving, f"error-group={group.key}")
+    run(
+        client.database,
+        f"UPDATE public.\"{client.queue.name}\" SET errors = errors || '!' "
+        "WHERE errors = 'no route to host 1'",
+    )
+    done = execute.execute(client.database, moving, made)
+    assert (made.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
+    assert [m.error for m in seen(client, "state=error").messages] == ["no route to host 1!"]
+
+
+def test_what_others_hold_is_skipped(client: Client) -> None:
+    moving = mover(client, "purge")
+    made = plan.make(client.database, moving)
+    with client.database.transaction("hold") as connection:
+        connection.execute(
+            text(f'SELECT FROM public."{client.queue.name}" ORDER BY created_at LIMIT 7 FOR UPDATE')
+        )
+        done = execute.execute(client.database, moving, made, pace=Pace(batch=10))
+    assert (done.ledger.out, done.ledger.skipped_count) == (MESSAGES - 7, 7)
+    assert contents(client) == Counter(ready=7, archived=MESSAGES - 7)
+
+
+def test_a_cut_connection_ends_it_and_the_same_again_finishes_it(client: Client) -> None:
+    with Proxy(client.url) as proxy:
+        far = open_database(proxy.url)
+        distant = Client(far, client.queue)
+        moving = mover(distant, "purge")
+        made = plan.make(far, moving)
+
+        def cut(now: Progress) -> None:
+            if now.batches == 3:
+                proxy.cut()
+
+        with pytest.raises(ConnectionFailedError):
+            execute.execute(far, moving, made, pace=Pace(batch=5), progress=cut)
+        far.close()
+    found = contents(client)
+    assert found["ready"] + found["archived"] == MESSAGES
+    done = next(entry for entry in entries(client) if entry.verb == "purge").done
+    assert done == found["archived"] >= 15
+    moving = mover(client, "purge")
+    again = execute.execute(client.database, moving, plan.make(client.database, moving))
+    assert again.ledger.out == MESSAGES - done
+    assert contents(client) == Counter(archived=MESSAGES)
+
+
+def test_an_action_that_somebody_ended_in_the_audit_stops(client: Client) -> None:
+    moving = mover(client, "purge")
+    made = plan.make(client.database, moving)
+
+    def end(now: Progress) -> None:
+        if now.batches == 2:
+            run(client.database, "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL")
+
+    with pytest.raises(RefusedError, match="no longer running"):
+        execute.execute(client.database, moving, made, pace=Pace(batch=5), progress=end)
+    assert contents(client) == Counter(ready=MESSAGES - 10, archived=10)
+
+
+BATCH = 5
+SMALL_OR_KEPT = [
+    *(variant for variant in DEFAULTS if variant.design.name not in {"ring", "broker"}),
+    *(Variant(v.design, {"in_hand": "on"}) for v in DEFAULTS if v.design.name == "ring"),
+]
+
+
+@pytest.mark.parametrize("variant", SMALL_OR_KEPT, ids=str)
+def test_a_batch_reads_its_rows_and_no_more(
+    use_postgresql: Use, variant: Variant, long: bool
+) -> None:
+    client = use_postgresql(variant)
+    queue = client.queue
+    deep = 1_000_000 if long else 9_000
+    states = {"ready": min(deep, 9_000) if "size" in queue.options else deep}
+    if queue.finishes:
+        states["errors"] = deep
+    with connect(client.url) as connection:
+        fill(connection, queue, states, "x" * 300)
+        connection.execute("ANALYZE")
+    for state in ("ready", "error") if queue.finishes else ("ready",):
+        source, chosen = first(client, state)
+        storage = rows.storage_of(queue, chosen[0])
+        with client.database.transaction("explain") as connection:
+            read = held_and_acted(connection, source, chosen, storage, state)
+            connection.get_transaction().rollback()  # type: ignore[union-attr]
+        for name, pages in read.items():
+            # A key is found through an index of a few levels, in the table and beside it.
+            assert pages <= BATCH * 20, f"{name} of {state} read {pages} pages"
+
+
+def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
+    database = client.database
+    with database.session("look", read_only=True) as session:
+        with session.transaction("look") as connection:
+            source = MessageSource.of(connection, client.queue)
+            now = connection.execute(
+                sql.query("actions.moment", connection.dialect, sql.Scope())
+            ).scalar()
+        of = Choosing(database, session, Filters(), [state], now)  # type: ignore[arg-type]
+        choice = Selection(source, of)
+        return source, choice.next(BATCH)
+
+
+def held_and_acted(
+    connection: Connection,
+    source: MessageSource,
+    chosen: Sequence[Message],
+    storage: Storage,
+    state: str,
+) -> dict[str, int]:
+    """Statement -> the pages that it reads for the batch."""
+    (held,), skipped = rows.hold(connection, source, chosen)
+    assert (len(held.places), skipped) == (BATCH, 0)
+    keys = [rows.key_of(source.queue, storage, message) for message in chosen]
+    due = [rows.due_of(message) for message in chosen]
+    values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
+    values |= {"state": state, "reason": "test", "action_id": None}
+    names = ["hold", "put_away", "destroy"] + ["make_ready"] * (state == "error")
+    return {name: explained(connection, source, storage, name, values) for name in names}
+
+
+def explained(
+    connection: Connection,
+    source: MessageSource,
+    storage: Storage,
+    name: str,
+    values: dict[str, object],
+) -> int:
+    statement = source.own(name)
+    scope = rows.scope(source, storage, to_back="no", hashed="no")
+    query = sql.query(statement, connection.dialect, scope)
+    explain = text(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {query.text}")
+    with connection.begin_nested() as undone:
+        found = connection.execute(explain, values).scalar_one()
+        undone.rollback()
+    plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
