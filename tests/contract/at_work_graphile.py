@@ -1,23 +1,15 @@
 """graphile-worker itself, as npm has it, on a Node of its own: its tables, jobs and workers."""
 
-import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from sqlalchemy import make_url
 
-from tests.servers import connect
-from tests.template import FOLDER, alone_in
-
-PACKAGES = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
-PLACE = "DBQ_TEST_NODE"
-"""Where these are installed already: the folder that node_modules lies in."""
+from tests.contract.foreign_process import foreign_process
+from tests.servers import connect, run_in
 
 _WORKER = """
 import { runOnce } from "graphile-worker";
@@ -35,44 +27,6 @@ await runOnce({
     },
 });
 """
-
-
-def installed(cache: Path, library: str = "graphile-worker") -> Path:
-    """The folder with all in its node_modules; skips, with the reason, where there are none."""
-    if given := os.environ.get(PLACE):
-        if not (Path(given) / "node_modules" / library).is_dir():
-            pytest.skip(f"{PLACE} names a folder without {library}")
-        return Path(given)
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip(f"{library} wants Node: npm is not here, and {PLACE} names no folder")
-    # One of the run's processes asks npm, once: what it was told is for all of them.
-    told = Path(os.environ[FOLDER]) / "npm"
-    with alone_in(told):
-        why = told / "why"
-        if not _done(cache).exists() and not why.exists():
-            why.write_text(_install(npm, cache))
-    if not _done(cache).exists():
-        pytest.skip(f"npm cannot install {library}: {why.read_text()}")
-    return cache
-
-
-def _install(npm: str, cache: Path) -> str:
-    """Why it cannot; empty where it could."""
-    words = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(cache), *PACKAGES]
-    try:
-        subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    except subprocess.TimeoutExpired:
-        return "it had not ended after two minutes"
-    except subprocess.CalledProcessError as error:
-        return str(error.stderr).strip()[-300:]
-    _done(cache).touch()
-    return ""
-
-
-def _done(cache: Path) -> Path:
-    """Is there once these very packages are."""
-    return cache / " ".join(PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -101,9 +55,7 @@ class GraphileAtWork:
 
     def run(self, script: str) -> None:
         """SQL, with its schema first on the path."""
-        with connect(self.url) as connection:
-            connection.execute(f'SET search_path = "{self.schema}"'.encode())
-            connection.execute(script.encode())
+        run_in(self.url, self.schema, script)
 
     def work(self) -> None:
         """A worker works on all that is due, and ends."""
@@ -118,22 +70,10 @@ class GraphileAtWork:
             assert any("TAKEN" in line for line in worker.stdout)
             worker.send_signal(signal.SIGKILL)
 
-    @contextmanager
-    def _worker(self) -> Iterator["subprocess.Popen[str]"]:
-        surroundings = {**os.environ, "URL": self._uri, "WORKER_SCHEMA": self.schema}
+    def _worker(self) -> AbstractContextManager["subprocess.Popen[str]"]:
         words = [self._node, "--input-type=module", "--eval", _WORKER]
-        with subprocess.Popen(
-            words,
-            cwd=self.place,
-            env=surroundings,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as worker:
-            try:
-                yield worker
-            finally:
-                worker.kill()
+        more = {"URL": self._uri, "WORKER_SCHEMA": self.schema}
+        return foreign_process(words, more, self.place)
 
     @property
     def _node(self) -> str:

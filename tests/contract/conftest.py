@@ -9,6 +9,7 @@ from console import catalog, sql
 from console.actions.install import install, lacking
 from console.designs import Design
 from console.engines import PRODUCTS, Database, open_database
+from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.variants import Variant
 from tests.contract.workers import Crew
@@ -24,6 +25,12 @@ def virgin(server: Server) -> Iterator[Database]:
         database = open_database(url)
         yield database
         database.close()
+
+
+@pytest.fixture
+def console(database_url: str) -> Console:
+    """The command line on a database of this test, which it has never seen."""
+    return Console(database_url)
 
 
 HERE = [engine for engine in sorted(PRODUCTS) if engine == "postgresql" or url_of(engine)]

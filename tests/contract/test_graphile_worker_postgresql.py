@@ -9,7 +9,8 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.at_work import over_and_over
-from tests.contract.at_work_graphile import GraphileAtWork, installed
+from tests.contract.at_work_graphile import GraphileAtWork
+from tests.contract.fetched import from_npm
 from tests.servers import Server, fresh_database, value, wait_until
 
 STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
@@ -24,9 +25,9 @@ def console(server: Server) -> Iterator[Console]:
 
 
 @pytest.fixture
-def graphile(console: Console, pytestconfig: pytest.Config) -> GraphileAtWork:
+def graphile(console: Console) -> GraphileAtWork:
     """Its tables, adopted as `jobs`."""
-    at_work = GraphileAtWork(console.url, installed(pytestconfig.cache.mkdir("graphile-worker")))
+    at_work = GraphileAtWork(console.url, from_npm("graphile-worker"))
     at_work.install()
     return at_work
 
