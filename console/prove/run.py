@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -74,7 +74,7 @@ class Proof:
         self._until = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
         self._token = new_token()
 
-    def run(self, designs: str = ALL) -> Iterator[Line]:
+    def run(self, designs: str = ALL) -> Generator[Line, None, None]:
         """Line by line. UsageError for a design that there is not."""
         queues = [self._queue(*one) for one in _chosen(designs, self._database.product)]
         database, name = self._database, PROOF_APPLICATION + self._token

@@ -1,23 +1,15 @@
 """graphile-worker itself, as npm has it, on a Node of its own: its tables, jobs and workers."""
 
-import os
-import shutil
 import signal
 import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from sqlalchemy import make_url
 
 from tests.contract.foreign_process import foreign_process
 from tests.servers import connect, run_in
-from tests.template import FOLDER, alone_in
-
-PACKAGES = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
-PLACE = "DBQ_TEST_NODE"
-"""Where these are installed already: the folder that node_modules lies in."""
 
 _WORKER = """
 import { run, runOnce } from "graphile-worker";
@@ -36,44 +28,6 @@ await (process.env.STAYS ? run : runOnce)({
     },
 });
 """
-
-
-def installed(cache: Path, library: str = "graphile-worker") -> Path:
-    """The folder with all in its node_modules; skips, with the reason, where there are none."""
-    if given := os.environ.get(PLACE):
-        if not (Path(given) / "node_modules" / library).is_dir():
-            pytest.skip(f"{PLACE} names a folder without {library}")
-        return Path(given)
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip(f"{library} wants Node: npm is not here, and {PLACE} names no folder")
-    # One of the run's processes asks npm, once: what it was told is for all of them.
-    told = Path(os.environ[FOLDER]) / "npm"
-    with alone_in(told):
-        why = told / "why"
-        if not _done(cache).exists() and not why.exists():
-            why.write_text(_install(npm, cache))
-    if not _done(cache).exists():
-        pytest.skip(f"npm cannot install {library}: {why.read_text()}")
-    return cache
-
-
-def _install(npm: str, cache: Path) -> str:
-    """Why it cannot; empty where it could."""
-    words = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(cache), *PACKAGES]
-    try:
-        subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-    except subprocess.TimeoutExpired:
-        return "it had not ended after two minutes"
-    except subprocess.CalledProcessError as error:
-        return str(error.stderr).strip()[-300:]
-    _done(cache).touch()
-    return ""
-
-
-def _done(cache: Path) -> Path:
-    """Is there once these very packages are."""
-    return cache / " ".join(PACKAGES)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from tests.contract.from_pip import from_pip
+from tests.contract.fetched import from_pip
 from tests.contract.killed import killed
 from tests.servers import connect, run_in
 
@@ -24,13 +24,12 @@ DROP TABLE oban_leaders;
 CREATE UNLOGGED TABLE oban_peers (name text PRIMARY KEY, node text, started_at timestamp,
     expires_at timestamp);
 """
-"""What the tables of Elixir's differ in,
-    for what is read of them (lib/oban/migrations/postgres)."""
+"""What Elixir's tables differ in, as far as they are read (lib/oban/migrations/postgres)."""
 
 
-def installed(cache: Path) -> Path:
+def installed() -> Path:
     """The folder of its SQL files; skips, with the reason, where pip does not get them."""
-    return from_pip(cache, PACKAGE, "--ignore-requires-python") / "oban" / "queries"
+    return from_pip(PACKAGE, "--ignore-requires-python") / "oban" / "queries"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from console.actions.push import Payload
 from console.catalog import Queue
 from console.engines import Database
 from console.monitor.figures import StatusRow
+from console.monitor.memory import Memory
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.messages import message
@@ -108,6 +109,14 @@ class Client:
         """The same as an operator sees it."""
         (seen,) = take_sample(self.database, only=[self.queue]).queues
         return snapshot(seen, "test")
+
+
+def looked(
+    database: Database, *queues: Queue, memory: Memory | None = None
+) -> tuple[list[QueueSnapshot], float]:
+    """What a look shows of each, and how long it took; with a memory, as a sampler has one."""
+    sample = take_sample(database, only=queues, memory=memory)
+    return [snapshot(seen, "test") for seen in sample.queues], sample.latency_seconds
 
 
 def in_utc(value: object) -> object:

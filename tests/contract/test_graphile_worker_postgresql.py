@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.cli.calls import Console
-from tests.contract.at_work_graphile import GraphileAtWork, installed
+from tests.contract.at_work_graphile import GraphileAtWork
+from tests.contract.fetched import from_npm
 from tests.contract.figures import counts, figures, sampled_error
 from tests.servers import Server, fresh_database, value, wait_until
 
@@ -16,9 +17,9 @@ JOBS = '"Their_Worker"._private_jobs'
 
 
 @pytest.fixture(scope="module")
-def its_tables(server: Server, pytestconfig: pytest.Config) -> Iterator[GraphileAtWork]:
+def its_tables(server: Server) -> Iterator[GraphileAtWork]:
     with fresh_database(server.url) as url:
-        at_work = GraphileAtWork(url, installed(pytestconfig.cache.mkdir("graphile-worker")))
+        at_work = GraphileAtWork(url, from_npm("graphile-worker"))
         at_work.install()
         yield at_work
 

@@ -128,7 +128,7 @@ def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -
             assert shown.payload_bytes == client.size_of(client.payload(2))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
 def test_one_message_by_its_key(use: Use, variant: Variant) -> None:
     filled = fill(use(variant))

@@ -60,7 +60,7 @@ def needed(name: str) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_messages_by_state_and_page_by_page(virgin: Database, name: str) -> None:
+def test_its_messages_as_they_are_by_state_and_page_by_page(virgin: Database, name: str) -> None:
     queue = make(virgin, name)
     for state, ids in STATES[name].items():
         assert [m.id for m in shown(virgin, queue, f"state={state}")] == ids
@@ -76,11 +76,7 @@ def test_its_messages_by_state_and_page_by_page(virgin: Database, name: str) -> 
             break
         after = page.next.text
     assert found == [id_ for ids in STATES[name].values() for id_ in ids]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_its_columns_say(virgin: Database, name: str) -> None:
-    queue = make(virgin, name)
+    # And what its columns say.
     roles = TABLES[name].roles
     for seen in shown(virgin, queue, payload_bytes=100):
         assert seen.pushed_at is not None
@@ -125,27 +121,26 @@ def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(virgin: Data
 
 
 @pytest.mark.parametrize("name", ["claim", "status", "split"])
-def test_its_errors_by_wording(virgin: Database, name: str) -> None:
+def test_its_ages_owners_and_errors_by_wording(virgin: Database, name: str) -> None:
     queue = make(virgin, name)
+
+    def ids(*words: str) -> list[str | None]:
+        return [m.id for m in shown(virgin, queue, *words)]
+
+    assert ids("state=ready", "older=60s") == ["1"]
+    assert ids("state=claimed", "older=5m") == ["5"]
+    assert {m.state for m in shown(virgin, queue, "claimed_by=w")} == set(STATES[name]) - {"ready"}
+    assert ids("claimed_by=somebody") == []
     (group,) = error_groups(virgin, queue).groups
     assert (group.wording, group.count, group.sample_id) == ("no", 1, "9")
     key = f"error-group={group.key}"
-    assert [m.id for m in shown(virgin, queue, key)] == ["9"]
+    assert ids(key) == ["9"]
     with virgin.transaction("read the queue", read_only=True) as connection:
         moving = Requeue(MessageSource.of(connection, queue))
     made = plan.make(virgin, moving, parse([key]))
     assert made.count == 1
     assert execute.execute(virgin, moving, made).ledger.out == 1
-    assert shown(virgin, queue, key) == []
-
-
-@pytest.mark.parametrize("name", ["claim", "status", "split"])
-def test_ages_and_owners(virgin: Database, name: str) -> None:
-    queue = make(virgin, name)
-    assert [m.id for m in shown(virgin, queue, "state=ready", "older=60s")] == ["1"]
-    assert [m.id for m in shown(virgin, queue, "state=claimed", "older=5m")] == ["5"]
-    assert {m.state for m in shown(virgin, queue, "claimed_by=w")} == set(STATES[name]) - {"ready"}
-    assert shown(virgin, queue, "claimed_by=somebody") == []
+    assert ids(key) == []
 
 
 TYPES = {

@@ -98,6 +98,7 @@ def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> 
     assert len(seen(client).messages) == 1
 
 
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_looking_waits_for_no_row_and_locks_none(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)

@@ -1,10 +1,13 @@
-"""A paused queue: its pops find nothing, nobody meets an error, and resume puts back what was."""
+"""A paused queue: its pops find nothing, nobody meets an error, resume puts back what was; and who
+is told of it."""
 
 import itertools
 import os
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -13,8 +16,17 @@ from console.actions import pause
 from console.actions.install import install
 from console.actions.upgrade import differences, upgrade
 from console.designs import DESIGNS
+from console.doctor.consumption import Consumption
+from console.doctor.decisions import OVERDUE, UNDONE
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.metrics.exporter import ConnectionState, families
+from console.monitor.limits import DEFAULTS, Limits
+from console.monitor.sample import take_sample
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
 from console.verbs import named
 from console.verbs.verb import Target
@@ -29,8 +41,8 @@ HOW = ("ring", "fifo", "claim")
 """By number, by deletion, by claim: how a pop takes a message."""
 
 
-def made(database: Database, design: str, **options: str) -> Client:
-    client = Client(database, Variant(DESIGNS[design], options).queue("public", "q", "postgresql"))
+def made(database: Database, design: str, *, name: str = "q", **options: str) -> Client:
+    client = Client(database, Variant(DESIGNS[design], options).queue("public", name, "postgresql"))
     install(database, client.queue)
     return client
 
@@ -44,30 +56,31 @@ def code(client: Client) -> list[tuple[str, str, str, str]]:
         ).fetchall()
 
 
-def stop(client: Client, *, push: bool = False) -> None:
-    pause.pause(client.database, client.queue, reason="bad release", seconds=None, push=push)
+def stop(client: Client, seconds: float | None = None, *, push: bool = False) -> None:
+    pause.pause(client.database, client.queue, reason="bad release", seconds=seconds, push=push)
 
 
-@pytest.mark.parametrize("design", sorted(DESIGNS.keys() - {"broker"}))
-def test_pops_find_nothing_and_resume_puts_back_every_byte(virgin: Database, design: str) -> None:
-    client = made(virgin, design)
-    before = code(client)
-    client.push_many(client.payloads(*range(3)))
-    stop(client)
-    assert client.pop() is None
-    assert client.pop_many(5) == []
-    with connect(client.url) as connection:
-        assert connection.execute("SELECT * FROM q_pop()").fetchall() == []
-        assert connection.execute("SELECT * FROM q_pop_many(3)").fetchall() == []
-    assert client.push(client.payload(3)) is not None
-    assert differences(virgin, client.queue) == []
-    with pytest.raises(UsageError, match="paused already"):
+def test_pops_find_nothing_and_resume_puts_back_every_byte(virgin: Database) -> None:
+    for design in sorted(DESIGNS.keys() - {"broker"}):
+        client = made(virgin, design, name=design)
+        before = code(client)
+        client.push_many(client.payloads(*range(3)))
         stop(client)
-    pause.resume(virgin, client.queue)
-    assert code(client) == before
-    assert len(client.drain()) == 4
-    with pytest.raises(UsageError, match="not paused"):
+        assert client.pop() is None
+        assert client.pop_many(5) == []
+        with connect(client.url) as connection:
+            for call_of in ("pop()", "pop_many(3)"):
+                taken = connection.execute(f"SELECT * FROM {design}_{call_of}".encode())
+                assert taken.fetchall() == []
+        assert client.push(client.payload(3)) is not None
+        assert differences(virgin, client.queue) == []
+        with pytest.raises(UsageError, match="paused already"):
+            stop(client)
         pause.resume(virgin, client.queue)
+        assert code(client) == before
+        assert len(client.drain()) == 4
+        with pytest.raises(UsageError, match="not paused"):
+            pause.resume(virgin, client.queue)
 
 
 def test_a_ring_can_be_paused_at_its_push(virgin: Database) -> None:
@@ -86,53 +99,35 @@ def test_a_ring_can_be_paused_at_its_push(virgin: Database) -> None:
         )
 
 
-def test_an_upgrade_keeps_the_pause(virgin: Database) -> None:
-    """What was modified locally is replaced under it, and resume puts back the new code."""
+def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(virgin: Database) -> None:
+    """Resume puts back the shipped code: of what was modified locally before, of what somebody
+    replaced meanwhile, which it does not overwrite by itself, and of what somebody dropped."""
     client = made(virgin, "fifo")
     shipped = code(client)
     client.push(client.payload(0))
-    with connect(client.url) as connection:
-        (text,) = connection.execute("SELECT pg_get_functiondef('q_pop'::regproc)").fetchone() or ()
-        connection.execute(text.replace("BEGIN", "BEGIN\n    -- of ours", 1))
-    stop(client)
-    assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
-    upgrade(virgin, client.queue)
-    assert differences(virgin, client.queue) == []
-    assert client.pop() is None
-    pause.resume(virgin, client.queue)
-    assert code(client) == shipped
-    assert client.pop() is not None
+    text = {name: text for name, text, *_ in shipped}["q_pop()"]
+    changed = text.replace("BEGIN", "BEGIN\n    -- of ours", 1)
 
-
-def test_what_somebody_replaced_under_the_pause_is_not_overwritten(virgin: Database) -> None:
-    client = made(virgin, "fifo")
-    shipped = {name: text for name, text, *_ in code(client)}
-    stop(client)
-    with connect(client.url) as connection:
-        connection.execute(shipped["q_pop()"].replace("BEGIN", "BEGIN\n    -- a hot fix", 1))
-    with pytest.raises(RefusedError, match="has replaced q_pop"):
+    def upgraded(before: str, under: str) -> None:
+        with connect(client.url) as connection:
+            connection.execute(before.encode())
+            stop(client)
+            connection.execute(under.encode())
+        if under == changed:
+            with pytest.raises(RefusedError, match="has replaced q_pop"):
+                pause.resume(virgin, client.queue)
+            with virgin.transaction("read", read_only=True) as connection_:
+                assert pause.undone(connection_, client.queue) == ["q_pop"]
+        assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
+        upgrade(virgin, client.queue)
+        assert differences(virgin, client.queue) == []
+        assert client.pop() is None
         pause.resume(virgin, client.queue)
-    with virgin.transaction("read", read_only=True) as connection:
-        assert pause.undone(connection, client.queue) == ["q_pop"]
-    assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
-    upgrade(virgin, client.queue)
-    pause.resume(virgin, client.queue)
-    assert {name: text for name, text, *_ in code(client)} == shipped
+        assert code(client) == shipped
 
-
-def test_what_somebody_dropped_under_the_pause_differs_and_upgrade_installs_it(
-    virgin: Database,
-) -> None:
-    client = made(virgin, "fifo")
-    before = code(client)
-    stop(client)
-    with connect(client.url) as connection:
-        connection.execute("DROP FUNCTION public.q_pop")
-    assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
-    upgrade(virgin, client.queue)
-    assert client.pop() is None
-    pause.resume(virgin, client.queue)
-    assert code(client) == before
+    for before, under in ((changed, ""), ("", changed), ("", "DROP FUNCTION public.q_pop")):
+        upgraded(before, under)
+    assert client.pop() is not None
 
 
 def test_what_brings_messages_is_refused(virgin: Database) -> None:
@@ -247,3 +242,116 @@ def test_a_console_killed_in_the_midst_has_paused_nothing(virgin: Database) -> N
     assert code(client) == before
     client.push(client.payload(0))
     assert client.pop() is not None
+
+
+@pytest.fixture
+def orders(virgin: Database) -> Client:
+    """A queue with three messages."""
+    client = made(virgin, "fifo", name="orders")
+    client.push_many(client.payloads(*range(3)))
+    return client
+
+
+def examined(orders: Client) -> Diagnosis:
+    (found,) = examine(orders.database, [orders.queue], consumption=Consumption(0.0, waits=False))
+    return found
+
+
+def test_a_sample_says_who_decided_what_of_a_queue(orders: Client) -> None:
+    """Short and whole words, and JSON; nothing of it once it is taken back."""
+    stop(orders, 7200.0)
+    named("protect").plan(
+        Target(orders.database, orders.queue, Rights.ADMIN), {"reason": "audit"}
+    ).done()
+    sample = take_sample(orders.database)
+    seen = snapshot(sample.queues[0], "c")
+    paused = seen.paused
+    assert paused is not None
+    assert paused.until is not None
+    assert paused.until > paused.since + timedelta(hours=1)
+    who = paused.operator.partition("@")[0]
+    assert paused.mark(paused.since + timedelta(minutes=12)) == f"PAUSED 12 min, {who}"
+    assert [one.split()[0] for one in seen.marks] == ["PAUSED", "PROTECTED"]
+    assert paused.shown.startswith(f"PAUSED by {paused.operator} since ")
+    assert paused.shown.endswith(": bad release")
+    assert [one.kind for one in seen.decisions] == ["pause", "protection"]
+    assert _paused(seen) == ["orders"]
+    pause.resume(orders.database, orders.queue)
+    resumed = snapshot(take_sample(orders.database).queues[0], "c")
+    assert [one.kind for one in resumed.decisions] == ["protection"]
+    assert _paused(resumed) == []
+
+
+def _paused(seen: QueueSnapshot) -> list[str]:
+    state = ConnectionState(Reading("c", queues=(seen,)), 1.0)
+    (found,) = (one for one in families([state]) if one.name == "dbq_queue_paused")
+    return [one.labels["queue"] for one in found.samples]
+
+
+def test_status_and_report_say_it(orders: Client) -> None:
+    stop(orders)
+    found = call("status", "--url", orders.url).out
+    assert b"orders: PAUSED by" in found
+    assert b"bad release" in found
+    (queue,) = call("status", "--json", "--url", orders.url).json["queues"]
+    (one,) = queue["decisions"]
+    assert one.keys() == {"kind", "operator", "since", "until", "reason", "push"}
+    assert (one["kind"], one["reason"], one["until"], one["push"]) == (
+        *("pause", "bad release"),
+        *(None, False),
+    )
+    text = call("report", "orders", "--idle-for", "0s", "--url", orders.url).out
+    assert b"**PAUSED by" in text
+
+
+def test_a_pause_that_lasts_too_long_is_a_finding_and_no_stopped_consumer(orders: Client) -> None:
+    stop(orders, 3600.0)
+    watch = Consumption(0.0, waits=False)
+    for _ in range(2):
+        (found,) = examine(orders.database, [orders.queue], consumption=watch)
+        assert {"consumer_stopped", OVERDUE.name}.isdisjoint(f.code.name for f in found.findings)
+    with connect(orders.url) as connection:
+        connection.execute("UPDATE dbq.pause SET until = paused_at - interval '1 second'")
+    (one,) = [f for f in examined(orders).findings if f.code is OVERDUE]
+    assert "3 ready" in one.summary
+    assert one.cause == "bad release"
+    assert one.repair is not None
+    assert one.repair.command.startswith("dbq-console resume orders")
+    one.repair.run(orders.database)
+    assert OVERDUE not in [f.code for f in examined(orders).findings]
+    assert len(orders.drain()) == 3
+
+
+def test_a_limit_that_a_pause_brings_says_so(orders: Client) -> None:
+    stop(orders)
+    (found,) = examine(
+        orders.database,
+        [orders.queue],
+        thresholds_of=lambda _: replace(DEFAULTS, depth=Limits(1)),
+        consumption=Consumption(0.0, waits=False),
+    )
+    (one,) = [f for f in found.findings if f.code.name == "limit_reached"]
+    assert one.cause.startswith("it is paused by")
+    assert "resume orders" in one.judgement
+
+
+def test_a_function_replaced_under_the_pause_is_a_finding_that_upgrade_repairs(
+    orders: Client,
+) -> None:
+    """Though somebody put the very code back that is shipped: it pops, and resume refused."""
+    with connect(orders.url) as connection:
+        read = "SELECT pg_get_functiondef('orders_pop'::regproc)"
+        (text,) = connection.execute(read).fetchone() or ()
+        stop(orders)
+        connection.execute(text)
+    (one,) = [f for f in examined(orders).findings if f.code is UNDONE]
+    assert one.evidence["functions"] == ["orders_pop"]
+    assert one.repair is not None
+    assert one.repair.command.startswith("dbq-console upgrade orders")
+    assert "code_changed" not in {f.code.name for f in examined(orders).findings}
+    upgrade(orders.database, orders.queue)
+    assert orders.pop() is None
+    assert differences(orders.database, orders.queue) == []
+    assert UNDONE not in [f.code for f in examined(orders).findings]
+    pause.resume(orders.database, orders.queue)
+    assert len(orders.drain()) == 3

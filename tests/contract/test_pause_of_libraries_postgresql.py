@@ -5,21 +5,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from tests.cli.calls import Console
 from tests.contract import stand_in
 from tests.contract.stand_in import RIVER, SOLID_QUEUE, StandIn
-from tests.servers import Server, connect, fresh_database, wait_until
-
-
-@pytest.fixture
-def console(server: Server) -> Iterator[Console]:
-    """The command line on a database of this test."""
-    with fresh_database(server.url) as url:
-        yield Console(url)
+from tests.servers import connect, wait_until
 
 
 @pytest.fixture
@@ -69,12 +61,6 @@ def add_river(theirs: StandIn, queue: str, number: int) -> None:
     theirs.run(f"INSERT INTO river_job (queue) SELECT '{queue}' FROM generate_series(1, {number})")
 
 
-def decided(console: Console, name: str) -> list[dict[str, Any]]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    decisions: list[dict[str, Any]] = found["decisions"]
-    return decisions
-
-
 def codes(console: Console, name: str) -> set[str]:
     (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
     assert not [words for words in examined["unseen"] if "pause" in words]
@@ -95,7 +81,7 @@ def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -
         assert (plan.status, "QueuePause" in plan.text) == (4, True)
         console.done("pause", "mail", "--reason", "bad release", "--yes", "mail")
         assert console("pause", "mail", "--yes", "mail").status == 2
-        (decision,) = decided(console, "mail")
+        (decision,) = console.status("mail")["decisions"]
         assert (decision["kind"], decision["reason"]) == ("pause", "bad release")
         paused = theirs.rows("SELECT name FROM river_queue WHERE paused_at IS NOT NULL")
         assert paused == [("mail",)]
@@ -108,7 +94,7 @@ def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -
             console.done("resume", "mail", "--yes")
             wait_until(lambda: ran["mail"] == 6, "it goes on")
     assert ran == {"mail": 6, "report": 6}
-    assert decided(console, "mail") == []
+    assert console.status("mail")["decisions"] == []
     assert theirs.rows("SELECT name FROM river_queue WHERE paused_at IS NOT NULL") == []
 
 

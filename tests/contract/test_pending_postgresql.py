@@ -30,7 +30,9 @@ def rows(client: Client, query: str, table: str = "") -> list[tuple[Any, ...]]:
         return connection.execute(SQL(query).format(name)).fetchall()
 
 
-@pytest.mark.parametrize("batch", [0, 1, 3, 100])
+@pytest.mark.parametrize(
+    "batch", [0, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 100))]
+)
 @pytest.mark.parametrize("variant", DUE, ids=str)
 def test_what_is_due_comes_by_due_time_and_the_rest_does_not(
     use_postgresql: Use, variant: Variant, batch: int

@@ -3,7 +3,6 @@
 import shlex
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,23 +17,15 @@ from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import at_work_pgmq as pgmq
+from tests.contract.figures import counts, figures
 from tests.servers import EXTERNAL_URL, Server, fresh_database, value, wait_until
-
-STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
 
 @pytest.fixture
-def console(server: Server) -> Iterator[Console]:
+def console(database_url: str) -> Console:
     """The command line on a database of this test, in which pgmq is."""
-    with fresh_database(server.url) as url:
-        pgmq.install(url)
-        yield Console(url)
-
-
-def figures(console: Console, name: str) -> dict[str, Any]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    return {one: found[one] for one in STATES}
+    pgmq.install(database_url)
+    return Console(database_url)
 
 
 def planned(console: Console, *words: str) -> dict[str, Any]:
@@ -57,14 +48,7 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     assert first["version"] is None  # it was not made as an extension
     console.done(*shlex.split(first["commands"][0])[1:])
     console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
-    assert figures(console, "orders") == {
-        "ready": 2,
-        "scheduled": 1,
-        "claimed": 1,
-        "stuck": 0,
-        "errors": None,
-        "done": 0,
-    }
+    assert figures(console, "orders") == counts(2, 1, 1, 0, None, 0)
     assert figures(console, "theirs")["ready"] == 0
     claims = console.done("messages", "orders", "--state", "claimed", "--payload", "--json")
     (claim,) = claims.json["messages"]
@@ -158,24 +142,22 @@ def test_what_was_read_and_comes_back_by_itself_is_never_stuck(console: Console)
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
     pgmq.run(console.url, "UPDATE pgmq.q_orders SET last_read_at = now() - interval '1 h'")
     console.done("adopt", "orders", "--preset", "pgmq")
-    assert (figures(console, "orders")["claimed"], figures(console, "orders")["stuck"]) == (1, 0)
+    claimed = counts(0, 0, 1, 0, None, 0)
+    assert figures(console, "orders") == claimed
     (examined,) = console.done("doctor", "orders", "--json").json["queues"]
     assert examined["findings"] == []
     plan = console.done("release", "orders", "--dry-run").text
     assert "comes back by itself after its time-out" in plan
     assert "counts as stuck" not in plan
-
-
-def test_an_age_that_is_unknown_is_not_counted_as_none(console: Console) -> None:
-    """As in its versions before 1.8, which do not write down when a message was read."""
-    pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
-    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
+    # As in its versions before 1.8, which do not write down when a message was read: an age that
+    # is unknown is not counted as none.
     for table in ("q_orders", "a_orders"):
         pgmq.run(console.url, f"ALTER TABLE pgmq.{table} DROP COLUMN last_read_at")
+    console.done("forget", "orders")
     console.done("adopt", "orders", "--preset", "pgmq")
     assert figures(console, "orders")["stuck"] == 0
-    plan = planned(console, "release", "orders")
-    assert plan["left_alone"] == {"nobody can tell since when they are claimed": 1}
+    left = planned(console, "release", "orders")["left_alone"]
+    assert left == {"nobody can tell since when they are claimed": 1}
     assert planned(console, "release", "orders", "--unknown")["count"] == 1
 
 
@@ -257,11 +239,17 @@ def test_what_was_archived_is_done(console: Console) -> None:
         named = console.done("messages", "orders", "--filter", f"id={id_}", "--json").json
         assert [one["state"] for one in named["messages"]] == [state]
     assert planned(console, "release", "orders", "--force")["count"] == 0
+    # No false zero where rows are there and the counters begin anew, as after a crash.
+    reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
+    pgmq.run(console.url, reset)
+    assert archived(console) == (None, False, True)
+    pgmq.run(console.url, "ANALYZE pgmq.a_orders")
+    assert archived(console) == (2, True, False)
+    unreadable(console)
 
 
-def test_an_archive_that_cannot_be_read_is_unknown(console: Console) -> None:
-    pgmq.run(console.url, "SELECT pgmq.create('orders')" + ";" + ARCHIVED)
-    console.done("adopt", "orders", "--preset", "pgmq")
+def unreadable(console: Console) -> None:
+    """What is done is unknown to whom the archive is closed, and without one."""
     role = "dbq_test_no_archive"
     pgmq.run(
         console.url,
@@ -289,17 +277,6 @@ def test_an_archive_that_cannot_be_read_is_unknown(console: Console) -> None:
         pgmq.run(console.url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_an_archive_without_statistics_is_no_false_zero(console: Console) -> None:
-    """As after a crash: rows are there, and the counters begin anew."""
-    pgmq.run(console.url, "SELECT pgmq.create('orders')" + ";" + ARCHIVED)
-    console.done("adopt", "orders", "--preset", "pgmq")
-    reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
-    pgmq.run(console.url, reset)
-    assert archived(console) == (None, False, True)
-    pgmq.run(console.url, "ANALYZE pgmq.a_orders")
-    assert archived(console) == (2, True, False)
-
-
 def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) -> None:
     pgmq.run(
         console.url,
@@ -321,37 +298,27 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
 
 
 def test_rows_of_two_partitions_at_one_place_are_told_apart(console: Console) -> None:
+    """And some in the default partition are a finding."""
     pgmq.run(console.url, pgmq.PARTITIONED)
-    pgmq.run(
-        console.url,
-        """
-        INSERT INTO pgmq.q_parts (msg_id, vt, message)
-        VALUES (1, now(), '{}'), (10001, now(), '{}');
-        """,
-    )
+    insert = "INSERT INTO pgmq.q_parts (msg_id, vt, message) VALUES ({}, now(), '{{}}')"
+    for number in (1, 10001):
+        pgmq.run(console.url, insert.format(number))
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('parts', 7200, 2)")
-    places = "SELECT count(DISTINCT ctid) FROM pgmq.q_parts"
-    assert value(console.url, places) == 1
+    assert value(console.url, "SELECT count(DISTINCT ctid) FROM pgmq.q_parts") == 1
     console.done("adopt", "parts", "--preset", "pgmq")
-    done = console.done(
-        "release", "parts", "--force", "--filter", "id=10001", "--yes", "--json"
-    ).json
-    assert (done["result"]["selected"], done["result"]["done"]) == (1, 1)
+    words = ("--force", "--filter", "id=10001", "--yes", "--json")
+    result = console.done("release", "parts", *words).json["result"]
+    assert (result["selected"], result["done"]) == (1, 1)
     hidden = "SELECT string_agg(msg_id::text, ' ') FROM pgmq.q_parts WHERE vt > now()"
     assert value(console.url, hidden) == "1"
+
+    assert in_default_partition(console) == []
+    pgmq.run(console.url, insert.format(70000))
+    (finding,) = in_default_partition(console)
+    assert finding["evidence"] == {"partition": "q_parts_default", "rows": 1}
 
 
 def in_default_partition(console: Console) -> list[dict[str, Any]]:
     """What the doctor finds there; that nobody pops is found too, where a test takes long."""
     (examined,) = console("doctor", "parts", "--json").json["queues"]
     return [one for one in examined["findings"] if one["code"] == "default_partition"]
-
-
-def test_rows_in_the_default_partition_are_a_finding(console: Console) -> None:
-    pgmq.run(console.url, pgmq.PARTITIONED)
-    pgmq.run(console.url, "INSERT INTO pgmq.q_parts (msg_id, vt) VALUES (1, now())")
-    console.done("adopt", "parts", "--preset", "pgmq")
-    assert in_default_partition(console) == []
-    pgmq.run(console.url, "INSERT INTO pgmq.q_parts (msg_id, vt) VALUES (70000, now())")
-    (finding,) = in_default_partition(console)
-    assert finding["evidence"] == {"partition": "q_parts_default", "rows": 1}

@@ -61,7 +61,7 @@ def auto_explain(server: Server) -> None:
 
 @pytest.fixture(scope="session")
 def depth(long: bool) -> int:
-    return 1_000_000 if long else 100_000
+    return 1_000_000 if long else 40_000
 
 
 def roomy(variant: Variant, depth: int) -> Variant:

@@ -7,15 +7,18 @@ from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import UsageError
 from console.prove import run
-from console.prove.run import NOT_TRIED, Proof, claims_of
-from console.prove.trial import Outcome
+from console.prove.run import NOT_TRIED, Proof, claims_of, line_of
+from console.prove.trial import Line, Outcome, Trial
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 
-SHORT = ("ring:in_hand=on:content=apart", "ring:subscribers=a,b", "fifo:order=strict", "split")
+SHORT = ("ring:in_hand=on:content=apart", "fifo:order=strict", "split")
 """So every claim is proven of one of them."""
-WHOLE = [*DESIGNS, "split:dequeue=two_step", "ring:in_hand=on", "ring:content=apart"]
+WHOLE = [
+    *DESIGNS,
+    *("split:dequeue=two_step", "ring:in_hand=on", "ring:content=apart", "ring:subscribers=a,b"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +31,15 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     "words",
     [*SHORT, *(pytest.param(one, marks=pytest.mark.long) for one in WHOLE if one not in SHORT)],
 )
-def test_every_claim_holds(database: Database, words: str) -> None:
+def test_every_claim_holds_and_no_other_queue_is_touched(
+    database: Database, use: Use, words: str
+) -> None:
     of = DESIGNS[words.partition(":")[0]]
     if database.product.name not in of.engines:
         pytest.skip("this engine has no such design")
+    other = use(Variant(DESIGNS["fifo"], {}))
+    other.push_many(other.payloads(0, 1, 2))
+    before = queues_of(other)
 
     lines = list(Proof(database, database.product.default_schema, print).run(words))
 
@@ -40,9 +48,29 @@ def test_every_claim_holds(database: Database, words: str) -> None:
     assert all(line.evidence for line in lines)
     assert {line.design for line in lines} == {words}
     for line in lines[1:-1] if "subscribers" in words else ():
-        told = line.outcome is Outcome.PROVEN
-        assert not told or ("a: " in line.evidence and "; b: " in line.evidence), line
+        assert line.outcome is not Outcome.PROVEN or of_both(line), line
     assert NOT_TRIED not in {line.evidence for line in lines}
+    assert queues_of(other) == before
+    assert [one.payload for one in other.drain()] == other.payloads(0, 1, 2)
+
+
+def queues_of(client: Client) -> list[str]:
+    with client.database.transaction("look") as connection:
+        return [queue.label for queue in catalog.queues(connection)]
+
+
+def of_both(line: Line) -> bool:
+    """Whether it was tried with each of the two subscribers."""
+    return line.evidence.startswith("a: ") and "; b: " in line.evidence
+
+
+def test_a_claim_is_put_to_each_subscriber_in_turn(use: Use) -> None:
+    client = use(Variant(DESIGNS["ring"], {"subscribers": "a,b", "size": "100"}))
+    with client.database.transaction("look") as connection:
+        queue = catalog.find(connection, client.queue.name, client.queue.schema)
+    for claim in claims_of(client.database, queue)[:4]:
+        line = line_of("", claim, Trial(client.database, queue))
+        assert (line.outcome, of_both(line)) == (Outcome.PROVEN, True), line
 
 
 def test_of_each_claim_some_design_is_proven(database: Database) -> None:
@@ -54,22 +82,6 @@ def test_of_each_claim_some_design_is_proven(database: Database) -> None:
     everything = {one.words: one for queue in queues for one in claims_of(database, queue)}
     for claim in everything.values():
         assert any(not claim.lacks(queue) for queue in queues), claim.words
-
-
-def test_no_other_queue_is_touched(database: Database, use: Use) -> None:
-    client = use(Variant(DESIGNS["fifo"], {}))
-    client.push_many(client.payloads(0, 1, 2))
-    before = queues_of(client)
-
-    list(Proof(client.database, client.queue.schema, print).run("heap"))
-
-    assert queues_of(client) == before
-    assert [one.payload for one in client.drain()] == client.payloads(0, 1, 2)
-
-
-def queues_of(client: Client) -> list[str]:
-    with client.database.transaction("look") as connection:
-        return [queue.label for queue in catalog.queues(connection)]
 
 
 def test_time_that_is_over_is_told_and_nothing_is_left(database: Database) -> None:

@@ -1,9 +1,10 @@
 """A defect for each kind of claim fails it; what a killed `prove` left is dropped by the next."""
 
+import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
 from console.doctor.repairs import Tried
-from console.engines import Database
+from console.engines import Database, open_database
 from console.errors import ConsoleError
 from console.prove import run, trial
 from console.prove.run import INSTALLS, LEAVES_NOTHING, Proof, line_of
@@ -97,7 +98,11 @@ def planted(on_trial: Trial, defect: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("design", "defect", "words"), DEFECTS, ids=[f"{words}-{of}" for of, _, words in DEFECTS]
+    ("design", "defect", "words"),
+    [
+        pytest.param(*one, id=f"{one[2]}-{one[0]}", marks=[pytest.mark.long] * (NO_DELETE in one))
+        for one in DEFECTS
+    ],
 )
 def test_a_defect_disproves_its_claim(
     use_postgresql: Use, design: str, defect: str, words: str
@@ -128,15 +133,23 @@ CODES = {
     "payload_missing": "split",
 }
 """Each fault that is planted, and a design that has it."""
+BLIND, IDLE = "sees nothing", "mends nothing"
+SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
 
 
-@pytest.mark.parametrize("blind", [True, False], ids=["sees nothing", "mends nothing"])
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+    ("code", "failing"),
+    [
+        pytest.param(code, failing, marks=[pytest.mark.long] * (SHORT[code] != failing))
+        for code in CODES
+        for failing in (BLIND, IDLE)
+    ],
+)
 def test_a_doctor_who_fails_disproves_his_claims(
-    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, blind: bool
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, failing: str
 ) -> None:
     on_trial = trial_of(use_postgresql, CODES[code])
-    if blind:
+    if failing == BLIND:
         nothing = [Diagnosis(on_trial.queue, ())]
         monkeypatch.setattr(trial, "examine", lambda *_, **__: nothing)
     else:
@@ -150,34 +163,32 @@ def test_a_doctor_who_fails_disproves_his_claims(
 
 
 STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
-ANSWERS: list[tuple[str, str, object, Outcome, str]] = [
-    ("fifo", "optimized_locking", True, Outcome.PROVEN, "the other 3 at once"),
-    ("fifo", "optimized_locking", False, Outcome.NOT_APPLICABLE, "it is off; without it"),
-    ("fifo", "optimized_locking", None, Outcome.NOT_APPLICABLE, "this server has none"),
-    ("ring", "started", STARTED, Outcome.NOT_APPLICABLE, "since 2026-01-01 12:00; without one 1 "),
-    ("ring", "own_row", 1, Outcome.PROVEN, "1 row"),
-    ("ring", "own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
-    ("fifo", "physical_stats", SimpleNamespace(of_zero=0, of_index=2), Outcome.PROVEN, "2 of"),
-    ("fifo", "physical_stats", SimpleNamespace(of_zero=1, of_index=2), Outcome.FAILED, "1 rows"),
-]
+ANSWERS: dict[str, list[tuple[str, object, Outcome, str]]] = {
+    "fifo": [
+        ("optimized_locking", True, Outcome.PROVEN, "the other 3 at once"),
+        ("optimized_locking", False, Outcome.NOT_APPLICABLE, "it is off; without it"),
+        ("optimized_locking", None, Outcome.NOT_APPLICABLE, "this server has none"),
+        ("physical_stats", SimpleNamespace(of_zero=0, of_index=2), Outcome.PROVEN, "2 of"),
+        ("physical_stats", SimpleNamespace(of_zero=1, of_index=2), Outcome.FAILED, "1 rows"),
+    ],
+    "ring": [
+        ("started", STARTED, Outcome.NOT_APPLICABLE, "since 2026-01-01 12:00; without one 1 "),
+        ("own_row", 1, Outcome.PROVEN, "1 row"),
+        ("own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
+    ],
+}
 """Design, statement, what an engine answers that is asked it, and what the report says then."""
 
 
-@pytest.mark.parametrize(("design", "name", "answer", "outcome", "words"), ANSWERS)
-def test_what_an_engine_answers_to_a_question(
-    use_postgresql: Use,
-    monkeypatch: pytest.MonkeyPatch,
-    design: str,
-    name: str,
-    answer: object,
-    outcome: Outcome,
-    words: str,
-) -> None:
+@pytest.mark.parametrize("design", ANSWERS)
+def test_what_an_engine_answers_to_a_question(use_postgresql: Use, design: str) -> None:
     """PostgreSQL is asked none: the answer is put into its mouth."""
     on_trial = trial_of(use_postgresql, design)
-    answered(monkeypatch, f"prove.{name}", answer)
-    line = line_of("", question_of(on_trial, name), on_trial)
-    assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
+    for name, answer, outcome, words in ANSWERS[design]:
+        with pytest.MonkeyPatch.context() as patch:
+            answered(patch, f"prove.{name}", answer)
+            line = line_of("", question_of(on_trial, name), on_trial)
+        assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
 
 
 def test_a_pop_that_does_not_skip_disproves_readpast(
@@ -240,11 +251,12 @@ def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Datab
             made.append(queue)
             yield
 
-    lines = list(Proof(postgresql, "public", print, scratching=defective).run("fifo"))
+    with closing(Proof(postgresql, "public", print, scratching=defective).run("fifo")) as lines:
+        first, failed, after = itertools.islice(lines, 3)
+    assert (first.claim, failed.claim) == (INSTALLS, "an empty queue answers with no row")
+    assert failed.outcome is Outcome.FAILED
+    assert after.outcome is Outcome.PROVEN
     assert len(made) == 2
-    assert [line.claim for line in lines if line.outcome is Outcome.FAILED] == [
-        "an empty queue answers with no row"
-    ]
 
 
 def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
@@ -260,14 +272,19 @@ def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
     left = value(database_url, listed)
     assert isinstance(left, str)
 
-    answer = console("prove", "--designs", "heap")
+    told: list[str] = []
+    with (
+        closing(open_database(database_url)) as database,
+        closing(Proof(database, "public", told.append).run("heap")) as proof,
+    ):
+        assert next(proof).claim == INSTALLS
+        assert f"An earlier proof left the queue public.{left} behind" in " ".join(told)
+        assert left not in str(value(database_url, listed))
 
-    assert f"An earlier proof left the queue public.{left} behind" in answer.err
-    assert answer.status == 0
-    assert value(database_url, listed) is None
 
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupt_leaves_nothing(database_url: str, sent: signal.Signals) -> None:
     console = Console(database_url)
     with console.process("prove", "--designs", "fifo") as process:
@@ -299,7 +316,9 @@ def test_one_that_runs_is_left_alone(postgresql: Database) -> None:
     running = Proof(postgresql, "public", print).run("fifo")
     assert next(running).claim == INSTALLS
 
-    list(Proof(postgresql, "public", told.append).run("heap"))
+    with closing(Proof(postgresql, "public", told.append).run("heap")) as another:
+        assert next(another).claim == INSTALLS
 
     assert "belongs to a proof that may still be running" in " ".join(told)
-    assert {line.outcome for line in running} <= {Outcome.PROVEN, Outcome.NOT_APPLICABLE}
+    with closing(running):
+        assert [line.outcome for line in itertools.islice(running, 2)] == [Outcome.PROVEN] * 2

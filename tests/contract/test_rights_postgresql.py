@@ -1,12 +1,12 @@
 """The roles that are shipped: what the server itself refuses, whatever the console would try."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import make_url, text
 
 from console import catalog
 from console.actions import execute, maintain, maintain_plan, plan, relay
@@ -22,7 +22,6 @@ from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
 from console.monitor.filters import parse
-from console.monitor.sample import take_sample
 from console.monitor.sampler import probe
 from console.notify.outbox import Changes, New, Outbox, lacks_rights
 from tests.contract.client import Client
@@ -92,17 +91,6 @@ def _install(database: Database, name: str) -> Queue:
     return queue
 
 
-@EACH
-def test_a_reader_sees_everything(place: Place, name: str) -> None:
-    mine, theirs = place.client("reader", name), place.client("owner", name)
-    assert mine.database.capabilities.sees_all_sessions
-    assert mine.status().ready == theirs.status().ready
-    (seen,) = take_sample(mine.database, only=[mine.queue]).queues
-    assert seen.problem == ""
-    if "relay" in mine.queue.verbs:
-        assert relay.plan(mine.database, mine.queue, None).measure.live == 3
-
-
 def may_be_let_maintain(place: Place) -> bool:
     """From PostgreSQL 17 on; before, only an owner maintains."""
     version = value(place.url, "SHOW server_version_num")
@@ -110,26 +98,16 @@ def may_be_let_maintain(place: Place) -> bool:
     return int(version) >= 170_000
 
 
-@EACH
-def test_what_a_login_can_do_is_told(place: Place, name: str) -> None:
-    def can(login: str) -> tuple[str, ...]:
-        client = place.client(login, name)
-        found = probe(client.database, [client.queue])
-        assert found is not None
-        return found.can
-
-    assert can("reader") == ()
-    maintains = ("maintain",) if may_be_let_maintain(place) else ()
-    assert can("operator") == ("write", "push and pop", "end sessions", *maintains)
-    assert can("admin") == ("write", "push and pop", "end sessions", *maintains, "create")
-    assert can("owner")[0] == "superuser"
+def can(place: Place, login: str, *names: str) -> tuple[str, ...]:
+    """What it can do, by its own look, with these queues."""
+    database = place.by[login]
+    found = probe(database, [place.client(login, name).queue for name in names])
+    assert found is not None
+    return found.can
 
 
 def test_a_login_without_queues_is_asked_about_too(place: Place) -> None:
-    for login, can in {"reader": (), "operator": ("end sessions",)}.items():
-        found = probe(place.by[login], [])
-        assert found is not None
-        assert found.can == can
+    assert (can(place, "reader"), can(place, "operator")) == ((), ("end sessions",))
 
 
 def test_execute_alone_moves_nothing(module_server: EmbeddedServer) -> None:
@@ -153,9 +131,15 @@ def test_execute_alone_moves_nothing(module_server: EmbeddedServer) -> None:
 
 
 @EACH
-def test_a_reader_is_refused_every_write_by_the_server(place: Place, name: str) -> None:
-    client = place.client("reader", name)
-    held = place.client("owner", name).status()
+def test_a_reader_sees_everything_and_is_refused_every_write(place: Place, name: str) -> None:
+    client, owners = place.client("reader", name), place.client("owner", name)
+    held = owners.status()
+    assert client.database.capabilities.sees_all_sessions
+    assert client.status().ready == held.ready
+    assert can(place, "reader", name) == ()
+    if "relay" in client.queue.verbs:
+        seen, there = (relay.plan(one.database, one.queue, None) for one in (client, owners))
+        assert seen.measure.live == there.measure.live > 0
     attempts: list[Callable[[], object]] = [
         lambda: client.push(client.payload(9)),
         lambda: client.push_many(client.payloads(9)),
@@ -173,7 +157,7 @@ def test_a_reader_is_refused_every_write_by_the_server(place: Place, name: str) 
     for statement in _writes(client.queue):
         with pytest.raises(RefusedError), client.database.transaction("write") as connection:
             connection.execute(text(statement.replace(":", "\\:")))
-    after = place.client("owner", name).status()
+    after = owners.status()
     assert (after.ready, after.next_push, after.next_pop) == (
         held.ready,
         held.next_push,
@@ -242,10 +226,33 @@ def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
 
 
 @EACH
-def test_an_operator_maintains_what_a_queue_wears_out(place: Place, name: str) -> None:
-    if not may_be_let_maintain(place):
-        pytest.skip("this server has no such right to grant")
+def test_an_operator_works_with_messages_and_owns_nothing(place: Place, name: str) -> None:
     client = place.client("operator", name)
+    maintains = ("maintain",) if may_be_let_maintain(place) else ()
+    works = ("write", "push and pop", "end sessions", *maintains)
+    assert can(place, "operator", name) == works
+    assert can(place, "admin", name) == (*works, "create")
+    assert can(place, "owner", name)[0] == "superuser"
+    assert client.push(client.payload(7)) is not None
+    assert None not in client.push_many(client.payloads(8, 9))
+    taken = client.pop_many(6)
+    assert len(taken) == 6
+    if client.queue.finishes:
+        assert client.complete(taken[0])
+        assert client.fail(taken[1], "no")
+    if "relay" in client.queue.verbs:
+        with pytest.raises(RefusedError):
+            relay.relay(client.database, client.queue, 50)
+    with pytest.raises(RefusedError):
+        uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
+    if maintains:
+        maintained(client)
+    owners = place.client("owner", name)
+    owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
+
+
+def maintained(client: Client) -> None:
+    """What a queue wears out, by a login that does not own it."""
     measures = maintain_plan.measure(client.database, client.queue)
     worn = [table.name for table in measures.tables]
     assert worn
@@ -260,29 +267,10 @@ def test_an_operator_maintains_what_a_queue_wears_out(place: Place, name: str) -
 
 
 @EACH
-def test_an_operator_works_with_messages_and_owns_nothing(place: Place, name: str) -> None:
-    client = place.client("operator", name)
-    number = client.push(client.payload(7))
-    assert number is not None
-    assert None not in client.push_many(client.payloads(8, 9))
-    taken = client.pop_many(6)
-    assert len(taken) == 6
-    if client.queue.finishes:
-        assert client.complete(taken[0])
-        assert client.fail(taken[1], "no")
-    if "relay" in client.queue.verbs:
-        with pytest.raises(RefusedError):
-            relay.relay(client.database, client.queue, 50)
-    with pytest.raises(RefusedError):
-        uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
-    owners = place.client("owner", name)
-    owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
-
-
-@EACH
-def test_a_reader_plans_and_the_server_refuses_the_rest(place: Place, name: str) -> None:
-    """Past the console's own checks: the statements of the actions themselves."""
+def test_a_reader_plans_what_an_operator_does(place: Place, name: str) -> None:
+    """Past the console's own checks: the server refuses the statements of the actions."""
     owners, client = place.client("owner", name), place.client("reader", name)
+    operator = place.client("operator", name)
     made = prepared(owners)
     for verb in made:
         moving = mover(client, verb)
@@ -290,9 +278,19 @@ def test_a_reader_plans_and_the_server_refuses_the_rest(place: Place, name: str)
         assert planned.count > 0
         with pytest.raises(RefusedError):
             execute.execute(client.database, moving, planned)
-        with pytest.raises(RefusedError, match="Could not"), acting(client) as connection:
+        with (
+            pytest.raises(RefusedError, match="Could not"),
+            client.database.transaction("act") as connection,
+        ):
             moving.act(connection, planned.sample, 1)
-    assert prepared(owners, add=False) == made
+    for verb in made:
+        moving = mover(operator, verb)
+        planned = plan.make(operator.database, moving, parse(["limit=1"]))
+        done = execute.execute(operator.database, moving, planned)
+        assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1), verb
+    back = Restore(mover(operator, "purge").source)
+    done = execute.execute(operator.database, back, plan.make(operator.database, back))
+    assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
 
 
 def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: Place) -> None:
@@ -308,41 +306,19 @@ def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: P
     assert lacks_rights(refused.value)
 
 
-@EACH
-def test_an_operator_acts(place: Place, name: str) -> None:
-    owners, client = place.client("owner", name), place.client("operator", name)
-    for verb in prepared(owners):
-        moving = mover(client, verb)
-        planned = plan.make(client.database, moving, parse(["limit=1"]))
-        done = execute.execute(client.database, moving, planned)
-        assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1), verb
-    source = mover(client, "purge").source
-    back = Restore(source)
-    done = execute.execute(client.database, back, plan.make(client.database, back))
-    assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
-
-
-def prepared(client: Client, *, add: bool = True) -> list[str]:
+def prepared(client: Client) -> list[str]:
     """One message at least in each state, two errors; the verbs that have something to do."""
-    if add:
-        client.push_many(client.payloads(1, 2, 3, 4))
-    if add and client.queue.finishes:
+    client.push_many(client.payloads(1, 2, 3, 4))
+    if client.queue.finishes:
         *failed, done, _ = client.pop_many(4)
         assert all(client.fail(one, "boom") for one in failed)
         assert client.complete(done)
         client.push_many(client.payloads(5))
-    verbs = ["archive", "requeue", "release", "purge"]
     return [
         verb
-        for verb in verbs
+        for verb in ("archive", "requeue", "release", "purge")
         if verb in client.queue.verbs and (verb != "release" or client.queue.finishes)
     ]
-
-
-@contextmanager
-def acting(client: Client) -> Iterator[Connection]:
-    with client.database.transaction("act") as connection:
-        yield connection
 
 
 def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:

@@ -11,20 +11,14 @@ from sqlalchemy import create_engine
 
 from tests.cli.calls import Console
 from tests.contract import stand_in
-from tests.contract.from_pip import from_pip
+from tests.contract.fetched import from_pip
+from tests.contract.figures import counts, figures
 from tests.contract.stand_in import RIVER, StandIn
-from tests.servers import Server, fresh_database, wait_until
+from tests.servers import wait_until
 
 PACKAGE = "riverqueue==0.7.0"
 WANTS = "greenlet>=3,<4"
 """It imports SQLAlchemy's asyncio, which is an extra of that."""
-
-
-@pytest.fixture
-def console(server: Server) -> Iterator[Console]:
-    """The command line on a database of this test."""
-    with fresh_database(server.url) as url:
-        yield Console(url)
 
 
 class Send:
@@ -40,11 +34,9 @@ class Send:
 
 
 @pytest.fixture
-def river(
-    console: Console, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
+def river(console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Its package, whose `client` is on tables like its own."""
-    monkeypatch.syspath_prepend(from_pip(pytestconfig.cache.mkdir("riverqueue"), PACKAGE, WANTS))
+    monkeypatch.syspath_prepend(from_pip(PACKAGE, WANTS))
     StandIn(console.url, "Theirs").install(RIVER)
     riverqueue: Any = import_module("riverqueue")
     engine = create_engine(console.url, connect_args={"options": '-c search_path="Theirs"'})
@@ -52,12 +44,6 @@ def river(
     riverqueue.client = riverqueue.Client(driver)
     yield riverqueue
     engine.dispose()
-
-
-def figures(console: Console, name: str) -> tuple[int, int, int, int]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    return (found["ready"], found["scheduled"], found["errors"], found["done"])
 
 
 def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, river: Any) -> None:
@@ -75,11 +61,10 @@ def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, ri
     assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
     for command in found["commands"]:
         console.done(*command.split()[1:])
-    states = [str(job.state) for job in jobs]
-    assert states.count("available") == figures(console, "mail")[0] == 3
-    assert states.count("scheduled") == figures(console, "mail")[1] == 1
-    assert figures(console, "report") == (2, 0, 0, 0)
-    assert figures(console, "river_job") == (5, 1, 0, 0)
+    assert [str(job.state) for job in jobs] == ["available"] * 3 + ["scheduled"]
+    assert figures(console, "mail") == counts(3, 1, 0, 0, 0, 0)
+    assert figures(console, "report") == counts(2, 0, 0, 0, 0, 0)
+    assert figures(console, "river_job") == counts(5, 1, 0, 0, 0, 0)
     listed = console.done("messages", "mail", "--state", "scheduled", "--payload", "--json").json
     (message,) = listed["messages"]
     assert (message["id"], message["title"]) == (str(jobs[3].id), jobs[3].kind)
@@ -89,11 +74,12 @@ def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, ri
     # And once they have failed, they are retried as any, its tries counted as it set them.
     fails = "UPDATE river_job SET state = 'discarded', attempt = max_attempts, finalized_at = now()"
     theirs.run(f"{fails} WHERE queue = 'report'")
-    assert figures(console, "report") == (0, 0, 2, 0)
+    assert figures(console, "report") == counts(0, 0, 0, 0, 2, 0)
     ran: list[int] = []
     with theirs.working(stand_in.RIVER_TAKES, stand_in.RIVER_ENDS, ran.append):
         console.done("requeue", "report", "--yes")
-        wait_until(lambda: figures(console, "river_job") == (0, 1, 0, 5), "all were run")
+        over = counts(0, 1, 0, 0, 0, 5)
+        wait_until(lambda: figures(console, "river_job") == over, "all were run")
     assert len(ran) == len({*ran}) == 5
     tries = "SELECT DISTINCT max_attempts FROM river_job WHERE queue = 'report'"
     assert theirs.rows(tries) == [(river.MAX_ATTEMPTS_DEFAULT + 1,)]

@@ -34,6 +34,7 @@ def states(client: Client) -> list[str]:
     return [message.state for message in seen(client, limit=1000).messages]
 
 
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
 def test_a_queue_with_messages_is_not_touched(use: Use, variant: Variant) -> None:
     client = use(variant)

@@ -1,44 +1,19 @@
 """Queues of libraries that cannot be run here: read and acted on, on tables like theirs."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.cli.calls import Console
 from tests.contract import stand_in
+from tests.contract.figures import counts, figures, sampled_error
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
-from tests.servers import Server, fresh_database, wait_until
-
-STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
-
-
-@pytest.fixture
-def console(server: Server) -> Iterator[Console]:
-    """The command line on a database of this test."""
-    with fresh_database(server.url) as url:
-        yield Console(url)
+from tests.servers import wait_until
 
 
 @pytest.fixture
 def theirs(console: Console) -> StandIn:
     return StandIn(console.url, "Theirs")
-
-
-def figures(console: Console, name: str) -> dict[str, Any]:
-    (found,) = console.done("status", name, "--json").json["queues"]
-    assert not found["problem"]
-    return {one: found[one] for one in STATES}
-
-
-def counts(*figures_: int | None) -> dict[str, int | None]:
-    return dict(zip(STATES, figures_, strict=True))
-
-
-def error_of(console: Console, name: str) -> str:
-    (group,) = console.done("errors", name, "--json").json["groups"]
-    return str(group["sample"])
 
 
 def test_river(console: Console, theirs: StandIn) -> None:
@@ -69,7 +44,7 @@ def test_river(console: Console, theirs: StandIn) -> None:
     assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
     (claim,) = console.done("messages", "jobs", "--state", "claimed", "--json").json["messages"]
     assert claim["claimed_by"] == "new"
-    assert error_of(console, "jobs") == "no host 7"
+    assert sampled_error(console, "jobs") == (2, "no host 7")
     refused = console("release", "jobs", "--yes")
     assert (refused.status, "JobRescuer" in refused.err) == (4, True)
     done = console.done("requeue", "jobs", "--yes").text
@@ -108,7 +83,7 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
     console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
     assert figures(console, "jobs") == counts(3, 2, 2, 1, 2, 1)
     assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
-    assert error_of(console, "jobs") == "IOError: no host 7"
+    assert sampled_error(console, "jobs") == (2, "IOError: no host 7")
     plan = console.done("requeue", "jobs", "--dry-run", "--json").json["plan"]
     assert (plan["count"], ["concurrency_key" in why for why in plan["left_alone"]]) == (1, [True])
     console.done("requeue", "jobs", "--yes")
@@ -121,13 +96,8 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
     assert "skipped: 1 their owner is alive" in console.done("release", "jobs", "--dry-run").text
     console.done("release", "jobs", "--yes")
     assert figures(console, "jobs") == counts(5, 2, 1, 0, 1, 1)
-    assert theirs.rows("SELECT job_id FROM solid_queue_ready_executions ORDER BY 1") == [
-        (1,),
-        (2,),
-        (4,),
-        (7,),
-        (9,),
-    ]
+    ready = theirs.rows("SELECT job_id FROM solid_queue_ready_executions ORDER BY 1")
+    assert [job for (job,) in ready] == [1, 2, 4, 7, 9]
 
 
 def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:

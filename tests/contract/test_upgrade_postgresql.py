@@ -1,8 +1,7 @@
 """Upgrade: what was changed or is older becomes what is shipped; no message moves."""
 
-import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import psycopg
@@ -17,6 +16,7 @@ from console.errors import RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
+from tests.contract.traffic import Traffic
 from tests.contract.variants import DEFAULTS, TELLING, Variant, on
 from tests.servers import connect
 
@@ -47,12 +47,10 @@ def test_what_was_just_installed_is_what_is_shipped(use_postgresql: Use, variant
     assert not plan(client.database, known(client)).needed
 
 
-@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+@pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
 def test_an_older_queue_becomes_alike_and_keeps_its_messages(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    if "postgresql" not in variant.engines:
-        pytest.skip("not on this engine")
     client = use_postgresql(variant)
     fill(client)
     name = client.queue.name
@@ -130,38 +128,41 @@ def test_a_column_that_nothing_can_fill_is_refused(use_postgresql: Use) -> None:
     assert found(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
 
 
+@contextmanager
+def a_role(client: Client) -> Iterator[str]:
+    """Of the queue's consumers."""
+    role = f"consumer of {client.queue.name}"
+    with sql_of(client) as connection:
+        connection.execute(f'CREATE ROLE "{role}"')
+        try:
+            yield role
+        finally:
+            connection.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
 def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresql: Use) -> None:
     """An overload of an older version goes; rights that somebody gave stay."""
     client = use_postgresql(FIFO)
     name = client.queue.name
-    role = f"caller of {name}"
-    with sql_of(client) as connection:
-        connection.execute(f'CREATE ROLE "{role}"')
+    with a_role(client) as role, sql_of(client) as connection:
         connection.execute(f'DROP FUNCTION "{name}_pop_many"')
         for arguments in ("n bigint", "n integer, lax boolean"):
-            connection.execute(
-                f"""CREATE FUNCTION "{name}_pop_many"({arguments}) RETURNS text
-                LANGUAGE sql AS 'SELECT ''old'''"""
-            )
             signature = f'"{name}_pop_many"({arguments})'
-            connection.execute(f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC")
-            connection.execute(f'GRANT EXECUTE ON FUNCTION {signature} TO "{role}"')
-    try:
+            connection.execute(
+                f"""CREATE FUNCTION {signature} RETURNS text LANGUAGE sql AS 'SELECT ''old''';
+                REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC;
+                GRANT EXECUTE ON FUNCTION {signature} TO "{role}" """
+            )
         assert found(client) == {f"{name}_pop_many": How.CALLED_OTHERWISE}
         upgrade(client.database, known(client))
         assert found(client) == {}
-        with sql_of(client) as connection:
-            rights = connection.execute(
-                """SELECT has_function_privilege(%s, p.oid, 'EXECUTE'),
-                has_function_privilege('public', p.oid, 'EXECUTE')
-                FROM pg_proc AS p WHERE p.proname = %s""",
-                [role, f"{name}_pop_many"],
-            ).fetchall()
-            assert rights == [(True, False)]
-    finally:
-        with sql_of(client) as connection:
-            connection.execute(f'DROP OWNED BY "{role}"')
-            connection.execute(f'DROP ROLE "{role}"')
+        rights = connection.execute(
+            """SELECT has_function_privilege(%s, p.oid, 'EXECUTE'),
+            has_function_privilege('public', p.oid, 'EXECUTE')
+            FROM pg_proc AS p WHERE p.proname = %s""",
+            [role, f"{name}_pop_many"],
+        ).fetchall()
+        assert rights == [(True, False)]
 
 
 def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
@@ -171,79 +172,40 @@ def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
     client = use_postgresql(RING)
     fill(client)
     name = client.queue.name
-    role = f"consumer of {name}"
-    with sql_of(client) as connection:
-        connection.execute(f'DROP SEQUENCE "{name}_turn_seq"')
+    turns = f'"{name}_turn_seq"'
+    with a_role(client) as role, sql_of(client) as connection:
+        connection.execute(f"DROP SEQUENCE {turns}")
         connection.execute("UPDATE dbq.queue SET version = 1 WHERE queue_name = %s", [name])
-        connection.execute(f'CREATE ROLE "{role}"')
         connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE "{name}_pop_seq" TO "{role}"')
-    try:
         assert found(client) == {f"{name}_turn_seq": How.MISSING, name: How.OLDER}
         planned = plan(client.database, known(client))
         assert not planned.changed_by_hand
         assert any(f"sequence {name}_turn_seq is missing" in line for line in planned.lines())
         upgrade(client.database, known(client))
         assert found(client) == {}
-        with sql_of(client) as connection:
-            park = f"""INSERT INTO "{name}_parked" SELECT -generate_series(1, 100), false, now()"""
-            connection.execute(park)
-            rights = "SELECT has_sequence_privilege(%s, %s, unnest(ARRAY['USAGE', 'SELECT']))"
-            turns = f'"{name}_turn_seq"'
-            assert connection.execute(rights, [role, turns]).fetchall() == [(True,), (True,)]
+        park = f"""INSERT INTO "{name}_parked" SELECT -generate_series(1, 100), false, now()"""
+        connection.execute(park)
+        rights = "SELECT has_sequence_privilege(%s, %s, unnest(ARRAY['USAGE', 'SELECT']))"
+        assert connection.execute(rights, [role, turns]).fetchall() == [(True,), (True,)]
         client.drain()
-    finally:
-        with sql_of(client) as connection:
-            connection.execute(f'DROP OWNED BY "{role}"')
-            connection.execute(f'DROP ROLE "{role}"')
-
-
-def test_a_ring_of_the_first_version_can_be_uninstalled(use_postgresql: Use) -> None:
-    client = use_postgresql(RING)
-    with sql_of(client) as connection:
-        connection.execute(f'DROP SEQUENCE "{client.queue.name}_turn_seq"')
-    uninstall(client.database, known(client), keep_archive=False, with_messages=False)
+        connection.execute(f"DROP SEQUENCE {turns}")  # one of that version is uninstalled, too
+        uninstall(client.database, known(client), keep_archive=False, with_messages=True)
 
 
 def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> None:
     """Code replaced and a column added, again and again, beside producers and consumers."""
     client = use_postgresql(CLAIM)
     name = client.queue.name
-    at_work = threading.Event()
-    no_more = threading.Event()
-
-    def produce(first: int) -> list[str | None]:
-        pushed = []
-        for number in range(first, first + 150):
-            pushed.append(client.push(client.payload(number)))
-            at_work.set()
-        return pushed
-
-    def consume() -> list[str]:
-        completed: list[str] = []
-        while True:
-            last = no_more.is_set()
-            messages = client.pop_many(5, "worker")
-            completed += [m.id for m in messages if client.complete(m)]
-            if last and not messages:
-                return completed
-
-    with ThreadPoolExecutor(4) as pool:
-        producers = [pool.submit(produce, first) for first in (0, 1000)]
-        consumers = [pool.submit(consume) for _ in range(2)]
-        try:
-            assert at_work.wait(60)
-            for _ in range(3):
-                with sql_of(client) as connection:
-                    connection.execute(f'ALTER FUNCTION "{name}_pop_many" SET work_mem = 64')
-                    connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
-                assert len(upgrade(client.database, known(client)).differences) == 2
-            pushed = [id_ for producer in producers for id_ in producer.result()]
-        finally:
-            no_more.set()
-        completed = [id_ for consumer in consumers for id_ in consumer.result()]
+    traffic = Traffic(client, backlog=50)
+    with traffic.going_on(least=20):
+        for _ in range(3):
+            with sql_of(client) as connection:
+                connection.execute(f'ALTER FUNCTION "{name}_pop_many" SET work_mem = 64')
+                connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
+            assert len(upgrade(client.database, known(client)).differences) == 2
+            traffic.progress(20)
     assert found(client) == {}
-    assert None not in pushed
-    assert Counter(completed) == Counter(pushed)
+    traffic.settle()
 
 
 def test_a_catalog_of_an_older_console_gets_its_audit(virgin: Database) -> None:

@@ -29,13 +29,17 @@ _VERSION = "1"
 """Of what is laid out here: another one is fetched anew."""
 
 
+def caches() -> Path:
+    """This user's folder for what the tests fetch."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dbq-console-tests"
+
+
 def place() -> Path:
     """The folder with the tools, there or not."""
     if given := os.environ.get(PLACE):
         return Path(given)
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     python = "".join(map(str, sys.version_info[:2]))
-    return Path(caches) / "dbq-console-tests" / f"microsoft-{_VERSION}-{python}"
+    return caches() / f"microsoft-{_VERSION}-{python}"
 
 
 def runs_here() -> bool:

@@ -1,0 +1,144 @@
+"""Messages that actions move: plans and what was done, all that a queue and its archive hold."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Column, MetaData, Table, select
+
+from console import audit
+from console.actions import execute, plan
+from console.actions.archive import Purge
+from console.actions.execute import Pace, Result
+from console.actions.plan import Plan
+from console.actions.restore import Restore
+from console.actions.rows import Choosing, Mover
+from console.audit import Ledger
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.scan_query import MessageSource
+from tests.contract.client import Client
+from tests.contract.filled import seen
+from tests.contract.variants import ALL, DEFAULTS, Variant
+
+SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
+KEEPING = [v for v in SMALL if v.finishes] + [
+    v for v in ALL if v.given == {"size": "300", "in_hand": "on"}
+]
+
+
+def default(name: str, **given: str) -> Variant:
+    """One design with some options."""
+    (plain,) = (variant for variant in DEFAULTS if variant.design.name == name)
+    return Variant(plain.design, {**plain.given, **given})
+
+
+def source_of(client: Client) -> MessageSource:
+    with client.database.transaction("read the queue", read_only=True) as connection:
+        return MessageSource.of(connection, client.queue)
+
+
+def planned(client: Client, moving: Mover, *words: str) -> Plan:
+    return plan.make(client.database, moving, parse(words))
+
+
+def run(client: Client, moving: Mover, *words: str, batch: int = 3) -> Result:
+    """Plan, and do it: the plan has to be what is done, unless a ring was full."""
+    made = planned(client, moving, *words)
+    done = execute.execute(client.database, moving, made, pace=Pace(batch=batch))
+    assert done.ledger.balanced
+    if done.outcome is audit.Outcome.DONE:
+        assert done.ledger.out == made.count
+    return done
+
+
+def held(client: Client) -> list[Message]:
+    """All that is in the queue, with whole payloads, in the order in which it is walked."""
+    return list(seen(client, limit=1000, payload_bytes=100_000).messages)
+
+
+def whole(message: Message) -> Message:
+    """What does not change while it lies there, and where it lies."""
+    return replace(message, key="", age_seconds=None, slot=None, number=None)
+
+
+def archive_of(client: Client) -> Table:
+    told = ("id", "payload", "state", "claimed_at", "claimed_by", "error")
+    names = ("archive_id", *told, "action_id", "reason", "archived_at")
+    columns: list[Column[Any]] = [Column(name) for name in names]
+    return Table(f"{client.queue.name}_archive", MetaData(), *columns, schema=client.queue.schema)
+
+
+def archived(client: Client) -> list[dict[str, Any]]:
+    table = archive_of(client)
+    with client.database.transaction("look") as connection:
+        rows = connection.execute(select(table).order_by(table.c.archive_id)).mappings().all()
+    return [{str(name): value for name, value in row.items()} for row in rows]
+
+
+def alter(client: Client, archive_id: int, **values: Any) -> None:
+    """Change a row of the archive."""
+    table = archive_of(client)
+    with client.database.transaction("alter") as connection:
+        row = table.c.archive_id == archive_id
+        assert connection.execute(select(table.c.archive_id).where(row)).scalar_one() == archive_id
+        connection.execute(table.update().where(row).values(**values))
+
+
+def all_payloads(client: Client) -> Counter[object]:
+    """Of the queue and of its archive together."""
+    in_archive = (as_text(row["payload"]) for row in archived(client))
+    return Counter(as_text(message.payload) for message in held(client)) + Counter(in_archive)
+
+
+def entitle(client: Client) -> None:
+    """Give every message a title of its own, where the design has titles."""
+    if "status" not in client.queue.roles:
+        return
+    columns: list[Column[Any]] = [Column("id"), Column("title")]
+    table = Table(client.queue.table, MetaData(), *columns, schema=client.queue.schema)
+    with client.database.transaction("entitle") as connection:
+        for id_ in connection.execute(select(table.c.id)).scalars().all():
+            title = {"title": f"title of {id_} 😀"}
+            connection.execute(table.update().where(table.c.id == id_).values(**title))
+
+
+def no_incomplete(client: Client) -> None:
+    """Of a split queue, no half of a message is left anywhere."""
+    if client.queue.design.table_suffix == "":
+        return
+    found = []
+    with client.database.transaction("look") as connection:
+        for suffix in ("_meta", "_data"):
+            name = client.queue.name + suffix
+            table = Table(name, MetaData(), Column("id"), schema=client.queue.schema)
+            found.append(sorted(connection.execute(select(table.c.id)).scalars().all()))
+    assert found[0] == found[1]
+
+
+def as_text(payload: object) -> object:
+    """JSON comes as text, or as what its text says."""
+    return repr(payload) if isinstance(payload, (list, dict)) else payload
+
+
+def tried(client: Client, mover: Mover, cutoff: Any) -> Ledger:
+    """One batch of all that match, with nothing skipped before; it is undone."""
+    with client.database.session("act") as session:
+        choice = mover.choice(Choosing(client.database, session, parse(()), mover.states, cutoff))
+        chosen = choice.next(1000)
+        with session.transaction("act") as connection:
+            ledger = mover.act(connection, chosen, 0).require_balance()
+            connection.rollback()
+    return ledger
+
+
+def purge(client: Client, *words: str, **options: Any) -> Result:
+    return run(client, Purge(source_of(client), **options), *words)
+
+
+def restore(client: Client, *words: str, **options: Any) -> Result:
+    return run(client, Restore(source_of(client), **options), *words)
+
+
+def restoring(client: Client, *words: str, **options: Any) -> Plan:
+    return planned(client, Restore(source_of(client), **options), *words)

@@ -1,0 +1,206 @@
+"""What a look cannot see, or not at once, is unknown and no zero; it stalls nothing else."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from uuid import uuid4
+
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.actions import relay
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS
+from console.engines import Database, open_database
+from console.monitor.memory import Memory
+from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.monitor.snapshot import QueueSnapshot
+from tests.contract.client import Client, looked
+from tests.contract.conftest import Use
+from tests.contract.moving import default
+from tests.contract.traffic import at_work
+from tests.servers import connect, wait_until
+
+
+@pytest.fixture
+def sampling(postgresql: Database) -> Iterator[Database]:
+    """The module's database as the sampler sees it, with the sampler's time-outs."""
+    url = postgresql.url.render_as_string(hide_password=False)
+    with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
+        yield database
+
+
+def test_a_ring_without_its_configuration_spoils_no_other_queue(
+    use_postgresql: Use, sampling: Database
+) -> None:
+    ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
+    fifo.push("x")
+    config = Identifier(ring.queue.schema, f"{ring.queue.name}_config")
+    with connect(ring.url) as connection:
+        connection.execute(SQL("CREATE TABLE kept AS SELECT * FROM {}").format(config))
+        connection.execute(SQL("DELETE FROM {}").format(config))
+        (broken, sound), _ = looked(sampling, ring.queue, fifo.queue)
+        connection.execute(SQL("INSERT INTO {} SELECT * FROM kept").format(config))
+        connection.execute("DROP TABLE kept")
+    assert (broken.ready, broken.problem) == (None, "its configuration is empty")
+    assert (sound.ready, sound.problem) == (1, "")
+
+
+@pytest.fixture
+def nobody(postgresql: Database) -> Iterator[tuple[Database, str]]:
+    """A login that may look at queues, and knows nothing of other sessions; and its name."""
+    name = f"looker_{uuid4().hex}"
+    url = postgresql.url.render_as_string(hide_password=False)
+    role = Identifier(name)
+    with connect(url) as connection:
+        connection.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'looks'").format(role))
+        try:
+            theirs = postgresql.url.set(username=name, password="looks")
+            with closing(open_database(theirs.render_as_string(hide_password=False))) as database:
+                yield database, name
+        finally:
+            connection.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
+
+
+def test_what_the_login_may_not_see_is_unknown(
+    use_postgresql: Use, nobody: tuple[Database, str]
+) -> None:
+    database, name = nobody
+    seen_one, hidden = use_postgresql(default("claim")), use_postgresql(default("fifo"))
+    for client in (seen_one, hidden):
+        client.push_many(["a", "b"])
+    seen_one.pop_many(1)
+    with connect(seen_one.url) as connection:
+        table = Identifier(seen_one.queue.schema, seen_one.queue.table)
+        connection.execute(SQL("GRANT SELECT ON {} TO {}").format(table, Identifier(name)))
+        catalog = SQL(
+            "GRANT USAGE ON SCHEMA dbq TO {0}; GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {0}"
+        )
+        connection.execute(catalog.format(Identifier(name)))
+    with seen_one.database.transaction("hold") as connection_of_another:
+        connection_of_another.exec_driver_sql(
+            f'UPDATE "{seen_one.queue.table}" SET attempts = attempts'
+        )
+        (no, yes), _ = looked(database, hidden.queue, seen_one.queue)
+    assert (yes.ready, yes.claimed, yes.holders) == (1, 1, 1)
+    assert yes.claims is not None
+    assert [claim.owner for claim in yes.claims] == ["unknown"]
+    assert yes.held_seconds is None
+    assert (no.ready, no.age_seconds) == (None, None)
+    assert "permission denied" in no.problem
+    assert {"ready", "age_seconds", "push_per_second"} <= set(no.unknown)
+
+
+def test_a_relay_hides_its_own_ring_alone_and_stalls_nobody(
+    use_postgresql: Use, sampling: Database
+) -> None:
+    ring, fifo = use_postgresql(default("ring")), use_postgresql(default("fifo"))
+    queues = [ring.queue, fifo.queue]
+    for client in (ring, fifo):
+        client.push_many(["a", "b"])
+    memory = Memory()
+    with connect(ring.url) as connection:
+        parked = Identifier(ring.queue.schema, f"{ring.queue.name}_parked")
+        connection.execute("BEGIN")
+        connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(parked))
+        for _ in range(3):
+            (hidden, seen), seconds = looked(sampling, *queues, memory=memory)
+            assert (hidden.ready, hidden.gap, hidden.capacity) == (None, None, None)
+            assert {"ready", "gap", "capacity", "age_seconds"} <= set(hidden.unknown)
+            assert "lock" in hidden.problem
+            assert seen.ready == 2
+            assert seconds < SAMPLING_TIMEOUTS.statement_seconds / 2
+        connection.execute("ROLLBACK")
+    both, _ = looked(sampling, *queues, memory=memory)
+    assert [seen.ready for seen in both] == [2, 2]
+
+
+def test_a_relay_at_work_never_shows_a_false_figure(
+    use_postgresql: Use, sampling: Database
+) -> None:
+    client = use_postgresql(default("ring"))
+    client.push_many(["x"] * 100)
+    relaid = 0
+
+    def relays() -> Iterator[None]:
+        nonlocal relaid
+        while True:
+            relay.relay(client.database, client.queue, 200 + relaid % 2 * 5000)
+            relaid += 1
+            yield
+
+    memory = Memory()
+    seen: list[QueueSnapshot] = []
+    with at_work(relays()):
+        while relaid < 8 or len(seen) < 30:
+            seen += looked(sampling, client.queue, memory=memory)[0]
+    assert {queue.ready for queue in seen} <= {100, None}
+    assert {queue.gap for queue in seen} <= {100, None}
+    assert {queue.capacity for queue in seen} <= {200, 5200, None}
+    assert all(queue.problem for queue in seen if queue.gap is None)
+
+
+SICK = """
+CREATE TABLE "{0} rows" (id bigint PRIMARY KEY, at timestamptz, status smallint, body text);
+INSERT INTO "{0} rows" SELECT i, now(), i % 5, 'x' FROM generate_series(0, 49) AS i;
+CREATE VIEW "{0}" AS
+    SELECT * FROM "{0} rows" WHERE status <> 0
+    UNION ALL
+    SELECT r.* FROM (SELECT pg_sleep({1}) OFFSET 0) AS wait, "{0} rows" AS r WHERE r.status = 0;
+"""
+"""A stand-in for a head that is slow to read: who asks for ready rows waits."""
+
+
+def sick_queue(client: Client, suffix: str = "") -> Queue:
+    name = f"sick {client.queue.name} {suffix}"
+    with connect(client.url) as connection:
+        connection.execute(SICK.format(name, 20.0).encode())
+    roles = {"id": "id", "pushed_at": "at", "status": "status", "payload": "body"}
+    return Queue("public", name, DESIGNS["status"], {}, roles, Kind.ADOPTED)
+
+
+def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
+    use_postgresql: Use, sampling: Database
+) -> None:
+    """And it is skipped for a while, then tried again by itself."""
+    now = [1000.0]
+    client = use_postgresql(default("fifo"))
+    client.push_many(["a", "b"])
+    sick = sick_queue(client)
+    queues, memory = [sick, client.queue], Memory(lambda: now[0])
+    for _ in range(3):
+        (slow, well), seconds = looked(sampling, *queues, memory=memory)
+        assert seconds < SAMPLING_TIMEOUTS.statement_seconds
+        assert well.ready == 2
+        assert (slow.ready, slow.age_seconds) == (None, None)
+        assert {"ready", "age_seconds"} <= set(slow.unknown) & set(slow.slow)
+        assert (slow.claimed, slow.errors, slow.done) == (10, 10, 10)
+        assert slow.problem == ""
+    with connect(client.url) as connection:
+        cured = f'CREATE OR REPLACE VIEW "{sick.name}" AS SELECT * FROM "{sick.name} rows"'
+        connection.execute(cured.encode())
+    (still, _), _ = looked(sampling, *queues, memory=memory)
+    assert still.ready is None
+    now[0] += 11.0
+    for _ in range(2):
+        (known, _), _ = looked(sampling, *queues, memory=memory)
+        assert known.ready == 10
+    assert known.age_seconds is not None
+    assert known.slow == ()
+
+
+def test_many_slow_queues_leave_room_for_the_others(
+    use_postgresql: Use, sampling: Database
+) -> None:
+    client = use_postgresql(default("fifo"))
+    client.push_many(["a", "b"])
+    sick = [sick_queue(client, f"s{i}") for i in range(30)]
+    memory = Memory()
+
+    def well() -> bool:
+        (*slow, seen), seconds = looked(sampling, *sick, client.queue, memory=memory)
+        assert seconds < SAMPLING_TIMEOUTS.statement_seconds
+        assert all(queue.ready is None and queue.problem == "" for queue in slow)
+        return seen.ready == 2
+
+    wait_until(well, "the one that is well is seen")
+    assert well()
