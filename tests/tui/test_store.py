@@ -79,8 +79,8 @@ def test_one_connections_trouble_is_not_the_others() -> None:
 
 def test_a_name_alone_is_enough_unless_two_schemas_have_it() -> None:
     store = Store({"a": 1.0}, now=0)
-    twins = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
-    store.take("a", reading(*twins, queue("other")), at=1)
+    namesakes = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
+    store.take("a", reading(*namesakes, queue("other")), at=1)
     assert [view.label for view in store.queues(1)] == ["public.q", "x.y.q", "other"]
     assert len({view.key for view in store.queues(1)}) == 3
 
