@@ -368,24 +368,6 @@ def test_another_console_was_quicker_with_some_of_the_rows(database: Database) -
     assert states(database, queue)["ready"] == READY + FAILED
 
 
-def test_a_row_that_changes_meanwhile_is_skipped_and_counted(database: Database) -> None:
-    queue = make(database, "mail", "claim", {})
-
-    async def go() -> None:
-        async with acting(database, "mail") as here:
-            await here.open("mail", "requeue")
-            await here.plan()
-            with database.transaction("another operator") as connection:
-                connection.exec_driver_sql(
-                    "SELECT FROM mail WHERE errors IS NOT NULL LIMIT 1 FOR UPDATE"
-                )
-                await here.confirm("y")
-            assert "3 of 4 done, 1 skipped, 0 failed" in here.words("#result-words")
-
-    asyncio.run(go())
-    assert states(database, queue)["error"] == 1
-
-
 def test_a_connection_that_is_cut_is_told_in_words(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

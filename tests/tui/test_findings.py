@@ -1,7 +1,6 @@
 """Findings on the overview and in their dialog: what is shown of them, and how one is repaired."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -25,7 +24,7 @@ from console.tui.dialogs.finding import FindingDialog, Phase
 from console.tui.open_connection import OpenConnection
 from console.tui.store import Store
 from console.tui.tabs.findings import FindingsTable
-from tests.servers import PATIENCE_SECONDS
+from tests.tui.alone import until
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, ended, opened, picture
 
@@ -107,15 +106,6 @@ def rows(console: Opened) -> list[str]:
     """The findings as they are drawn."""
     table = console.overview.query_one(FindingsTable)
     return [table.render_line(y).text for y in range(table.size.height)] if table.display else []
-
-
-async def until(
-    console: Opened, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, console.picture
-        await console.pilot.pause(0.02)
 
 
 def dialog(console: Opened) -> FindingDialog:
@@ -280,6 +270,10 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         screen = dialog(console)
         await until(console, lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (1, 0)
+        screen.phase = Phase.PLANNING
+        await console.press("y")  # before the plan
+        screen.phase = Phase.PLANNED
+        assert repair.done == 0
         assert "4 messages [bold]" in picture(console.app)
         assert "y runs it" in picture(console.app)
         await console.press("y")
@@ -292,17 +286,6 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         console.clock.now += 1
         await told(console, diagnosis("mail"))
         await until(console, lambda: "no longer finds it" in picture(console.app))
-
-
-async def test_a_yes_before_the_plan_does_nothing() -> None:
-    repair = FakeRepair()
-    async with opened(connections=[conn()]) as console:
-        await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
-        screen.phase = Phase.PLANNING
-        await console.press("y")
-        assert repair.done == 0
 
 
 async def test_on_production_the_queues_name_is_typed() -> None:
