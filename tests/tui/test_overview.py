@@ -217,19 +217,6 @@ async def test_many_connections_do_not_push_the_queues_off_the_screen() -> None:
         assert "+ 11 more connections, all of them answer" in second
 
 
-async def test_names_are_data() -> None:
-    odd = ("[bold]x", "a\x1b[2Jb", "[/]", "line\nbreak", "größe 数 🐘")
-    async with opened("[red]conn[/red]", banner="[blink]b") as console:
-        await console.give(*(queue(name) for name in odd))
-        shown = ["[bold]x", "a␛[2Jb", "[/]", "line␊break", "größe 数 🐘"]
-        assert sorted(console.order) == sorted(shown)
-        assert "[red]conn[/red]" in console.words("#connections")
-        assert "[blink]b" in console.picture
-        await console.press("slash", *"[bold", "enter")
-        assert console.order == ["[bold]x"]
-        assert "[bold" in console.words("#summary")
-
-
 async def test_sorting_by_keys_and_by_a_click_on_a_head() -> None:
     async with opened() as console:
         await console.give(*nine())

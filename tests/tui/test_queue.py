@@ -13,7 +13,7 @@ from console.audit import Entry
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.monitor.limits import DEFAULTS, Limits, Severity
+from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.dialogs.audit_entry import Line
 from console.tui.dialogs.finding import FindingDialog
@@ -24,7 +24,7 @@ from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import TabLine
 from console.tui.text import tone
-from console.tui.widgets.queue_detail import FiguresPanel, limit_words, pieces
+from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
 
@@ -68,9 +68,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # Figures.
 
 
-async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
+async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_age() -> None:
     async with opened(size=(160, 48)) as console:
-        told = figures(await open_queue(console, "mail"))
+        screen = await open_queue(console, "mail")
+        told = figures(screen)
         for words in (
             *("public.mail", "claim", "ready ≈12 k", "age 9 min 01 s", "push/s 51.3"),
             *("pop/s 48.8", "claimed 31", "stuck 14", "errors 6"),
@@ -79,6 +80,12 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
             assert words in told
         for words in ("gap", "full in", "scheduled", "done", "·"):
             assert words not in told
+        console.feed.fail()
+        console.clock.now += 42
+        await settled(console.pilot)
+        screen.draw()
+        assert "cannot be reached, figures are 42 s old" in figures(screen)
+        assert "ready ≈12 k" in figures(screen)
 
 
 async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
@@ -97,31 +104,6 @@ async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None
         options = ring_design.complete_options({"size": "10000"})
         screen.show_options(installed_queue("public", "orders", ring_design, options))
         assert "size=10000" in figures(screen)
-
-
-def test_what_is_not_known_is_told_so_and_why() -> None:
-    unknown = queue(
-        "q",
-        ready=None,
-        age_seconds=None,
-        unknown=("ready", "age_seconds", "holders"),
-        slow=("age_seconds",),
-    )
-    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
-    assert told["ready"] == told["writers"] == "?"
-    assert told["age"] == "? (too slow to read)"
-    assert "gap" not in told
-
-
-def test_limits_are_told_in_the_units_of_their_figures() -> None:
-    thresholds = replace(
-        DEFAULTS,
-        depth=Limits(10_000, 50_000),
-        age_seconds=Limits(critical=60.0),
-        errors_share=Limits(),
-    )
-    told = list(limit_words(queue("q", errors=0), thresholds))
-    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
 
 
 async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
@@ -143,17 +125,6 @@ async def test_names_and_problems_are_data() -> None:
         assert "[bold]x" in figures(screen)
         assert "[red]gone" in console.picture
         assert not {"\x1b", "\u202e"} & set(console.picture)
-
-
-async def test_figures_that_come_no_more_say_how_old_they_are() -> None:
-    async with opened() as console:
-        screen = await open_queue(console)
-        console.feed.fail()
-        console.clock.now += 42
-        await settled(console.pilot)
-        screen.draw()
-        assert "cannot be reached, figures are 42 s old" in figures(screen)
-        assert "ready ≈12 k" in figures(screen)
 
 
 # Tabs.
@@ -280,12 +251,12 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert screen.tab.shown
 
 
-async def test_the_navigator_from_here_take_the_key_of_the_queue() -> None:
+async def test_keys_are_about_this_queue_and_it_is_not_opened_over_itself() -> None:
     async with opened() as console:
         asked: list[tuple[object, ...]] = []
         for way in ("open_actions", "examine", "open_waits", "open_audit"):
             setattr(console.app, way, lambda *what, way=way: asked.append((way, *what)))
-        await open_queue(console, "orders", "sql")
+        screen = await open_queue(console, "orders", "audit")
         await console.press("a", "d", "w", "A")
         key = of("orders")
         assert asked == [
@@ -294,6 +265,14 @@ async def test_the_navigator_from_here_take_the_key_of_the_queue() -> None:
             ("open_waits", "prod-orders"),
             ("open_audit", "prod-orders", key),
         ]
+        before = len(console.app.screen_stack)
+        console.app.open_queue(screen.key, "sql")
+        await console.pilot.pause()
+        assert len(console.app.screen_stack) == before
+        assert screen.tab is not None
+        assert screen.tab.NAME == "sql"
+        console.app.open_queue(of("mail"))
+        assert len(console.app.screen_stack) == before + 1
 
 
 async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
@@ -450,17 +429,3 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
         tab.show_found([])
         await settled(console.pilot)
         assert "The console has not done anything" in console.picture
-
-
-async def test_the_same_queue_is_not_opened_over_itself(looks: list[str]) -> None:
-    async with opened() as console:
-        screen = await open_queue(console, "orders", "slots")
-        before = len(console.app.screen_stack)
-        console.app.open_queue(screen.key, "sql")
-        await console.pilot.pause()
-        assert len(console.app.screen_stack) == before
-        assert screen.tab is not None
-        assert screen.tab.NAME == "sql"
-        console.app.open_queue(of("mail"))
-        assert len(console.app.screen_stack) == before + 1
-    assert looks

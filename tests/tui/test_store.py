@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import BusyError, ConnectionFailedError
-from console.monitor.limits import DEFAULTS, Severity, Thresholds, judge
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import full_in_seconds, of_queue
 from console.tui.store import Store
 from console.tui.views import Link, parse
+from console.tui.widgets.queue_detail import limit_words, pieces
 from tests.tui.feeds import broken, nine, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
@@ -214,3 +215,28 @@ def test_time_to_full(
     ring = queue("r", "ring", push_per_second=push, pop_per_second=pop, gap=gap, capacity=10_000)
     assert full_in_seconds(ring) == seconds
     assert full_in_seconds(queue("f", push_per_second=9.0, pop_per_second=1.0)) is None
+
+
+def test_what_is_not_known_is_told_so_and_why() -> None:
+    unknown = queue(
+        "q",
+        ready=None,
+        age_seconds=None,
+        unknown=("ready", "age_seconds", "holders"),
+        slow=("age_seconds",),
+    )
+    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
+    assert told["ready"] == told["writers"] == "?"
+    assert told["age"] == "? (too slow to read)"
+    assert "gap" not in told
+
+
+def test_limits_are_told_in_the_units_of_their_figures() -> None:
+    thresholds = replace(
+        DEFAULTS,
+        depth=Limits(10_000, 50_000),
+        age_seconds=Limits(critical=60.0),
+        errors_share=Limits(),
+    )
+    told = list(limit_words(queue("q", errors=0), thresholds))
+    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
