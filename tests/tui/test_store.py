@@ -172,7 +172,10 @@ def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
     ("figures", "level", "reason"),
     [
         ({"stuck": 14}, Severity.WARNING, "14 stuck"),
+        ({"errors": 9}, Severity.OK, None),
         ({"errors": 10}, Severity.WARNING, "10 in error (limit 10)"),
+        ({"errors": 100, "ready": 901}, Severity.OK, None),
+        ({"errors": 101, "ready": 901}, Severity.WARNING, "101 in error (limit 101)"),
         ({"gap": 90, "capacity": 100}, Severity.WARNING, "90 % full"),
         ({"gap": 100, "capacity": 100}, Severity.CRITICAL, "full: it takes no more pushes"),
         ({"gap": -3, "capacity": 100}, Severity.OK, None),
