@@ -1,6 +1,7 @@
 """What makes the screens' tests quick: style sheets parsed once a process, and no sleeping."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -36,16 +37,25 @@ def parsed_once() -> Iterator[None]:
 _ROUNDS = 500
 """Of the event loop: a console opens in 50; what other threads post may never end."""
 
+_REST_SECONDS = 0.005
+_RESTS = 4
+
 
 async def _settled(*_: float) -> None:
     """The event loop has nothing left to do, and what Textual does on timers soon after is done.
 
     Textual's own sleeps for 20 ms, and goes on for as long as the process works, in any thread.
+    Only what a database is asked, in a thread, is given as long.
     """
+    rests = _RESTS
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
     for _round in range(_ROUNDS):
         await asyncio.sleep(0)
         if ready:
+            continue
+        if rests and any(one.name == "job" for one in threading.enumerate()):
+            rests -= 1
+            await asyncio.sleep(_REST_SECONDS)
             continue
         app: Any = active_app.get()
         if app._exit or not app.screen_stack:
