@@ -19,8 +19,8 @@ from console.tui.views import Link
 from tests.template import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
-from tests.tui.one_tab import jobs_ended, until
-from tests.tui.opened import Opened, ended, opened
+from tests.tui.one_tab import jobs_ended
+from tests.tui.opened import Opened, ended, opened, until
 
 NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
 

@@ -28,8 +28,8 @@ from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.text import Words
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended, until
-from tests.tui.opened import Opened
+from tests.tui.one_tab import KEY, Remembering, jobs_ended
+from tests.tui.opened import Opened, until
 from tests.tui.test_messages import message
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)

@@ -30,8 +30,7 @@ from console.tui.series import SPANS
 from tests.cli.calls import call
 from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import queue
-from tests.tui.one_tab import until
-from tests.tui.opened import picture
+from tests.tui.opened import picture, until
 from tests.tui.recorded import BEGIN, Taken
 
 PRAGUE = ZoneInfo("Europe/Prague")

@@ -15,7 +15,8 @@ from console.tui.widgets.waits_chart import WaitsChart, key_of
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab, until
+from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab
+from tests.tui.opened import until
 from tests.tui.test_messages import QUEUE
 
 LOCK = Lock("public", "mail", "mail", "relation", "ExclusiveLock", granted=True)
