@@ -62,8 +62,4 @@ def is_at(console: Opened, kind: type[Screen[Any]]) -> bool:
 
 async def until(console: Opened, condition: Callable[[], Any]) -> None:
     """Let the console go on until something is so."""
-    for _ in range(3600):
-        if condition():
-            return
-        await console.pilot.pause(0.05)
-    raise AssertionError(f"it never came to that:\n{console.picture}")
+    await console.until(condition)

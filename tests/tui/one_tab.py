@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import pytest
 from textual.app import ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Footer
@@ -18,12 +17,11 @@ from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import QueueTab
 from tests.tui.alone import alone
-from tests.tui.opened import picture
+from tests.tui.opened import picture, until
 
 Tab = TypeVar("Tab", bound=QueueTab)
 
 KEY: QueueKey = ("prod", "public", "mail")
-_DEADLINE_PAUSES = 9000
 
 
 @dataclass
@@ -99,16 +97,6 @@ class Shown(Generic[Tab]):
     async def until(self, holds: Callable[[], object]) -> None:
         """Wait for an answer of a database."""
         await until(self.pilot, holds)
-
-
-async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
-    """Wait until it holds, and fail where it never does."""
-    for _ in range(_DEADLINE_PAUSES):
-        if holds():
-            await pilot.pause()
-            return
-        await pilot.pause(0.02)
-    pytest.fail(f"it never came to that:\n{picture(pilot.app)}")  # type: ignore[arg-type]
 
 
 def jobs_ended() -> None:

@@ -1,11 +1,12 @@
 """A console under test: its feeds, its clock, and what it shows."""
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
 from console.monitor.snapshot import QueueSnapshot
@@ -15,12 +16,26 @@ from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.text import Words
 from console.tui.widgets.queue_table import QueueTable
+from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import FakeClock, FakeFeed
+
+_PAUSE_SECONDS = 0.02
+_PATIENCE_PAUSES = int(PATIENCE_SECONDS / _PAUSE_SECONDS)
 
 
 def picture(app: ConsoleApp) -> str:
     """Everything that is on the screen now, line by line."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Let the console go on until it holds, and draw what has come."""
+    for _ in range(_PATIENCE_PAUSES):
+        if holds():
+            await pilot.pause()
+            return
+        await pilot.pause(_PAUSE_SECONDS)
+    pytest.fail(f"it never came to that:\n{picture(pilot.app)}")  # type: ignore[arg-type]
 
 
 def invisible(app: ConsoleApp) -> list[str]:
@@ -93,6 +108,9 @@ class Opened:
         """A look of the first feed that went well, drawn."""
         self.feed.give(*queues, production=production)
         await self.pilot.pause()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        await until(self.pilot, holds)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

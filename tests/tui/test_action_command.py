@@ -13,7 +13,7 @@ from console.cli.context import BARE_YES, Call
 from console.designs import DESIGNS
 from console.errors import UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
-from console.monitor.filters import line_of, words_of
+from console.monitor.filters import line_of
 from console.verbs import MODULES, all_verbs, named
 from console.verbs.parameters import (
     DURATION,
@@ -74,12 +74,6 @@ def test_a_purge_survives_the_shell_and_click(
     assert seen["yes"] == {None: None, "": BARE_YES, "name": name}[yes]
     assert where.schema == "sch-ema"
     assert seen["url"] == PLACE[1]
-
-
-@settings(max_examples=40)
-@given(words=WORDS)
-def test_a_line_of_filters_is_read_again(words: tuple[str, ...]) -> None:
-    assert tuple(words_of(line_of(words))) == words
 
 
 KEYS = {

@@ -159,7 +159,9 @@ def test_who_is_at_the_queue_stands_on_top(database: Database) -> None:
     asyncio.run(go())
 
 
-def test_escape_at_each_stage_does_nothing_to_data(database: Database) -> None:
+def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said_under_its_field(
+    database: Database,
+) -> None:
     queue = make(database, "mail", "claim", {})
     before = states(database, queue)
 
@@ -178,16 +180,6 @@ def test_escape_at_each_stage_does_nothing_to_data(database: Database) -> None:
             await here.pilot.pause()
             assert isinstance(here.app.screen, OverviewScreen)
             assert here.app.context.running.all == ()
-
-    asyncio.run(go())
-    assert states(database, queue) == before
-
-
-def test_what_cannot_be_read_is_said_under_its_field(database: Database) -> None:
-    make(database, "mail", "claim", {})
-
-    async def go() -> None:
-        async with acting(database, "mail") as here:
             screen = await here.open("mail", "purge", ("colour=red",), batch="0", rate="fast")
             await here.pilot.press("enter")
             await here.pilot.pause()
@@ -201,17 +193,15 @@ def test_what_cannot_be_read_is_said_under_its_field(database: Database) -> None
             assert "There is no filter 'colour='" in wrong["filter"]
             assert "1 to 4,000" in wrong["batch"]
             # What only the queue can tell comes from the plan, and the form is there again.
-            for field, text in zip(
-                screen.query(Field), ("state=done", "", "", "", ""), strict=False
-            ):
-                if field.field_name in {"filter", "batch", "rate"}:
-                    field.value = text
+            for name, text in (("filter", "state=done"), ("batch", ""), ("rate", "")):
+                screen.form[name].value = text
             await here.pilot.press("enter")
             await here.until(lambda: bool(here.words("#problem")), "words")
             assert "'done'" in here.words("#problem")
             assert screen.stage is Stage.FORM
 
     asyncio.run(go())
+    assert states(database, queue) == before
 
 
 def test_a_production_connection_wants_the_name(database: Database) -> None:
@@ -366,24 +356,6 @@ def test_another_console_was_quicker_with_some_of_the_rows(database: Database) -
 
     asyncio.run(go())
     assert states(database, queue)["ready"] == READY + FAILED
-
-
-def test_a_row_that_changes_meanwhile_is_skipped_and_counted(database: Database) -> None:
-    queue = make(database, "mail", "claim", {})
-
-    async def go() -> None:
-        async with acting(database, "mail") as here:
-            await here.open("mail", "requeue")
-            await here.plan()
-            with database.transaction("another operator") as connection:
-                connection.exec_driver_sql(
-                    "SELECT FROM mail WHERE errors IS NOT NULL LIMIT 1 FOR UPDATE"
-                )
-                await here.confirm("y")
-            assert "3 of 4 done, 1 skipped, 0 failed" in here.words("#result-words")
-
-    asyncio.run(go())
-    assert states(database, queue)["error"] == 1
 
 
 def test_a_connection_that_is_cut_is_told_in_words(

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from console.actions.adopt import adopt
@@ -19,7 +18,6 @@ from console.errors import RefusedError, UsageError
 from console.rights import Rights
 from console.verbs import all_verbs, named
 from console.verbs.verb import Plan, Result, Target, values
-from tests.servers import connect
 from tests.tui.acting import CLAIMED, DONE, FAILED, READY, database_at, make, states
 
 DESIGNS: dict[str, dict[str, str]] = {
@@ -109,45 +107,6 @@ def archived(gone: Plan) -> int:
     return int(line.split()[0])
 
 
-def test_a_canary_without_a_result_stops_and_says_how_to_go_on(database: Database) -> None:
-    queue = make(database, "mail", "claim", {})
-    made = plan(database, queue, "requeue", **{"canary": "yes", "canary-wait": "0s"})
-    assert any("canary: 1, then 10, then the rest; after 1" in line for line in made.lines)
-    ended = made.run(Control(), lambda _: None)
-    assert (ended.outcome, ended.ledger) == (Outcome.STOPPED, Ledger(1, 1, 1))
-    assert any("a longer --canary-wait, or without --canary" in line for line in ended.lines)
-    purge = plan(database, queue, "purge", canary="yes")
-    assert any("without a verdict" in line for line in purge.lines)
-    with pytest.raises(UsageError, match="go with --canary"):
-        plan(database, queue, "requeue", **{"canary-wait": "5s"})
-
-
-def test_several_ids_are_those_and_no_others(database: Database) -> None:
-    queue = make(database, "jobs", "status", {})
-    with database.transaction("look", read_only=True) as connection:
-        rows = connection.exec_driver_sql("SELECT id FROM jobs WHERE status = 0 ORDER BY id")
-        ids = [str(row[0]) for row in rows]
-    chosen = (ids[5], ids[1], f"0{ids[1]}", ids[3])
-    words = " ".join(f"id={one}" for one in (*chosen, "99999"))
-    assert plan(database, queue, "purge", filter=words).count == 3
-    do(database, queue, "purge", filter=words, batch="2")
-    with database.transaction("look", read_only=True) as connection:
-        rows = connection.exec_driver_sql("SELECT id FROM jobs WHERE status = 0 ORDER BY id")
-        assert [str(row[0]) for row in rows] == [ids[0], ids[2], ids[4], ids[6]]
-    do(database, queue, "restore", filter=f"id={ids[5]} id={ids[3]}")
-    assert states(database, queue)["ready"] == READY - 1
-
-
-def test_errors_go_into_another_queue(database: Database) -> None:
-    queue, other = make(database, "mail", "claim", {}), make(database, "mail-slow", "fifo", {})
-    assert do(database, queue, "requeue", to="mail-slow").ledger == Ledger(FAILED, FAILED, FAILED)
-    assert states(database, other)["ready"] == READY + FAILED
-    with pytest.raises(UsageError, match="no queue named"):
-        plan(database, queue, "requeue", to="nowhere")
-    with pytest.raises(UsageError, match="exclude each other"):
-        plan(database, queue, "requeue", to="mail-slow", back="yes")
-
-
 def test_what_a_design_or_an_option_lacks_is_said(database: Database) -> None:
     queue = make(database, "mail", "fifo", {})
     assert unavailable(queue, "release").startswith("it has no claims")
@@ -192,43 +151,6 @@ def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) 
     assert plan(database, queue, "forget").run(Control(), lambda _: None).outcome is Outcome.DONE
 
 
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("of", [*DESIGNS, "ring without in_hand"])
-def test_a_session_that_holds_rows_is_named_then_ended(
-    database: Database, database_url: str, of: str
-) -> None:
-    queue = make(database, "mail", of.split(maxsplit=1)[0], DESIGNS.get(of, {"size": "40"}))
-    assert not unavailable(queue, "end-session")
-    with connect(database_url) as consumer:
-        consumer.execute("BEGIN")
-        consumer.execute("SELECT * FROM mail_pop()")
-        session = consumer.info.backend_pid
-        with pytest.raises(UsageError, match=f"{session} "):
-            plan(database, queue, "end-session")
-        made = plan(database, queue, "end-session", session=str(session))
-        assert not made.by_name
-        assert any("a rollback brings" in line for line in made.lines)
-        ended = made.run(Control(), lambda _: None)
-        assert ended.outcome is Outcome.DONE
-        assert "is released" in ended.lines[0]
-        with pytest.raises(psycopg.OperationalError):
-            consumer.execute("SELECT")
-    assert states(database, queue)["ready"] == READY - (queue.design.name == "ring")
-
-
-def test_archiving_round_after_round_goes_on_until_it_is_stopped(database: Database) -> None:
-    queue = make(database, "jobs", "status", {})
-    made = plan(database, queue, "archive", every="1h", hot_above="100000")
-    assert made.needed
-    assert "until it is stopped" in made.lines[-1]
-    control = Control()
-    ended = made.run(control, lambda _: control.stop())
-    assert ended.outcome is Outcome.STOPPED
-    assert ended.ledger is not None
-    assert ended.ledger.out == DONE
-    assert states(database, queue)["done"] == 0
-
-
 def test_what_cannot_be_written_stays_in_the_queue(database: Database, tmp_path: Path) -> None:
     queue = make(database, "mail", "fifo", {})
     made = plan(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
@@ -237,26 +159,6 @@ def test_what_cannot_be_written_stays_in_the_queue(database: Database, tmp_path:
     assert states(database, queue)["ready"] == READY
     with pytest.raises(UsageError, match="keeps no popped messages"):
         plan(database, queue, "pop", file="x", complete="yes")
-
-
-def test_uninstall_of_messages_wants_to_be_told_so(database: Database) -> None:
-    queue = make(database, "mail", "fifo", {})
-    refused = plan(database, queue, "uninstall")
-    assert refused.obstacles
-    with pytest.raises(RefusedError, match="cannot be done"):
-        refused.require_possible()
-    assert not plan(database, queue, "uninstall", with_messages="yes").obstacles
-
-
-def test_the_doctor_mends_what_needs_no_judgement(database: Database) -> None:
-    queue = make(database, "orders", "ring", {"size": "40"})
-    with database.transaction("lose numbers") as connection:
-        connection.exec_driver_sql("SELECT nextval('orders_push_seq')")
-    made = plan(database, queue, "doctor")
-    assert made.needed
-    ended = made.run(Control(), lambda _: None)
-    assert ended.outcome is Outcome.DONE
-    assert "all clear" in ended.lines[-1]
 
 
 @pytest.mark.thinned(4)

@@ -15,7 +15,7 @@ from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
 from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, read
-from tests.tui.alone import alone, conn, is_at
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
@@ -69,6 +69,7 @@ async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
     await console.pilot.pause()
     opened_screen = console.app.screen
     assert isinstance(opened_screen, AuditScreen)
+    await until(console, lambda: not opened_screen._question.under_way)
     opened_screen.show(AuditEntries(lines))
     await console.pilot.pause()
     return opened_screen
@@ -117,11 +118,13 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
+        await until(console, lambda: not at._question.under_way)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         await console.pilot.pause()
         assert [*at.table.keys] == [Line(ENTRY).key]
         await console.press("escape")
         assert asked[-1][1] == AuditSearch()
+        await until(console, lambda: not at._question.under_way)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         assert len(at.table.keys) == 2
         await console.press("slash")

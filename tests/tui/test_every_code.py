@@ -1,5 +1,6 @@
 """Every code of the doctor, wherever a finding is shown: a table of all of them, without a gap."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from console.cli import doctor as command_line
 from console.doctor.families import CODES
@@ -14,12 +17,16 @@ from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.recording import findings as recorded
 from console.doctor.report import markdown
 from console.metrics.exporter import ConnectionState, families
-from console.monitor.limits import DEFAULTS, Limits, Severity
+from console.monitor.limits import DEFAULTS, Limits, Severity, judge
+from console.monitor.owners import SHOWN, Holder
 from console.monitor.sample import QueueSample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.tui.findings import of_queue
 from console.tui.store import Store, Traits
 from tests.tui.feeds import PAUSE
+from tests.tui.feeds import queue as figures_of
+from tests.tui.test_findings import diagnosis as diagnosed
 from tests.unit.test_snapshot import NOTHING, queue
 
 NOW = datetime(2026, 3, 29, 2, 0, tzinfo=UTC)
@@ -167,3 +174,52 @@ def test_old_figures_of_a_finding_carry_their_age() -> None:
     (limit,) = (one for one in CODES if one.name == "limit_reached")
     errors.take_diagnoses(CONNECTION, [diagnosis(limit)], 0.0, NOW, next_seconds=30.0)
     assert [one.words for one in errors.queues(29.0)[0].findings] == ["50 in error (limit 10)"]
+
+
+BY_NAME = {code.name: code for code in CODES}
+OF_SESSIONS = {"rows_held": int, "prepared_forgotten": str}
+OF_LIMITS = {Severity.WARNING: "limit_reached", Severity.CRITICAL: "limit_critical"}
+OF_CLAIMS = {name for name in BY_NAME if name.startswith("claims_")}
+
+pids = st.integers(1, 4_194_304)
+gids = st.text(min_size=1) | pids.map(str) | pids.map("pid={} start=x".format)
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[QueueSnapshot, Diagnosis]:
+    """Figures of a queue, and what the doctor says where he saw the same."""
+    sessions = draw(st.lists(pids | gids, unique=True, max_size=SHOWN + 2))
+    holders = tuple(Holder(one, "u", None, None, 1.0, None, 1.0) for one in sessions)
+    knows = draw(st.booleans())
+    named = draw(st.lists(st.sampled_from(sorted(BY_NAME.keys() - OF_LIMITS.values()))))
+    claimed = draw(st.integers(1, 9) | st.none()) if OF_CLAIMS & {*named} else 0
+    stopped = "consumer_stopped" in named
+    seen = replace(
+        figures_of("q", "claim", claimed=claimed, errors=draw(st.integers(0, 12))),
+        ready=10**7 if stopped else draw(st.sampled_from([0, 10**7])),
+        pop_per_second=draw(st.sampled_from([0.0, None])) if stopped else 4.0,
+        holders=len(holders) if knows else None,
+        held_by=holders[:SHOWN] if knows else (),
+        decisions=(PAUSE,),
+    )
+    findings = [
+        Finding(BY_NAME[name], name, {"session": one})
+        for name, of in OF_SESSIONS.items()
+        for one in sessions
+        if isinstance(one, of)
+    ]
+    findings += [Finding(BY_NAME[name], name) for name in named if name not in OF_SESSIONS]
+    findings += [
+        Finding(BY_NAME[OF_LIMITS[one.level]], one.reason, one.as_json())
+        for one in judge(seen, DEFAULTS)
+    ]
+    return seen, diagnosed("q", *draw(st.permutations(findings)))
+
+
+@given(states())
+def test_every_finding_is_shown(state: tuple[QueueSnapshot, Diagnosis]) -> None:
+    seen, said = state
+    views = of_queue(seen.key, seen, judge(seen, DEFAULTS), said)
+    shown = Counter(view.finding.code.name for view in views if view.finding is not None)
+    assert shown == Counter(finding.code.name for finding in said.findings)
+    assert len({view.key for view in views}) == len(views)

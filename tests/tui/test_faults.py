@@ -30,9 +30,9 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.widgets.keyed_table import KeyedTable
 from tests.servers import connect, fresh_database
 from tests.tui.acting import database_at, make
+from tests.tui.alone import until
 from tests.tui.one_tab import jobs_ended
 from tests.tui.opened import Opened, ended, opened
-from tests.tui.test_findings import until
 
 MAIL: QueueKey = ("here", "public", "mail")
 RING: QueueKey = ("here", "public", "orders")

@@ -1,8 +1,7 @@
 """Findings on the overview and in their dialog: what is shown of them, and how one is repaired."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from console.actions.install import install
@@ -25,7 +24,7 @@ from console.tui.dialogs.finding import FindingDialog, Phase
 from console.tui.open_connection import OpenConnection
 from console.tui.store import Store
 from console.tui.tabs.findings import FindingsTable
-from tests.servers import PATIENCE_SECONDS
+from tests.tui.alone import conn, until
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, ended, opened, picture
 
@@ -59,11 +58,8 @@ class FakeRepair:
         return ["released 4"]
 
 
-@dataclass
-class Heard:
-    """What the doctor was asked, in the place of a doctor."""
-
-    keys: list[object] = field(default_factory=list)
+def operated() -> OpenConnection:
+    return conn("prod-orders", Rights.OPERATOR)
 
 
 def a_queue(name: str, kind: str = "claim") -> Queue:
@@ -96,26 +92,10 @@ async def told(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders"
     await console.pilot.pause()
 
 
-def conn(rights: Rights = Rights.OPERATOR, *, production: bool = False) -> OpenConnection:
-    """A place that nobody ever connects to."""
-    database = open_database("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    words = ("--profile", "prod")
-    return OpenConnection("prod-orders", database, rights, words=words, production=production)
-
-
 def rows(console: Opened) -> list[str]:
     """The findings as they are drawn."""
     table = console.overview.query_one(FindingsTable)
     return [table.render_line(y).text for y in range(table.size.height)] if table.display else []
-
-
-async def until(
-    console: Opened, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS
-) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, console.picture
-        await console.pilot.pause(0.02)
 
 
 def dialog(console: Opened) -> FindingDialog:
@@ -263,10 +243,10 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
         assert console.app.focused is console.table
 
 
-async def mending(console: Opened, repair: FakeRepair) -> Heard:
+async def mending(console: Opened, repair: FakeRepair) -> list[object]:
     """A finding with a repair, its dialog open; and what the doctor is asked from then on."""
-    heard = Heard()
-    console.app.examine = lambda key=None: heard.keys.append(key)  # type: ignore[method-assign]
+    heard: list[object] = []
+    console.app.examine = lambda key=None: heard.append(key)  # type: ignore[method-assign]
     await console.give(queue("mail", "claim", claimed=4, stuck=4))
     await told(console, diagnosis("mail", finding(BAD, "4 claims", minutes=3, repair=repair)))
     await console.press("tab", "enter")
@@ -275,18 +255,22 @@ async def mending(console: Opened, repair: FakeRepair) -> Heard:
 
 async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
     repair = FakeRepair()
-    async with opened(connections=[conn()]) as console:
+    async with opened(connections=[operated()]) as console:
         heard = await mending(console, repair)
         screen = dialog(console)
         await until(console, lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (1, 0)
+        screen.phase = Phase.PLANNING
+        await console.press("y")  # before the plan
+        screen.phase = Phase.PLANNED
+        assert repair.done == 0
         assert "4 messages [bold]" in picture(console.app)
         assert "y runs it" in picture(console.app)
         await console.press("y")
         await until(console, lambda: screen.phase is Phase.DONE)
         assert repair.done == 1
         assert "released 4" in picture(console.app)
-        assert heard.keys == [("prod-orders", "public", "mail")]
+        assert heard == [("prod-orders", "public", "mail")]
         await console.press("y")
         assert repair.done == 1
         console.clock.now += 1
@@ -294,20 +278,9 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         await until(console, lambda: "no longer finds it" in picture(console.app))
 
 
-async def test_a_yes_before_the_plan_does_nothing() -> None:
-    repair = FakeRepair()
-    async with opened(connections=[conn()]) as console:
-        await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
-        screen.phase = Phase.PLANNING
-        await console.press("y")
-        assert repair.done == 0
-
-
 async def test_on_production_the_queues_name_is_typed() -> None:
     repair = FakeRepair()
-    async with opened(connections=[conn()], production={"prod-orders"}) as console:
+    async with opened(connections=[operated()], production={"prod-orders"}) as console:
         await mending(console, repair)
         screen = dialog(console)
         await until(console, lambda: screen.phase is Phase.PLANNED)
@@ -321,32 +294,20 @@ async def test_on_production_the_queues_name_is_typed() -> None:
 
 async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
     repair = FakeRepair(rights=Rights.ADMIN)
-    async with opened(connections=[conn()]) as console:
+    async with opened(connections=[operated()]) as console:
         await mending(console, repair)
         assert "It needs the right admin; this connection has operator" in picture(console.app)
         await console.press("y")
         assert (repair.planned, repair.done) == (0, 0)
         await console.press("o")
-        assert console.app.clipboard == "dbq-console release mail --profile prod"
+        assert console.app.clipboard == "dbq-console release mail --profile prod-orders"
         await console.press("escape")
         assert console.app.screen is console.overview
 
 
-async def test_an_error_is_told_whole() -> None:
+async def test_nothing_is_done_on_old_figures_and_an_error_is_told_whole() -> None:
     repair = FakeRepair(refuses=True)
-    async with opened(connections=[conn()]) as console:
-        await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
-        await console.press("y")
-        await until(console, lambda: screen.phase is Phase.FAILED)
-        for words in ("Could not release.", "a lock", "Try again."):
-            assert words in picture(console.app)
-
-
-async def test_nothing_is_done_on_old_figures() -> None:
-    repair = FakeRepair()
-    async with opened(connections=[conn()]) as console:
+    async with opened(connections=[operated()]) as console:
         await mending(console, repair)
         screen = dialog(console)
         await until(console, lambda: screen.phase is Phase.PLANNED)
@@ -358,6 +319,10 @@ async def test_nothing_is_done_on_old_figures() -> None:
         await console.give(queue("mail", stuck=1))
         await until(console, lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (2, 0)
+        await console.press("y")
+        await until(console, lambda: screen.phase is Phase.FAILED)
+        for words in ("Could not release.", "a lock", "Try again."):
+            assert words in picture(console.app)
 
 
 async def test_evidence_is_data() -> None:
@@ -406,9 +371,7 @@ def test_what_the_figures_of_now_have_outlived_is_not_told() -> None:
     assert codes(queue("q", "claim", claimed=None, unknown=("claimed",)), finding(BAD)) == [
         BAD.name
     ]
-
-
-def test_a_burst_of_errors_says_all_that_their_limit_does() -> None:
+    # A burst of errors says all that their limit does.
     burst = finding(Code("error_burst", Severity.WARNING, ""))
     assert codes(queue("q", errors=12), burst) == ["error_burst"]
     assert codes(queue("q", errors=12)) == ["limit_reached"]

@@ -19,8 +19,8 @@ from console.tui.views import Link
 from tests.template import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
-from tests.tui.one_tab import jobs_ended, until
-from tests.tui.opened import Opened, ended, opened
+from tests.tui.one_tab import jobs_ended
+from tests.tui.opened import Opened, ended, opened, until
 
 NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
 
@@ -278,3 +278,22 @@ def not_answering(console: Opened) -> set[str]:
     store = console.app.context.store
     views = store.connections(console.app.context.clock.monotonic())
     return {one.name for one in views if one.link is not Link.ALIVE}
+
+
+async def test_queues_of_a_connection_stand_together_under_what_adds_up() -> None:
+    async with opened("prod", "stage", size=(160, 48)) as console:
+        await console.give(queue("a", ready=2), queue("b", ready=3, unknown=("age_seconds",)))
+        console.feeds[1].give(queue("c", ready=None, unknown=("ready",)))
+        await console.pilot.pause()
+        await console.press("s", "j", "v")
+        assert console.cursor == "b"
+        assert console.order == ["▾ prod: 2 queues", "  a", "  b", "▾ stage: 1 queue", "  c"]
+        assert console.row("▾ prod: 2 queues")["ready"] == "5"
+        assert console.row("▾ prod: 2 queues")["push"] == "8.0"
+        assert console.row("▾ stage: 1 queue")["ready"] == "?"
+        await console.press("k", "k")
+        assert console.cursor == ""
+        await console.press("a")
+        assert "choose a queue" in console.words("#summary")
+        await console.press("v")
+        assert len(console.order) == 3

@@ -1,8 +1,9 @@
-"""The one kit of fields, and what has to be typed to confirm."""
+"""The one kit of fields, what has to be typed to confirm, and which verb is offered first."""
 
 import pytest
 from textual.app import ComposeResult
 
+from console.tui.dialogs.verbs import suggested
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.plan_pane import Confirmation
 from console.verbs.parameters import BATCH, CANARY, FILTER
@@ -65,3 +66,21 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
 )
 def test_only_the_word_that_is_wanted_confirms(word: str, *, by_name: bool, does: bool) -> None:
     assert (Confirmation("mail", by_name).wrong(word) == "") == does
+
+
+@pytest.mark.parametrize(
+    ("stuck", "errors", "state", "verb"),
+    [
+        (3, 5, "", "release"),
+        (0, 5, "", "requeue"),
+        (None, None, "", ""),
+        (3, 5, "error", "requeue"),
+        (3, 5, "done", "archive"),
+        (3, 5, "ready", ""),
+        (0, 5, "claimed", "release"),
+    ],
+)
+def test_the_state_of_what_is_meant_counts_before_the_queues_figures(
+    stuck: int | None, errors: int | None, state: str, verb: str
+) -> None:
+    assert suggested(stuck, errors, state) == verb

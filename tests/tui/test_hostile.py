@@ -14,8 +14,7 @@ from console.tui.tabs.messages import MessagesTab
 from tests.hostile import TEXTS, obeyed
 from tests.tui.acting import database_at, make
 from tests.tui.feeds import broken, queue
-from tests.tui.one_tab import until
-from tests.tui.opened import Opened, opened, picture
+from tests.tui.opened import Opened, opened, picture, until
 
 NAMES = [text for text in TEXTS if text.strip()]
 WORST = "\x1b[2J\x9b31m\u202eq\u2028[red]r\ns: all clear"

@@ -28,8 +28,8 @@ from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.text import Words
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended, until
-from tests.tui.opened import Opened
+from tests.tui.one_tab import KEY, Remembering, jobs_ended
+from tests.tui.opened import Opened, until
 from tests.tui.test_messages import message
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
@@ -92,8 +92,12 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         assert "it is away" in said(screen, "foot")
 
 
-async def test_one_key_plans_that_this_one_is_popped() -> None:
-    async with opened() as (console, screen, navigator):
+async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_its_error() -> None:
+    past = (
+        PastAttempt(AT, "pid=4711 start=x consumer=etl", 3, "no route"),
+        PastAttempt(AT, None, 2, None),
+    )
+    async with opened(size=(120, 40)) as (console, screen, navigator):
         for state in ("error", "claimed", "scheduled", "ready"):
             screen.show_look(ReadMessage(replace(FAILED, state=state)))
             await console.press("n")
@@ -103,30 +107,21 @@ async def test_one_key_plans_that_this_one_is_popped() -> None:
             ("reschedule", KEY, "id=17", ("in", "0s")),
         ]
         assert navigator.went == wanted
-        screen.show_look(ReadMessage(replace(FAILED, state="error")))
-        screen.show_look(ReadMessage(None))
-        await console.press("n")
-        assert navigator.went == wanted, "what is gone cannot be requeued"
-
-
-async def test_what_became_of_earlier_attempts_stands_below_its_error() -> None:
-    past = (
-        PastAttempt(AT, "pid=4711 start=x consumer=etl", 3, "no route"),
-        PastAttempt(AT, None, 2, None),
-    )
-    async with opened(size=(120, 40)) as (console, screen, _):
         screen.show_look(ReadMessage(replace(FAILED, history=past)))
         await console.pilot.pause()
-        drawn = console.picture
         for words in (
             "error  no route",
             "attempt 3, 2026-03-29 02:00:00 UTC, etl (pid=4711 start=x): error no route",
             "attempt 2, 2026-03-29 02:00:00 UTC, ?: released",
         ):
-            assert words in drawn
+            assert words in console.picture
         screen.show_look(ReadMessage(replace(FAILED, state="ready", error=None, history=past)))
         await console.pilot.pause()
         assert "attempt 2" in console.picture
+        screen.show_look(ReadMessage(replace(FAILED, state="error")))
+        screen.show_look(ReadMessage(None))
+        await console.press("n")
+        assert navigator.went == wanted, "what is gone cannot be requeued"
 
 
 async def test_it_opens_on_a_message_that_is_gone() -> None:
@@ -183,14 +178,13 @@ async def test_ten_megabytes_hold_nothing_up() -> None:
         assert "xxxx" in console.picture
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48), (50, 14)])
-async def test_it_fits(size: tuple[int, int]) -> None:
-    async with opened(size=size) as (console, screen, _):
+async def test_it_fits() -> None:
+    async with opened(size=(160, 48)) as (console, screen, _):
         screen.show_look(payload(b"\x00\xff" * 500))
         await laid_out(console, screen)
-        assert "00000000  00 ff" in console.picture
-        await console.pilot.resize_terminal(60, 20)
-        await until(console.pilot, lambda: "00000000  00 ff" in console.picture)
+        for size in ((160, 48), (80, 24), (50, 14), (60, 20)):
+            await console.pilot.resize_terminal(*size)
+            await until(console.pilot, lambda: "00000000  00 ff" in console.picture)
 
 
 def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:

@@ -17,6 +17,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.widgets.charts import Chart, Charts
 from console.tui.widgets.queue_table import QueueTable
+from console.tui.widgets.summary import KeyFooter
 from tests.tui.feeds import nine
 from tests.tui.opened import Opened, opened
 
@@ -132,3 +133,14 @@ async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_tones(
         assert not mounted.called
         assert styled
         assert not [one for one in styled if any(c.startswith("tone--") for c in one.classes)]
+
+
+async def test_the_keys_at_the_bottom_are_drawn_again_only_where_others_work() -> None:
+    async with opened(rights="admin") as console:
+        await console.give(*nine())
+        keys = console.overview.query_one(KeyFooter)
+        with mock.patch.object(keys, "refresh", wraps=keys.refresh) as drawn:
+            await console.give(*nine())
+            assert not drawn.called
+            await console.press("slash")
+            assert drawn.called

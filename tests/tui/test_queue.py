@@ -1,8 +1,6 @@
 """The screen of one queue: its figures, its tabs, what they ask and when, and its end."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -10,34 +8,25 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from console.actions.install import uninstall
 from console.actions.upgrade import How, InstalledObject
 from console.audit import Entry
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.engines import open_database
-from console.monitor.limits import DEFAULTS, Limits, Severity
-from console.monitor.sampler import Sampler
+from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
-from console.tui import ConsoleApp
-from console.tui.context import Setup
 from console.tui.dialogs.audit_entry import Line
 from console.tui.dialogs.finding import FindingDialog
-from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
 from console.tui.tabs import sql as sql_tab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import CodeView, SqlTab, aligned
-from console.tui.tabs.tab import QueueTab, TabLine
+from console.tui.tabs.tab import TabLine
 from console.tui.text import tone
-from console.tui.widgets.charts import Charts
-from console.tui.widgets.queue_detail import FiguresPanel, limit_words, pieces
-from tests.faults.ring_tools import make_ring
-from tests.servers import PATIENCE_SECONDS
+from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
-from tests.tui.opened import Opened, opened, picture
+from tests.tui.opened import Opened, opened
 
 AT = datetime(2026, 3, 29, 1, 58, 11, tzinfo=UTC)
 
@@ -79,9 +68,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # Figures.
 
 
-async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
+async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_age() -> None:
     async with opened(size=(160, 48)) as console:
-        told = figures(await open_queue(console, "mail"))
+        screen = await open_queue(console, "mail")
+        told = figures(screen)
         for words in (
             *("public.mail", "claim", "ready ≈12 k", "age 9 min 01 s", "push/s 51.3"),
             *("pop/s 48.8", "claimed 31", "stuck 14", "errors 6"),
@@ -90,6 +80,12 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
             assert words in told
         for words in ("gap", "full in", "scheduled", "done", "·"):
             assert words not in told
+        console.feed.fail()
+        console.clock.now += 42
+        await settled(console.pilot)
+        screen.draw()
+        assert "cannot be reached, figures are 42 s old" in figures(screen)
+        assert "ready ≈12 k" in figures(screen)
 
 
 async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
@@ -108,31 +104,6 @@ async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None
         options = ring_design.complete_options({"size": "10000"})
         screen.show_options(installed_queue("public", "orders", ring_design, options))
         assert "size=10000" in figures(screen)
-
-
-def test_what_is_not_known_is_told_so_and_why() -> None:
-    unknown = queue(
-        "q",
-        ready=None,
-        age_seconds=None,
-        unknown=("ready", "age_seconds", "holders"),
-        slow=("age_seconds",),
-    )
-    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
-    assert told["ready"] == told["writers"] == "?"
-    assert told["age"] == "? (too slow to read)"
-    assert "gap" not in told
-
-
-def test_limits_are_told_in_the_units_of_their_figures() -> None:
-    thresholds = replace(
-        DEFAULTS,
-        depth=Limits(10_000, 50_000),
-        age_seconds=Limits(critical=60.0),
-        errors_share=Limits(),
-    )
-    told = list(limit_words(queue("q", errors=0), thresholds))
-    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
 
 
 async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
@@ -154,17 +125,6 @@ async def test_names_and_problems_are_data() -> None:
         assert "[bold]x" in figures(screen)
         assert "[red]gone" in console.picture
         assert not {"\x1b", "\u202e"} & set(console.picture)
-
-
-async def test_figures_that_come_no_more_say_how_old_they_are() -> None:
-    async with opened() as console:
-        screen = await open_queue(console)
-        console.feed.fail()
-        console.clock.now += 42
-        await settled(console.pilot)
-        screen.draw()
-        assert "cannot be reached, figures are 42 s old" in figures(screen)
-        assert "ready ≈12 k" in figures(screen)
 
 
 # Tabs.
@@ -247,7 +207,7 @@ async def test_however_fast_tabs_are_changed_one_is_in_sight() -> None:
         assert screen.tab is screen._tabs[3]
 
 
-async def test_only_the_tab_in_sight_is_asked_and_not_more_often_than_it_wants(
+async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
     looks: list[str],
 ) -> None:
     async with opened() as console:
@@ -261,19 +221,14 @@ async def test_only_the_tab_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert looks == ["sql"] * 2
         await console.press(str([one.NAME for one in screen._tabs].index("audit") + 1))
         assert looks == ["sql", "sql", "audit"]
+        looks.clear()
         console.clock.now += 1000
         screen.draw()
-        assert looks == ["sql", "sql", "audit", "audit"]
-
-
-async def test_r_asks_at_once_and_a_paused_screen_stands_still_and_asks_nothing(
-    looks: list[str],
-) -> None:
-    async with opened() as console:
-        screen = await open_queue(console, "orders", "audit")
+        assert looks == ["audit"]
         await console.press("r")
         assert looks == ["audit"] * 2
         assert console.feed.looks == 1
+        # A paused screen stands still and asks nothing.
         await console.press("space")
         console.clock.now += 1000
         await console.give(*(replace(one, ready=1) for one in nine()))
@@ -282,30 +237,26 @@ async def test_r_asks_at_once_and_a_paused_screen_stands_still_and_asks_nothing(
         await console.press("space")
         assert "ready 1 " in figures(screen)
         assert looks == ["audit"] * 3
-
-
-async def test_what_nobody_sees_asks_nothing_and_asks_when_it_is_back(looks: list[str]) -> None:
-    async with opened() as console:
-        screen = await open_queue(console, "orders", "audit")
+        # One that nobody sees asks nothing, and asks when it is back.
         console.app.push_screen(Screen())
         await settled(console.pilot)
         assert screen.tab is not None
         assert not screen.tab.shown
         console.clock.now += 1000
         await console.give(*nine())
-        assert looks == ["audit"]
+        assert looks == ["audit"] * 3
         await console.app.pop_screen()
         await settled(console.pilot)
-        assert looks == ["audit"] * 2
+        assert looks == ["audit"] * 4
         assert screen.tab.shown
 
 
-async def test_the_navigator_from_here_take_the_key_of_the_queue() -> None:
+async def test_keys_are_about_this_queue_and_it_is_not_opened_over_itself() -> None:
     async with opened() as console:
         asked: list[tuple[object, ...]] = []
         for way in ("open_actions", "examine", "open_waits", "open_audit"):
             setattr(console.app, way, lambda *what, way=way: asked.append((way, *what)))
-        await open_queue(console, "orders", "sql")
+        screen = await open_queue(console, "orders", "audit")
         await console.press("a", "d", "w", "A")
         key = of("orders")
         assert asked == [
@@ -314,6 +265,14 @@ async def test_the_navigator_from_here_take_the_key_of_the_queue() -> None:
             ("open_waits", "prod-orders"),
             ("open_audit", "prod-orders", key),
         ]
+        before = len(console.app.screen_stack)
+        console.app.open_queue(screen.key, "sql")
+        await console.pilot.pause()
+        assert len(console.app.screen_stack) == before
+        assert screen.tab is not None
+        assert screen.tab.NAME == "sql"
+        console.app.open_queue(of("mail"))
+        assert len(console.app.screen_stack) == before + 1
 
 
 async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
@@ -383,29 +342,23 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
         assert isinstance(console.app.screen, FindingDialog)
 
 
-async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
-    all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
-    async with opened() as console:
-        screen = await open_queue(console, "orders", "", *all_clear)
-        for unseen, clear in ((("claims: no right",), False), ((), True)):
-            diagnosed(console, unseen=unseen)
-            screen.draw()
-            await settled(console.pilot)
-            assert ("All clear" in console.picture) == clear
-            assert ("all clear" in figures(screen)) == clear
-
-
-async def test_where_there_are_notes_nothing_says_all_clear() -> None:
-    """As the command line: its verdict is "notes" then."""
+async def test_all_clear_is_said_only_after_a_look_at_everything_without_notes() -> None:
+    """As the command line: where there are notes, its verdict is "notes"."""
     all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
     note = Finding(Code("waits", Severity.NOTE, ""), "1 session: idle in transaction")
     async with opened() as console:
         screen = await open_queue(console, "orders", "", *all_clear)
-        diagnosed(console, note)
-        screen.draw()
-        await settled(console.pilot)
+        for found, unseen, clear in (
+            ((), ("claims: no right",), False),
+            ((), (), True),
+            ((note,), (), False),
+        ):
+            diagnosed(console, *found, unseen=unseen)
+            screen.draw()
+            await settled(console.pilot)
+            assert ("All clear" in console.picture) == clear
+            assert ("all clear" in figures(screen)) == clear
         assert "1 note" in figures(screen)
-        assert "all clear" not in console.picture.lower()
 
 
 async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() -> None:
@@ -418,27 +371,31 @@ async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() ->
         InstalledObject("function", "orders_relay", None, shipped, How.MISSING),
         InstalledObject("table", "orders", "slot bigint"),
     )
-    for size, beside in (((80, 24), False), ((160, 48), True)):
-        async with opened(size=size) as console:
-            screen = await open_queue(console, "orders", "sql")
-            tab = screen.query_one(SqlTab)
-            tab.show_found(sql_tab.QueueObjects("postgresql", parts))
-            await settled(console.pilot)
-            assert "2 of 4 differ" in console.picture
-            assert "RETURN '[bold]'" in console.picture
-            await console.press("j")
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "sql")
+        tab = screen.query_one(SqlTab)
+        tab.show_found(sql_tab.QueueObjects("postgresql", parts))
+        await settled(console.pilot)
+        assert "2 of 4 differ" in console.picture
+        assert "RETURN '[bold]'" in console.picture
+        await console.press("j")
+        for size, marked in (
+            ((80, 24), [(True, False), (False, True)]),
+            ((160, 48), [(True, True)]),
+        ):
+            await console.pilot.resize_terminal(*size)
             await settled(console.pilot)
             rows = [line for line in console.picture.splitlines() if "'[bold]'" in line]
             marks = [
                 ("+ " in row and "PERFORM" in row, "- " in row and "RETURN" in row) for row in rows
             ]
-            assert marks == ([(True, True)] if beside else [(True, False), (False, True)])
-            await console.press("y")
-            assert console.app.clipboard == parts[1].installed
-            await console.press("j")
-            assert "is missing" in console.picture
-            await console.press("enter")
-            assert isinstance(screen.focused, CodeView)
+            assert marks == marked
+        await console.press("y")
+        assert console.app.clipboard == parts[1].installed
+        await console.press("j")
+        assert "is missing" in console.picture
+        await console.press("enter")
+        assert isinstance(screen.focused, CodeView)
 
 
 def test_lines_that_both_have_are_not_marked() -> None:
@@ -472,76 +429,3 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
         tab.show_found([])
         await settled(console.pilot)
         assert "The console has not done anything" in console.picture
-
-
-# All of it on a real server.
-
-
-async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, picture(pilot.app)  # type: ignore[arg-type]
-        await pilot.pause(0.02)
-
-
-@pytest.mark.long  # the same keys in test_findings, the repair in test_doctor_ring
-async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: str) -> None:
-    ring = make_ring(database_url, "my orders", size=200, max_bytes=100)
-    with ring.connect() as connection:
-        ring.push_many(connection, [f"message {n}" for n in range(50)])
-        connection.execute("BEGIN")
-        assert ring.pop(connection)
-        connection.execute("ROLLBACK")
-    database = open_database(database_url)
-    feed = Sampler(database, interval_seconds=0.5, name="here")
-    app = ConsoleApp([feed], Setup(connections=[OpenConnection("here", database)]))
-    key = ("here", ring.queue.schema, "my orders")
-
-    def tab(kind: type[QueueTab]) -> QueueTab:
-        return app.screen.query_one(kind)
-
-    async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: bool(app.context.store.queues(time.monotonic())))
-        app.open_queue(key, "slots")
-        await until(pilot, lambda: "1 orphan" in picture(app))
-        await until(pilot, lambda: "49 ready" in picture(app))
-        await pilot.press("n")
-        await until(pilot, lambda: "slot 1, number 1: orphan" in picture(app))
-        await pilot.press("enter")
-        await until(pilot, lambda: "public.my orders  message 1" in picture(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, QueueScreen))
-        screen = app.screen
-        assert isinstance(screen, QueueScreen)
-        depth = screen.query_one(Charts).shown[0].drawing
-        assert depth is not None
-        assert any(value for run in depth.curves[0].runs for _, value in run)
-        assert "size=200" in picture(app)
-        names = [one.NAME for one in screen._tabs]
-        await pilot.press(str(names.index("sql") + 1))
-        await until(pilot, lambda: "my orders_push(payload text)" in picture(app))
-        assert "all as this console installs it" in picture(app)
-        await pilot.press(str(names.index("audit") + 1))
-        await until(pilot, lambda: "install" in picture(app).split("Audit")[-1])
-        uninstall(database, ring.queue, keep_archive=False, with_messages=True)
-        await until(pilot, lambda: "no longer exists" in picture(app))
-        for number in range(1, len(names) + 1):
-            await pilot.press(str(number), "r")
-            await pilot.pause()
-        assert "ready" in figures(screen)
-    ring.close()
-    database.close()
-
-
-async def test_the_same_queue_is_not_opened_over_itself(looks: list[str]) -> None:
-    async with opened() as console:
-        screen = await open_queue(console, "orders", "slots")
-        before = len(console.app.screen_stack)
-        console.app.open_queue(screen.key, "sql")
-        await console.pilot.pause()
-        assert len(console.app.screen_stack) == before
-        assert screen.tab is not None
-        assert screen.tab.NAME == "sql"
-        console.app.open_queue(of("mail"))
-        assert len(console.app.screen_stack) == before + 1
-    assert looks

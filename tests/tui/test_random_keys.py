@@ -93,7 +93,7 @@ def go_out(console: "pexpect.spawn[str]") -> None:
 @pytest.mark.parametrize(
     ("seed", "columns", "lines", "count"),
     [
-        (1, 80, 24, 60),
+        (1, 80, 24, 40),
         *(
             pytest.param(seed, *size, 300, marks=pytest.mark.long)
             for seed in (1, 2, 3)

@@ -203,7 +203,10 @@ def test_audit(snap_compare: Compare) -> None:
         await pilot.pause()
         later = replace(RUNNING, started_at=AT + timedelta(minutes=9))
         lines = (Line(later, alive=False), Line(ENTRY), Line(INSTALL))
-        on_top(app, AuditScreen).show(audit.AuditEntries(lines))
+        screen = on_top(app, AuditScreen)
+        while screen._question.under_way:
+            await pilot.pause(0.01)
+        screen.show(audit.AuditEntries(lines))
 
     assert taken(snap_compare, run, connections=(no_place(),))
 

@@ -1,14 +1,21 @@
-"""What is known of connections and queues, from the readings as they come."""
+"""What is known of connections and queues, what their figures say, and what a filter finds."""
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from console.errors import BusyError, ConnectionFailedError
-from console.monitor.limits import Severity
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from console.tui.findings import full_in_seconds, of_queue
 from console.tui.store import Store
-from console.tui.views import Link
-from tests.tui.feeds import queue
+from console.tui.views import Link, parse
+from console.tui.widgets.queue_detail import limit_words, pieces
+from tests.tui.feeds import broken, nine, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
 
@@ -79,8 +86,8 @@ def test_one_connections_trouble_is_not_the_others() -> None:
 
 def test_a_name_alone_is_enough_unless_two_schemas_have_it() -> None:
     store = Store({"a": 1.0}, now=0)
-    twins = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
-    store.take("a", reading(*twins, queue("other")), at=1)
+    namesakes = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
+    store.take("a", reading(*namesakes, queue("other")), at=1)
     assert [view.label for view in store.queues(1)] == ["public.q", "x.y.q", "other"]
     assert len({view.key for view in store.queues(1)}) == 3
 
@@ -99,3 +106,140 @@ def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
     store.take("a", Reading("any", error=LOST, retry_seconds=8), at=111)
     (view,) = store.queues(121)
     assert view.trend[-6:] == (None, 9, None, 5, None, None)
+
+
+def found(text: str) -> set[str]:
+    store = Store({"prod": 1.0}, now=0)
+    odd = (queue('od"d; name', "fifo"), queue("a:b", "stack"))
+    store.take("prod", Reading("prod", (*nine(), *odd)), at=0)
+    wanted = parse(text)
+    return {view.snapshot.queue for view in store.queues(0) if wanted.matches(view)}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("MAIL", {"mail"}),
+        ("ring", {"orders"}),
+        ("design:ring", {"orders"}),
+        ("queue:re", {"reminders", "reports"}),
+        ("re stat", {"reports"}),
+        ("state:warning", {"mail", "orders", "reports"}),
+        ("errors:>0", {"mail", "reports"}),
+        ("errors:>11 errors:<13", {"reports"}),
+        ("ready:>=9412", {"mail", "orders"}),
+        ("ready:17", {"imports"}),
+        ("push/s:>100", {"orders"}),
+        ("connection:stage", set()),
+        ('"d; n"', {'od"d; name'}),
+        ("a:b", {"a:b"}),
+        ("ready:many", set()),
+        ('queue:"bill', {"billing"}),
+    ],
+)
+def test_what_a_filter_finds(text: str, names: set[str]) -> None:
+    assert found(text) == names
+
+
+def test_a_critical_queue_is_found_by_its_state() -> None:
+    store = Store({"prod": 1.0}, now=0)
+    full = queue("full", "ring", gap=10, capacity=10)
+    store.take("prod", Reading("prod", (full, *nine())), at=0)
+    wanted = parse("state:critical")
+    assert [view.label for view in store.queues(0) if wanted.matches(view)] == ["full"]
+
+
+def test_no_filter_hides_nothing() -> None:
+    assert not parse("  ")
+    assert len(found("")) == 11
+
+
+@given(st.text())
+def test_whatever_is_typed_is_a_filter(text: str) -> None:
+    found(text)
+
+
+Said = list[tuple[Severity, str]]
+
+
+def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
+    """What the figures alone say, the gravest first."""
+    found = of_queue(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
+    return [(one.level, one.summary) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("figures", "level", "reason"),
+    [
+        ({"stuck": 14}, Severity.WARNING, "14 stuck"),
+        ({"errors": 9}, Severity.OK, None),
+        ({"errors": 10}, Severity.WARNING, "10 in error (limit 10)"),
+        ({"errors": 100, "ready": 901}, Severity.OK, None),
+        ({"errors": 101, "ready": 901}, Severity.WARNING, "101 in error (limit 101)"),
+        ({"gap": 90, "capacity": 100}, Severity.WARNING, "90 % full"),
+        ({"gap": 100, "capacity": 100}, Severity.CRITICAL, "full: it takes no more pushes"),
+        ({"gap": -3, "capacity": 100}, Severity.OK, None),
+    ],
+)
+def test_one_reason(figures: dict[str, Any], level: Severity, reason: str | None) -> None:
+    assert said(queue("q", **figures)) == ([(level, reason)] if reason else [])
+
+
+def test_the_gravest_reason_comes_first() -> None:
+    assert said(queue("q", errors=20, stuck=1, gap=100, capacity=100)) == [
+        (Severity.CRITICAL, "full: it takes no more pushes"),
+        (Severity.WARNING, "1 stuck"),
+        (Severity.WARNING, "20 in error (limit 10)"),
+    ]
+
+
+def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
+    why = "permission denied for table q"
+    assert said(broken("q", "fifo", why)) == [(Severity.WARNING, f"cannot be sampled: {why}")]
+
+
+def test_marks_differ_without_colour() -> None:
+    assert [level.mark for level in Severity] == [" ", "·", "?", "!", "✖"]
+
+
+@pytest.mark.parametrize(
+    ("push", "pop", "gap", "seconds"),
+    [
+        (812.0, 640.0, 4_840, 30.0),
+        (640.0, 812.0, 4_840, None),
+        (640.0, 640.0, 4_840, None),
+        (None, 640.0, 4_840, None),
+        (640.0, 640.0, 10_000, 0.0),
+    ],
+)
+def test_time_to_full(
+    push: float | None, pop: float | None, gap: int, seconds: float | None
+) -> None:
+    ring = queue("r", "ring", push_per_second=push, pop_per_second=pop, gap=gap, capacity=10_000)
+    assert full_in_seconds(ring) == seconds
+    assert full_in_seconds(queue("f", push_per_second=9.0, pop_per_second=1.0)) is None
+
+
+def test_what_is_not_known_is_told_so_and_why() -> None:
+    unknown = queue(
+        "q",
+        ready=None,
+        age_seconds=None,
+        unknown=("ready", "age_seconds", "holders"),
+        slow=("age_seconds",),
+    )
+    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
+    assert told["ready"] == told["writers"] == "?"
+    assert told["age"] == "? (too slow to read)"
+    assert "gap" not in told
+
+
+def test_limits_are_told_in_the_units_of_their_figures() -> None:
+    thresholds = replace(
+        DEFAULTS,
+        depth=Limits(10_000, 50_000),
+        age_seconds=Limits(critical=60.0),
+        errors_share=Limits(),
+    )
+    told = list(limit_words(queue("q", errors=0), thresholds))
+    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]

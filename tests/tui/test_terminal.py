@@ -109,6 +109,7 @@ def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
         console.kill()
 
 
+@pytest.mark.long  # each screen in `test_faults`
 def test_the_server_may_die_and_come_back(own_server: EmbeddedServer) -> None:
     with fresh_database(own_server.url) as url:
         install_queue(url, "letters")
@@ -136,6 +137,7 @@ def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServ
             own_server.resume()
 
 
+@pytest.mark.long  # the picture of it in `test_snapshots`
 def test_no_colours_means_none(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = spawn(database_url)
@@ -147,20 +149,11 @@ def test_no_colours_means_none(database_url: str, monkeypatch: pytest.MonkeyPatc
     assert not codes & {38, 48, *range(30, 38), *range(40, 48), *range(90, 98), *range(100, 108)}
 
 
-def test_without_a_terminal_it_says_so_in_one_line() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", "from console import tui; tui.run([])"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "needs a terminal" in ran.stderr.splitlines()[-1]
-
-
-def test_that_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_it_is_wrong_use_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    with pytest.raises(UsageError) as caught:
-        tui.require_terminal()
+    with pytest.raises(UsageError, match="needs a terminal") as caught:
+        tui.run([])
     assert caught.value.exit_status == 2
     assert len(str(caught.value).splitlines()) == 1

@@ -1,10 +1,15 @@
-"""Untrusted text and small figures on one line."""
+"""Untrusted text, small figures, and payloads as rows, of which a terminal obeys nothing."""
+
+import json
+import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from console.tui.payloads import HexRows, PayloadForm, form_of, json_lines, shown
 from console.tui.text import figure, first_line, plain, shorten, sparkline, whole_seconds
 from tests.tui.feeds import queue
 
@@ -69,3 +74,125 @@ def test_a_sparkline_shows_gaps_and_keeps_zero_apart_from_little() -> None:
 def test_what_was_cut_off_before_is_marked_once() -> None:
     assert shorten("parcel 54785…", 12) == "parcel 5478…"
     assert shorten("no s… and more", 6) == "no s…"
+
+
+OBEYED = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+
+documents = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(), some, max_size=4),
+    max_leaves=12,
+)
+payloads = st.one_of(
+    st.binary(max_size=200),
+    st.text(st.characters(), max_size=200),
+    st.text(alphabet='{}[]:,"\\1-.e0 tnu\n\x00\x1b\u202e', max_size=60),
+)
+
+
+def exactly(text: str) -> Any:
+    """The value, with numbers as they are written and keys as often as they come."""
+    return json.loads(text, parse_float=str, parse_int=str, object_pairs_hook=lambda p: ("", p))
+
+
+def is_json(text: str) -> bool:
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    try:
+        json.loads(text, parse_constant=refuse, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+@given(payloads, st.sampled_from(list(PayloadForm)), st.integers(-1, 120), st.booleans())
+def test_whatever_it_is_it_is_shown_and_never_obeyed(
+    payload: str | bytes, form: PayloadForm, width: int, cut: bool
+) -> None:
+    form_of(payload)
+    found = shown(payload, form, width, cut=cut, closed=range(5))
+    assert len(found.rows) > 0
+    for row in found.rows:
+        assert not {unicodedata.category(sign) for sign in row.text} & OBEYED
+        if found.form is not PayloadForm.HEX:
+            assert cell_len(row.text) <= max(10, width) + 10
+
+
+@given(documents, st.sampled_from([None, 0, 3]), st.booleans())
+def test_json_is_laid_out_and_nothing_of_it_changes(
+    document: Any, indent: int | None, escaped: bool
+) -> None:
+    text = json.dumps(document, indent=indent, ensure_ascii=escaped)
+    tree = json_lines(text)
+    assert tree.problem == ""
+    assert exactly("\n".join(line for _, line in tree.lines)) == exactly(text)
+
+
+@given(documents, st.data())
+def test_its_beginning_is_laid_out_wherever_it_is_cut(document: Any, data: st.DataObject) -> None:
+    text = json.dumps(document, ensure_ascii=False)
+    end = data.draw(st.integers(0, len(text)))
+    tree = json_lines(text[:end], cut=True)
+    assert tree.problem == ""
+    kept = "".join(line for _, line in tree.lines).replace(" ", "")
+    assert kept == text[:end].replace(" ", "").replace("\n", "")
+
+
+@given(st.text(alphabet='{}[]:,"\\1-.e0 tnu\n', max_size=20))
+def test_what_is_no_json_is_told_from_what_is(text: str) -> None:
+    assert is_json(text) == (json_lines(text).problem == "")
+
+
+def test_numbers_and_keys_that_come_twice() -> None:
+    text = '{"n":12345678901234567890.10,"n":1E400,"m":-0.0}'
+    rows = [row.text.strip() for row in shown(text, PayloadForm.JSON, 80).rows]
+    assert rows[1:-1] == ['"n": 12345678901234567890.10,', '"n": 1E400,', '"m": -0.0']
+
+
+def test_what_is_folded_says_how_much_there_is() -> None:
+    text = '{"a": [1, 2, 3], "b": {}}'
+    rows = [row.text for row in shown(text, PayloadForm.JSON, 80, closed=[1]).rows]
+    assert rows == ["▾ {", '  ▸ "a": [ … ],  (3 lines)', '    "b": {}', "  }"]
+
+
+def test_what_is_no_json_is_shown_as_text_and_says_why() -> None:
+    found = shown('{"a": 1,}', PayloadForm.JSON, 80)
+    assert found.form is PayloadForm.TEXT
+    assert [row.text for row in found.rows] == ['{"a": 1,}']
+    assert found.problem == "not JSON: '}' stands where a key should (character 9)"
+
+
+def test_a_nest_without_end_is_no_matter() -> None:
+    assert len(shown("[" * 50_000, PayloadForm.JSON, 80, cut=True).rows) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("payload", "form"),
+    [
+        ('  {"a": 1}', PayloadForm.JSON),
+        ("hello", PayloadForm.TEXT),
+        (b"[1, 2]", PayloadForm.JSON),
+        ("ünïcode".encode()[:-9], PayloadForm.TEXT),
+        ("ü".encode()[:1], PayloadForm.TEXT),
+        (b"\x00\x01", PayloadForm.HEX),
+        (b"\xff\xfe1", PayloadForm.HEX),
+    ],
+)
+def test_the_form_that_tells_most(payload: str | bytes, form: PayloadForm) -> None:
+    assert form_of(payload) is form
+
+
+def test_hex_is_made_when_it_is_seen() -> None:
+    rows = HexRows(bytes(range(256)) * 40_000, 80)
+    assert len(rows) == 640_000
+    assert rows[2].text == (
+        "00000020  20 21 22 23 24 25 26 27 28 29 2a 2b 2c 2d 2e 2f   !\"#$%&'()*+,-./"
+    )
+    assert rows[-1].text.startswith("009c3ff0  f0 f1")
+    assert [row.line for row in rows[:2]] == [0, 1]
+    assert HexRows(b"", 80)[0].text.strip() == "00000000"

@@ -8,13 +8,15 @@ from console.errors import TooSlowError
 from console.monitor.activity import Activity, Lock, Session
 from console.monitor.waits import HorizonRow, Wait, WaitReport
 from console.tui.open_connection import OpenConnection
+from console.tui.tabs import waits
 from console.tui.tabs.waits import WaitsPane, WaitsScreen, WaitsTab
 from console.tui.text import Words
 from console.tui.widgets.waits_chart import WaitsChart, key_of
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab, until
+from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab
+from tests.tui.opened import until
 from tests.tui.test_messages import QUEUE
 
 LOCK = Lock("public", "mail", "mail", "relation", "ExclusiveLock", granted=True)
@@ -181,8 +183,9 @@ async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_on_a_server(database_url: str, ends: bool) -> None:
+async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that holds the queue is the root; out of sight nothing goes on being asked."""
+    monkeypatch.setattr(waits, "LOOK_SECONDS", 0.2)
     with database_at(database_url) as database, connect(database_url) as holder:
         make(database, "mail", "fifo", {})
         holder.execute("BEGIN")

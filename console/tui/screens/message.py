@@ -72,7 +72,7 @@ class MessageScreen(LiveScreen):
         Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
         Binding("i", "copy_id", "copy id", show=False, tooltip="copy the id"),
         Binding("w,Y", "save", "to file", show=False, tooltip="write the whole payload to a file"),
-        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
     def __init__(self, context: Context, key: QueueKey, message_key: str) -> None:
@@ -325,7 +325,7 @@ class MessageScreen(LiveScreen):
             self.app.copy_to_clipboard(self.message.id)
             self._tell(f"copied {plain(self.message.id)}")
 
-    def action_twin(self) -> None:
+    def action_equivalent(self) -> None:
         name = (self.message.id if self.message else None) or UNKNOWN
         words_ = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
         show_equivalent_command(self, self.conn, "messages", self.key, words_)

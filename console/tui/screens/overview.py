@@ -143,14 +143,14 @@ class OverviewScreen(FilteredScreen):
         Binding(
             "B", "bench", "bench", show=False, tooltip="how fast each design is on this server"
         ),
-        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
         Binding("i", "install", "install", show=False, tooltip="install a queue on the connection"),
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
 
     NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {
         *("actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
-        *("audit", "twin", "install", "connections"),
+        *("audit", "equivalent", "install", "connections"),
     }
 
     def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:
@@ -375,7 +375,7 @@ class OverviewScreen(FilteredScreen):
         if (connection := self._chosen()) is not None:
             self.navigator.open_bench(connection)
 
-    def action_twin(self) -> None:
+    def action_equivalent(self) -> None:
         if (connection := self._chosen()) is not None:
             show_equivalent_command(self, self.context.connections.get(connection), "status")
 

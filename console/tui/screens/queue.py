@@ -72,7 +72,7 @@ class QueueScreen(LiveScreen):
         Binding(
             "B", "bench", "bench", show=False, tooltip="how fast each design is on this server"
         ),
-        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
             Binding(
@@ -300,7 +300,7 @@ class QueueScreen(LiveScreen):
     def action_bench(self) -> None:
         self.navigator.open_bench(self.key[0])
 
-    def action_twin(self) -> None:
+    def action_equivalent(self) -> None:
         """The command line that shows the same as the tab in sight, or else as the figures."""
         verb, words = ("status", ()) if self._chosen is None else self._chosen.equivalent
         show_equivalent_command(self, self.conn, verb, self.key, words)

@@ -79,7 +79,7 @@ class MessagePane(Vertical):
         ),
         Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
-        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
     _messages: dict[str, Message]
@@ -399,7 +399,7 @@ class MessagePane(Vertical):
             self.app.copy_to_clipboard("\n".join(map(plain, ids)))
             self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")
 
-    def action_twin(self) -> None:
+    def action_equivalent(self) -> None:
         filters = [word for one in self.asked.filters.words for word in ("--filter", one)]
         words = [*filters, *(["--reverse"] if self.asked.reverse else [])]
         show_equivalent_command(self, self.context.conn(self.key), "messages", self.key, words)

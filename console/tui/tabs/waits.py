@@ -164,7 +164,7 @@ class WaitsPane(Vertical):
         Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor"),
         Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the details below"),
-        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
     _at: datetime | None = None
@@ -398,7 +398,7 @@ class WaitsPane(Vertical):
             self.app.copy_to_clipboard("".join(text for text, _ in parts))
             self.notify("copied", markup=False)
 
-    def action_twin(self) -> None:
+    def action_equivalent(self) -> None:
         show_equivalent_command(self, self.conn, "waits", self.key)
 
 

@@ -1,0 +1,194 @@
+"""The one table: its cursor is a key, whatever it is shown; which columns fit, and their order."""
+
+import asyncio
+import importlib
+import pkgutil
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import console.tui
+from console.monitor.sampler import Reading
+from console.tui.store import Store
+from console.tui.views import QueueView
+from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable, fit
+from console.tui.widgets.messages import MarkedTable
+from console.tui.widgets.queue_columns import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
+from tests.tui.alone import alone
+from tests.tui.feeds import nine, queue
+
+TWO_COLUMNS = (
+    Column[str]("key", "key", str, least=3),
+    Column[str]("state", "state", lambda _: "here"),
+)
+KEYS = "abcdefghijkl"
+SHOWN = st.lists(st.sampled_from(KEYS), unique=True)
+STEPS = st.one_of(
+    st.tuples(st.just("show"), SHOWN),
+    st.tuples(st.just("keep"), SHOWN),
+    st.tuples(st.just("go"), st.sampled_from(["move(3)", "move(-1)", "last", "mark", "mark_to"])),
+    st.tuples(st.just("size"), st.sampled_from([(80, 24), (20, 6), (160, 48)])),
+)
+
+
+def subclasses(of: type[Any]) -> set[str]:
+    found: list[type[Any]] = of.__subclasses__()
+    return {one.__name__ for one in found}.union(*map(subclasses, found))
+
+
+def test_every_table_of_the_console_is_fed_by_columns() -> None:
+    for module in pkgutil.walk_packages(console.tui.__path__, "console.tui."):
+        importlib.import_module(module.name)
+    # Rows are marked there; queues are sorted and grouped; a finding's words are never lost.
+    assert subclasses(KeyedTable) == {"MarkedTable", "QueueTable", "FindingsTable"}
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(STEPS, min_size=5, max_size=30))
+def test_the_cursor_and_the_marks_stay_on_their_keys(steps: list[tuple[str, object]]) -> None:
+    asyncio.run(_scan(steps))
+
+
+async def _scan(steps: list[tuple[str, object]]) -> None:
+    async with alone() as opened:
+        table = MarkedTable[str](TWO_COLUMNS, left="state")
+        await opened.app.screen.mount(table)
+        opened.app.screen.set_focus(table)
+        table.show({key: key for key in KEYS})
+        for step, value in steps:
+            cursor, marks = table.cursor_key, set(table.marks)
+            if step == "go":
+                await table.run_action(str(value))
+                continue
+            if step == "size":
+                assert isinstance(value, tuple)
+                await opened.pilot.resize_terminal(*value)
+                await opened.pilot.pause()
+                assert table.cursor_key == cursor
+                continue
+            assert isinstance(value, list)
+            table.show({key: key for key in value}, keep=step == "keep")
+            held = {*marks, cursor} - {None} if step == "keep" else set()
+            assert set(table.keys) == held | set(value)
+            assert [key for key in table.keys if key in value] == value
+            assert table.left == held - set(value)
+            for key in table.keys:
+                assert table.cells(key)["state"].text == (LEFT if key in table.left else "here")
+            assert set(table.marks) == marks & set(table.keys)
+            if cursor in table.keys:
+                assert table.cursor_key == cursor
+            assert table.row == table.cursor_key
+
+
+EVER = ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
+
+
+def names(width: int) -> list[str]:
+    return [column.name for column in layout(width, {}, "state", descending=True)]
+
+
+def views() -> tuple[QueueView, ...]:
+    store = Store({"prod": 1.0}, now=0)
+    store.take("prod", Reading("prod", tuple(nine())), at=0)
+    return store.queues(0)
+
+
+def test_eighty_columns_have_what_is_needed_most() -> None:
+    assert names(79) == EVER
+
+
+def test_a_wide_screen_has_everything() -> None:
+    assert names(159) == [column.name for column in COLUMNS]
+
+
+def test_columns_are_lost_in_their_order() -> None:
+    lost_at = {
+        name: next(width for width in range(60, 200) if name in names(width)) for name in LOST_FIRST
+    }
+    widths = list(lost_at.values())
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == len(widths)
+
+
+@given(
+    st.integers(60, 300),
+    st.dictionaries(st.sampled_from([column.name for column in COLUMNS]), st.integers(0, 70)),
+)
+def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_lost(
+    width: int, widest: dict[str, int]
+) -> None:
+    shown = layout(width, widest, "ready", descending=True)
+    assert [column.name for column in shown if column.name in EVER] == EVER
+    total = sum(column.width + 2 for column in shown)
+    assert total == width or {column.name for column in shown} == set(EVER)
+
+
+def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
+    by_state = ordered(views(), SORTABLE[0].key, descending=True)
+    assert [view.label for view in by_state][:5] == [
+        "mail",
+        "orders",
+        "reports",
+        "billing",
+        "imports",
+    ]
+
+
+def test_what_is_unknown_comes_last_whichever_way() -> None:
+    age = next(column for column in SORTABLE if column.name == "age")
+    for descending in (True, False):
+        names = [view.label for view in ordered(views(), age.key, descending=descending)]
+        assert set(names[-3:]) == {"billing", "imports", "reports"}
+    oldest_first = ordered(views(), age.key, descending=True)
+    assert oldest_first[0].label == "undo"
+
+
+def test_the_name_never_crowds_the_connection_out() -> None:
+    store = Store({"production-east": 1.0, "stage": 1.0}, now=0)
+    store.take("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
+    (view,) = store.queues(0)
+    cell = next(column for column in COLUMNS if column.name == "queue").cell
+    assert cell(view, 60).text == "production-east › a-very-long-queue-name"  # noqa: RUF001
+    assert cell(view, 20).text == "prod… › a-very-long…"  # noqa: RUF001
+
+
+COLUMN_NAMES = ("a", "b", "c", "d")
+
+
+def column(name: str, title: str, least: int = 1, most: int = 40) -> Column[str]:
+    return Column(name, title, str, least=least, most=most)
+
+
+ANY_COLUMNS = st.lists(
+    st.builds(
+        column,
+        st.sampled_from(COLUMN_NAMES),
+        st.sampled_from(["", "title"]),
+        st.integers(1, 12),
+        st.integers(12, 40),
+    ),
+    min_size=1,
+    unique_by=lambda one: one.name,
+)
+WIDEST = st.fixed_dictionaries({name: st.integers(0, 60) for name in COLUMN_NAMES})
+
+
+@given(ANY_COLUMNS, WIDEST, st.integers(0, 160), st.permutations(COLUMN_NAMES))
+def test_they_fit_wherever_losing_some_lets_them(
+    columns: list[Column[str]], widest: dict[str, int], room: int, lost: list[str]
+) -> None:
+    widest = {one.name: widest[one.name] for one in columns}
+    found = fit(columns, widest, room, lost)
+    order = [one.name for one in columns]
+    assert [c.name for c in found] == [name for name in order if name in {c.name for c in found}]
+    assert sum(one.width + 2 for one in found) <= max(room, 0), "all of them may be lost"
+    least = {one.name: one.least for one in columns}
+    assert all(one.width >= least[one.name] for one in found)
+
+
+def test_who_gave_way_gets_what_is_left_over_first() -> None:
+    columns = (column("a", "a", 4, 20), column("b", "b", 4, 6), column("c", "c"))
+    widest = {"a": 10, "b": 6, "c": 1}
+    assert [one.width for one in fit(columns, widest, 40)] == [10, 6, 18]
+    assert [one.width for one in fit(columns, widest, 20)] == [7, 6, 1]
