@@ -119,7 +119,8 @@ def test_a_relay_at_work_never_shows_a_false_figure(
 ) -> None:
     client = use_postgresql(default("ring"))
     client.push_many(["x"] * 100)
-    relaid = 0
+    relay.relay(client.database, client.queue, 200)
+    relaid = 1
 
     def relays() -> Iterator[None]:
         nonlocal relaid

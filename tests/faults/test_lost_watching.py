@@ -27,9 +27,9 @@ from tests.faults.lost import plain
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, wait_until
+from tests.tui.alone import until
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
-from tests.tui.test_findings import until
 
 HASTY = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.2)
 
@@ -155,7 +155,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
                 assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
                 assert cursor(console) == before
             # By itself: nobody presses anything.
-            await until(console, lambda: len(views(console)) == 2, 60.0)
+            await until(console, lambda: len(views(console)) == 2)
             await until(console, lambda: "lost" not in console.picture)
             assert cursor(console) == before
             assert proxy.connections <= 8
