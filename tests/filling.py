@@ -8,13 +8,15 @@ from psycopg.sql import SQL, Composable, Identifier
 from console.catalog import Queue
 from console.designs import Flow
 
+_ONE_BY_ONE = "now() - n * interval '1 us'"
+
 STATES: dict[str, Mapping[str, str]] = {
-    "ready": {"status": "0", "due_at": "now() - n * interval '1 us'"},
+    "ready": {"status": "0", "due_at": _ONE_BY_ONE},
     "scheduled": {"due_at": "now() + interval '1 day' + n * interval '1 s'"},
-    "claimed": {"status": "1", "claimed_at": "now() - n * interval '1 us'", "claimed_by": "'w'"},
+    "claimed": {"status": "1", "claimed_at": _ONE_BY_ONE, "claimed_by": "'w'"},
     "stuck": {"status": "1", "claimed_at": "now() - interval '1 hour'", "claimed_by": "'w'"},
-    "errors": {"status": "4", "claimed_at": "now()", "error": "'no'", "done_at": "now()"},
-    "done": {"status": "2", "claimed_at": "now()", "done_at": "now()"},
+    "errors": {"status": "4", "claimed_at": _ONE_BY_ONE, "error": "'no'", "done_at": _ONE_BY_ONE},
+    "done": {"status": "2", "claimed_at": _ONE_BY_ONE, "done_at": _ONE_BY_ONE},
 }
 """What the columns of a message hold, by role; those that stuck ones have are claimed, too."""
 
