@@ -446,26 +446,3 @@ def require_known(queue: Queue) -> None:
             next_step=queue.design.unknown_next
             or "Use that version. status and doctor list it; forget drops an adopted one.",
         )
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A table, a sequence or whatever else the server keeps under a name."""
-
-    name: str
-    kind: str
-
-
-def columns(connection: Connection, schema: str, table: str) -> list[Column]:
-    return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
-
-
-def relations(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
-    wanted = product_of(connection).array(names)
-    return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)

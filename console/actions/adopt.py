@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, object_names, sql
+from console import audit, catalog, object_names, relations, sql
 from console.actions import libraries
 from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
-from console.catalog import Column, Kind, Queue, require_known
+from console.catalog import Kind, Queue, require_known
 from console.designs import Design
 from console.engines import Database, Product, product_of
 from console.errors import ConsoleError, RefusedError, UsageError
@@ -20,6 +20,7 @@ from console.monitor.message import Masks, Message
 from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.relations import Column
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -76,7 +77,7 @@ def adopted(database: Database) -> list[Queue]:
 def columns(database: Database, table: CandidateTable) -> list[Column]:
     """The table's columns, in their order. Waits."""
     with database.transaction("list the columns", read_only=True) as connection:
-        return catalog.columns(connection, table.schema, table.name)
+        return relations.columns(connection, table.schema, table.name)
 
 
 def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Queue:
@@ -223,7 +224,7 @@ def adopt(
         require_schema(connection, schema)
         _require_new(connection, queue)
         _check_columns(connection, queue)
-        kinds = {found.kind for found in catalog.relations(connection, schema, [table])}
+        kinds = {found.kind for found in relations.named(connection, schema, [table])}
         if "a view" in kinds:
             queue = replace(queue, options={"view": "yes"})
         record(connection, queue)
@@ -317,7 +318,7 @@ def forget(database: Database, queue: Queue) -> None:
 def _objects(connection: Connection, queue: Queue) -> list[str]:
     """What is there under the names that the queue's own objects have."""
     names = object_names.of(product_of(connection), queue)
-    found = catalog.relations(connection, queue.schema, names)
+    found = relations.named(connection, queue.schema, names)
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 
 
@@ -360,7 +361,7 @@ def _check_roles(of: Design, roles: Mapping[str, str]) -> None:
 
 
 def _check_columns(connection: Connection, queue: Queue) -> None:
-    columns = catalog.columns(connection, queue.schema, queue.name)
+    columns = relations.columns(connection, queue.schema, queue.name)
     if not columns:
         raise UsageError(
             f"There is no table {queue.name!r} in schema {queue.schema!r}.",
@@ -378,7 +379,7 @@ def _check_columns(connection: Connection, queue: Queue) -> None:
 
 
 def _check_sequence(connection: Connection, queue: Queue, role: str, name: str) -> None:
-    found = catalog.relations(connection, queue.schema, [name])
+    found = relations.named(connection, queue.schema, [name])
     if not any(relation.kind == "a sequence" for relation in found):
         raise UsageError(
             f"There is no sequence {name!r} in schema {queue.schema!r} for the role {role}."

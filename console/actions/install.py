@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, object_names, sql
+from console import audit, catalog, object_names, relations, sql
 from console.actions import shipped
 from console.actions.push import signals_held
 from console.catalog import Kind, Queue
@@ -224,7 +224,7 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
                 next_step="Choose another name, or uninstall that one first.",
             )
     names = object_names.of(product_of(connection), queue)
-    taken = catalog.relations(connection, queue.schema, names)
+    taken = relations.named(connection, queue.schema, names)
     if taken:
         things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)
         raise UsageError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from console import catalog, sql
+from console import catalog, relations, sql
 from console.actions import own_fragments
 from console.catalog import Kind, Queue
 from console.designs import Design, own, presets
@@ -200,7 +200,7 @@ def candidate(
     there = {
         column.name
         for relation in (table.table, table.beside or "")
-        for column in catalog.columns(connection, table.schema, relation)
+        for column in relations.columns(connection, table.schema, relation)
     }
     if table.queue is None and table.beside is None:
         raise UsageError(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, relations, sql
 from console.actions import pause, shipped
 from console.actions.relay import retry_while_busy
 from console.audit import ImbalanceError
@@ -235,7 +235,7 @@ def _columns(connection: Connection, queue: Queue) -> list[Difference]:
 def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
     """Those of an older version's queue that later versions draw from too."""
     wanted = shipped.added_sequences(product_of(connection), queue)
-    rows = catalog.relations(connection, queue.schema, wanted) if wanted else []
+    rows = relations.named(connection, queue.schema, wanted) if wanted else []
     there = {row.name for row in rows}
     return [Difference("sequence", name, How.MISSING) for name in wanted if name not in there]
 
@@ -257,7 +257,7 @@ def _missing(
     """Table -> the columns that it lacks; None: it is not there at all."""
     found: dict[str, list[str] | None] = {}
     for table in dict.fromkeys(column.table for column in wanted):
-        rows = catalog.columns(connection, schema, table)
+        rows = relations.columns(connection, schema, table)
         there = {row.name for row in rows}
         names = [column.name for column in wanted if column.table == table]
         found[table] = [name for name in names if name not in there] if there else None
@@ -416,11 +416,11 @@ def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
         wanted.setdefault(column.table, []).append(column)
     for table in dict.fromkeys((queue.table, *wanted)):
         columns = wanted.get(table, [])
-        yield _table(table, catalog.columns(connection, queue.schema, table), columns)
+        yield _table(table, relations.columns(connection, queue.schema, table), columns)
 
 
 def _table(
-    table: str, there: Sequence[catalog.Column], wanted: Sequence[shipped.ShippedColumn]
+    table: str, there: Sequence[relations.Column], wanted: Sequence[shipped.ShippedColumn]
 ) -> InstalledObject:
     """Types are written in other words by scripts and by servers: columns are compared by name."""
     names = {column.name for column in there}

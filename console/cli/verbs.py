@@ -87,10 +87,12 @@ _OF_MODULES = {
         "fail": "Turn messages that are claimed into errors, by their ids: for an operator to "
         "requeue.",
     },
-    "monitoring": {
+    "check": {
         "check": "Are the queues within their limits? One line a queue, for cron and monitoring "
-        "plugins.",
-        "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.",
+        "plugins."
+    },
+    "serve_metrics": {
+        "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM."
     },
     "pipeline": {
         "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "

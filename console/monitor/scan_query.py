@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from console import catalog, sql
+from console import relations, sql
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
@@ -74,7 +74,7 @@ class MessageSource:
         product = product_of(connection)
         if queue.kind is Kind.INSTALLED:
             return cls.ours(product, queue)
-        found = catalog.columns(connection, queue.schema, queue.table)
+        found = relations.columns(connection, queue.schema, queue.table)
         types = {column.name: column.type for column in found}
         body = queue.roles.get("payload")
         kind = "" if body is None else _kind(types.get(body, ""), product)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 
-from console import catalog, object_names
+from console import catalog, object_names, relations
 from console.actions.install import lacking, remove, scratch_queue
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
@@ -132,7 +132,7 @@ class Proof:
         product, queue = self._database.product, trial.queue
         names = object_names.of(product, queue)
         with self._database.transaction("look what is left", read_only=True) as connection:
-            left = [one.name for one in catalog.relations(connection, queue.schema, names)]
+            left = [one.name for one in relations.named(connection, queue.schema, names)]
             left += [one.name for one in installed_code(connection, queue, names)]
             left += [one.name for one in catalog.queues(connection) if one.name == queue.name]
         require(not left, f"left behind: {', '.join(left)}")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
-from console.cli.monitoring import Checked, Figure
+from console.cli.check import Checked, Figure
 from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install

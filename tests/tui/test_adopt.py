@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy import text
 
 from console.actions.adopt import CandidateTable, Preview, candidate
-from console.catalog import Column, find
+from console.catalog import find
 from console.designs import DESIGNS, own
 from console.engines import open_database
 from console.errors import TooSlowError
+from console.relations import Column
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.open_connection import OpenConnection

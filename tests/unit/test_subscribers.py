@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.cli.monitoring import Most, check
+from console.cli.check import Most, check
 from console.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, judge
 from console.monitor.recording import segments

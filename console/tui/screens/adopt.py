@@ -17,9 +17,10 @@ from console import formats
 from console.actions import adopt, libraries
 from console.actions.adopt import CandidateTable, Preview
 from console.actions.libraries import DiscoveredTable
-from console.catalog import Column, Queue
+from console.catalog import Queue
 from console.designs import DESIGNS, Design, designs_on
 from console.errors import RefusedError, UsageError
+from console.relations import Column
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.context import Context

@@ -10,10 +10,10 @@ from console import formats
 from console.actions import adopt
 from console.actions.adopt import CandidateTable, Preview
 from console.actions.libraries import DiscoveredTable
-from console.catalog import Column
 from console.designs import DESIGNS, Design, presets
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
+from console.relations import Column
 from console.tui.text import Paragraph, figure, plain, said, shorten, tone
 from console.tui.widgets.field import Field, Form
 

@@ -1,26 +1,22 @@
-"""For monitoring: `check`, whether queues are within their limits, and `serve-metrics`.
+"""`check`: whether queues are within their limits, for cron and monitoring plugins.
 
 What has a limit and is not known is neither good nor bad: it is UNKNOWN, never taken for zero."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 
 from console.cli.context import Call, Rights, queue_names, verb_options
-from console.cli.several import over_connections, profiles_of, several_options
+from console.cli.several import over_connections
 from console.cli.status import chosen, stuck_after
-from console.cli.streams import asked_to_end, narrate
-from console.config import CommandLineValues, Profile
 from console.decisions import Decision
-from console.errors import ConsoleError, UsageError
+from console.errors import ConsoleError
 from console.formats import UNKNOWN, count, numbered, plain
 from console.monitor.limits import (
-    DEFAULTS,
     Exceeded,
     Limits,
     Severity,
@@ -32,10 +28,6 @@ from console.monitor.limits import (
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.verbs.parameters import DURATION
-
-if TYPE_CHECKING:
-    from console.metrics.exporter import Watch
-
 
 N = TypeVar("N", int, float)
 
@@ -223,122 +215,6 @@ def _at_most(most: N | None, configured: Limits[N], more: int = 1) -> Limits[N]:
     return configured if most is None else Limits(critical=most + more)
 
 
-LISTEN = "127.0.0.1:9464"
-_LEAST_SECONDS = 0.1
-
-
-@click.command(name="serve-metrics")
-@click.option("--listen", default=LISTEN, show_default=True, metavar="HOST:PORT")
-@click.option("--anywhere", is_flag=True, help="Allow --listen on an address that is not loopback.")
-@click.option(
-    "--interval",
-    type=DURATION,
-    default=5.0,
-    metavar="T",
-    help="Between two samples.  [default: 5s]",
-)
-@click.option("--print-alerts", is_flag=True, help="Print alert rules for Prometheus and exit.")
-@click.option("--print-dashboard", is_flag=True, help="Print a dashboard for Grafana and exit.")
-@several_options
-@verb_options
-def serve_metrics(
-    call: Call,
-    listen: str,
-    anywhere: bool,
-    interval: float,
-    print_alerts: bool,
-    print_dashboard: bool,
-    group: str | None,
-    fleet: str | None,
-) -> None:
-    """Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.
-
-    Of the connection that is named, those of --group or --fleet, else all that are configured;
-    always read-only. A scrape asks no database: a sampler does, at its interval (up to 5 times less
-    often while nothing changes), and the doctor once a minute; dbq_last_sample_timestamp_seconds
-    says when. What is not known has no series, and a queue that cannot be read has dbq_queue_up 0.
-
-    Nothing is encrypted and no password is asked: other than loopback addresses want --anywhere.
-    --print-alerts needs no connection; its limits are those of the configuration. The dashboard of
-    --print-dashboard is imported into Grafana as it is: connections and queues are chosen there.
-
-    \b
-    Examples:
-      dbq-console serve-metrics --profile orders --listen 127.0.0.1:9464
-      dbq-console serve-metrics --print-alerts > dbq-alerts.yml
-      dbq-console serve-metrics --print-dashboard > dbq-dashboard.json
-    """
-    if call.schema is not None:
-        raise UsageError("serve-metrics serves all schemas: --schema does not go with it.")
-    if call.said.rights not in (None, Rights.READ_ONLY.word):
-        raise UsageError("serve-metrics only reads: it takes no --rights but read-only.")
-    if interval < _LEAST_SECONDS:
-        raise UsageError("--interval must be 100ms or more.")
-    if print_alerts and print_dashboard:
-        raise UsageError("--print-alerts and --print-dashboard exclude each other.")
-    if print_dashboard:
-        from console.metrics.ready_made import dashboard  # noqa: PLC0415
-
-        model = dashboard()
-        call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
-        return
-    # Whatever they may elsewhere, here they only look.
-    said = replace(call.said, rights=Rights.READ_ONLY.word)
-    if print_alerts:
-        _print_alerts(call, group, fleet, said, interval)
-        return
-    profiles = profiles_of(call, group, fleet, said)
-    # Verbs shall start at once.
-    from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
-
-    host, port = address(listen, anywhere=anywhere)
-    with asked_to_end() as ended:
-        exporter = Exporter([_watch(profile, interval) for profile in profiles], host, port)
-        try:
-            exporter.start()
-            labels = [profile.label for profile in profiles]
-            call.answer({"url": exporter.url, "connections": labels}, [exporter.url])
-            narrate(f"Serving metrics of {', '.join(labels)}.")
-            if not is_loopback(host):
-                narrate(
-                    "Anyone who reaches this address can read them: no password, no encryption."
-                )
-            ended.wait()
-            narrate("Ending.")
-        finally:
-            exporter.stop()
-
-
-def _watch(profile: Profile, interval_seconds: float) -> "Watch":
-    from console.metrics.exporter import Watch  # noqa: PLC0415
-
-    return Watch(
-        profile.open(),
-        interval_seconds=interval_seconds,
-        stuck_after_seconds=profile.stuck_after_seconds,
-        thresholds_of=profile.thresholds,
-    )
-
-
-def _print_alerts(
-    call: Call,
-    group: str | None,
-    fleet: str | None,
-    said: CommandLineValues,
-    interval_seconds: float,
-) -> None:
-    from console.metrics.ready_made import Limited, alerts  # noqa: PLC0415
-
-    configured = bool(call.configuration.names or call.profile)
-    profiles = profiles_of(call, group, fleet, said) if configured or group or fleet else []
-    limited = [
-        Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
-        for one in profiles
-    ] or [Limited(None, DEFAULTS, {})]
-    lines = alerts(limited, interval_seconds)
-    call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
-
-
 _COUNT = click.IntRange(min=0)
 _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
 """How monitoring plugins exit."""
@@ -451,4 +327,4 @@ def _label(name: str) -> str:
     return plain(name).replace("'", "''").replace("=", "_").replace("|", "¦")
 
 
-COMMANDS = (check_queues, serve_metrics)
+COMMANDS = (check_queues,)

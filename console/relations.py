@@ -1,0 +1,32 @@
+"""Tables, sequences and their columns, as the server itself keeps them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.engines import product_of
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table, a sequence or whatever else the server keeps under a name."""
+
+    name: str
+    kind: str
+
+
+def columns(connection: Connection, schema: str, table: str) -> list[Column]:
+    return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
+
+
+def named(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
+    wanted = product_of(connection).array(names)
+    return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
