@@ -219,7 +219,7 @@ async def test_of_very_many_connections_that_one_is_told_of_which_the_screen_is_
         assert others in second
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def servers() -> Iterator[Sequence[EmbeddedServer]]:
     with CopiedServer.start(settings={"max_connections": "400"}) as one:
         yield [one]
