@@ -280,6 +280,9 @@ class Hunt:
 class _watched_command_lines:  # noqa: N801  # used as a statement
     """Looks, as often as it can, at the command lines of all processes; those with the password."""
 
+    def __init__(self, password: str = CORE) -> None:
+        self._password = password
+
     def __enter__(self) -> set[str]:
         self._seen: set[str] = set()
         self._stop = threading.Event()
@@ -298,7 +301,7 @@ class _watched_command_lines:  # noqa: N801  # used as a statement
                     line = path.read_bytes().decode(errors="replace")
                 except OSError:
                     continue
-                if CORE in line:
+                if self._password in line:
                     self._seen.add(line)
 
 
@@ -319,8 +322,9 @@ def _statuses(told: str) -> dict[str, list[str]]:
 def test_the_hunter_sees_what_is_there(tmp_path: Path) -> None:
     hunt = Hunt(tmp_path / "hunt", Planted("postgresql://u@h/d"))
     hunt.is_clean("")
-    with _watched_command_lines() as seen:
-        subprocess.run([sys.executable, "-c", f"import time; time.sleep(1) # {CORE}"], check=True)
+    other = CORE[::-1]  # others may watch meanwhile
+    with _watched_command_lines(other) as seen:
+        subprocess.run([sys.executable, "-c", f"import time; time.sleep(1) # {other}"], check=True)
     assert len(seen) == 1
     with pytest.raises(AssertionError):
         hunt.is_clean(f"x{CORE}x")
