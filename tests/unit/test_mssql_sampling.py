@@ -274,7 +274,9 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
         monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],
     )
     database = opened()
-    sample = take_sample(database)
+    # A limit that a busy machine does not reach: what is too slow is unknown, and asked no further.
+    unhurried = Timeouts(connect_seconds=7, statement_seconds=600.0, lock_seconds=0.02)
+    sample = take_sample(database, timeouts=unhurried)
     database.close()
     return sample, labels
 
