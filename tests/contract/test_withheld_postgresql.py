@@ -19,7 +19,6 @@ from tests.contract.moving import default
 from tests.contract.traffic import at_work
 from tests.servers import connect, wait_until
 
-
 TIMEOUTS = Timeouts(connect_seconds=20, statement_seconds=20.0, lock_seconds=0.5)
 """Four times what a sampler waits: what is slow here is so on purpose, never by a busy machine."""
 

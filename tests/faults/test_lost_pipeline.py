@@ -38,7 +38,7 @@ def archive(client: Client, lake: Lake) -> None:
 
 def payloads(lake: Lake) -> Counter[str]:
     """What lies in the lake."""
-    from tests.pipeline.test_archive import payloads as found  # noqa: PLC0415
+    from tests.pipeline.archive_tools import payloads as found  # noqa: PLC0415
 
     return found(lake)
 

@@ -18,6 +18,7 @@ from console.designs import design
 from console.engines import Database, open_database
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
+from tests.pipeline.archive_tools import popped
 from tests.servers import Server, fresh_database
 
 if TYPE_CHECKING:
@@ -85,3 +86,11 @@ def use(database: Database) -> Use:
         return Client(database, queue)
 
     return one
+
+
+@pytest.fixture
+def filled(use: Use) -> Client:
+    """30 popped messages."""
+    client = use("fifo", archive_at_pop="on")
+    popped(client, 30)
+    return client

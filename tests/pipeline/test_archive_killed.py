@@ -19,8 +19,8 @@ from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.contract.messages import message
 from tests.contract.traffic import Traffic
+from tests.pipeline.archive_tools import act, execute_sql, payloads
 from tests.pipeline.conftest import Use
-from tests.pipeline.test_archive import act, execute_sql, payloads
 
 PHASES = ("export", "verify", "delete", "withdraw")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]

@@ -14,11 +14,11 @@ from sqlalchemy import make_url
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
+from tests.pipeline.archive_tools import execute_sql, payloads
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.conftest import Use
 from tests.pipeline.objects import BUCKET, SECRET, object_store, surroundings
 from tests.pipeline.recorded import sample, write
-from tests.pipeline.test_archive import execute_sql, payloads
 from tests.proxy import Fate, Proxy
 from tests.servers import Server, wait_until
 

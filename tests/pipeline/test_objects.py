@@ -24,6 +24,7 @@ from console.monitor.recording.reader import Rollups
 from console.monitor.recording.segments import SAMPLES, TimeRange
 from console.pipeline import frames
 from console.pipeline import lake as lakes
+from console.pipeline.archive import files
 from console.pipeline.archive.files import SCHEMA, pq
 from console.pipeline.archive.plan import archived
 from console.pipeline.lake import _LOGIN, Lake
@@ -32,10 +33,10 @@ from console.pipeline.rollup import job as rollups
 from console.pipeline.session import Plain
 from tests.contract.client import Client
 from tests.pipeline import weekly
+from tests.pipeline.archive_tools import Between, act, execute_sql, popped, run
 from tests.pipeline.conftest import Use
 from tests.pipeline.objects import BUCKET, SECRET, object_store
 from tests.pipeline.recorded import BEGIN, sample, write
-from tests.pipeline.test_archive import Between, _verify, act, execute_sql, popped, run
 from tests.pipeline.test_archive_killed import consume, drive, operate, sent_by, traffic_of
 from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
@@ -131,7 +132,7 @@ def test_archive_names_its_files_and_withdraws_into_others(use: Use, lake: Lake)
         before.update(lake.data_files("archive"))
         act(client, lambda source: Restore(source, popped=True), "limit=5")
 
-    done = run(client, lake, tasks=Between(_verify(), restore), range_rows=12)
+    done = run(client, lake, tasks=Between(files.verify, restore), range_rows=12)
     assert [(one.deleted, one.withdrawn) for one in done] == [(25, 5)]
     assert everywhere(client, lake) == Counter(sent)
     after = set(lake.data_files("archive"))

@@ -10,14 +10,14 @@ import pytest
 
 from console.errors import BusyError, ConsoleError
 from console.pipeline import session as sessions
-from console.pipeline.archive import job
+from console.pipeline.archive import files, job
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import forecast
 from console.pipeline.session import Item, OnSpark, Plain
 from tests.cli.calls import call
 from tests.pipeline import weekly
+from tests.pipeline.archive_tools import AT_ONCE, archived, lie, popped, subscribers_popped
 from tests.pipeline.conftest import Use
-from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped, subscribers_popped
 from tests.pipeline.test_forecast_lake import put, read
 from tests.pipeline.test_rollups import late_segments
 from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
@@ -146,7 +146,7 @@ def test_what_is_not_as_written_stops_on_spark_too(
 
     class Spoiling(OnSpark):
         def run(self, work: Any, items: Any, *more: Any, **how: Any) -> Any:
-            if work == _verify():
+            if work == files.verify:
                 lake.remove(lake.data_files("archive")[1])
             return super().run(work, items, *more, **how)
 

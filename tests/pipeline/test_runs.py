@@ -25,8 +25,8 @@ from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
 from console.pipeline.session import Plain
 from tests.cli.calls import call
+from tests.pipeline.archive_tools import popped
 from tests.pipeline.conftest import Use
-from tests.pipeline.test_archive import popped
 from tests.servers import wait_until
 
 CORE = "Pl4ntedC0re"

@@ -1,0 +1,149 @@
+"""Runs of archive with their tasks in this process, and what they left behind."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy import text
+
+from console import sql
+from console.actions import execute, plan
+from console.actions.rows import Mover
+from console.audit import EntryFilter as Entries
+from console.audit import entries
+from console.monitor.filters import parse
+from console.monitor.scan_query import MessageSource
+from console.pipeline.archive import job
+from console.pipeline.archive.files import pq
+from console.pipeline.archive.plan import ArchiveRequest
+from console.pipeline.lake import Lake
+from console.pipeline.session import Item, Plain, Work
+from tests.contract.client import Client
+
+AT_ONCE = ArchiveRequest(retention=0.0)
+"""All that the archive has."""
+
+
+class Between(Plain):
+    """As plain tasks; before the first task of one kind something else happens."""
+
+    def __init__(self, work: Work, first: Callable[[], object]) -> None:
+        self._work = work
+        self._first = first
+
+    def run(
+        self, work: Work, items: Sequence[Item], *more: Any, **how: Any
+    ) -> list[dict[str, Any]]:
+        if work == self._work:
+            self._first()
+        return super().run(work, items, *more, **how)
+
+
+def run(
+    client: Client,
+    lake: Lake,
+    wanted: ArchiveRequest = AT_ONCE,
+    tasks: Plain | None = None,
+    range_rows: int = 100_000,
+) -> list[job.ArchiveResult]:
+    offered = job.offer(client.database, client.queue, lake, wanted, range_rows=range_rows)
+    return job.archive(client.database, offered, lake, tasks or Plain(), batch=7)
+
+
+def range_manifests(lake: Lake) -> list[str]:
+    paths = lake.files("_manifests/archive")
+    return [path for path in paths if path.rsplit("/", 1)[-1].startswith("range-")]
+
+
+def lie(lake: Lake) -> list[dict[str, Any]]:
+    """All rows that readers find in the lake."""
+    found: list[dict[str, Any]] = []
+    for path in lake.data_files("archive"):
+        with lake.reading(path) as file:
+            found += pq.read_table(file).to_pylist()
+    return found
+
+
+def payloads(lake: Lake) -> Counter[str]:
+    return Counter(row["payload"].decode() for row in lie(lake))
+
+
+def execute_sql(client: Client, statement: str, **values: object) -> list[Any]:
+    """A statement with the names of the queue's tables put in."""
+    dialect = client.database.product.dialect
+    for suffix in ("archive", "meta", "data", ""):
+        name = f"{client.queue.name}_{suffix}" if suffix else client.queue.name
+        whole = ".".join(sql.quote_identifier(dialect, n) for n in (client.queue.schema, name))
+        statement = statement.replace(f"<{suffix}>", whole)
+    with client.database.transaction("prepare a test") as connection:
+        result = connection.execute(text(statement), values)
+        return list(result.all()) if result.returns_rows else []
+
+
+def archived(client: Client) -> list[int]:
+    return [row[0] for row in execute_sql(client, "SELECT archive_id FROM <archive> ORDER BY 1")]
+
+
+def popped(client: Client, count: int) -> list[str]:
+    """So many messages that were pushed and popped; their payloads."""
+    sent = [f"{client.queue.name} {number}" for number in range(count)]
+    client.push_many(sent)
+    assert len(client.drain()) == count
+    return sent
+
+
+def act(client: Client, verb: Callable[[MessageSource], Mover], *words: str) -> int:
+    """An operator's verb; how many messages it moved."""
+    with client.database.transaction("read the queue", read_only=True) as connection:
+        source = MessageSource.of(connection, client.queue)
+    mover = verb(source)
+    made = plan.make(client.database, mover, parse(words))
+    return execute.execute(client.database, mover, made).ledger.out
+
+
+def audit(client: Client) -> list[tuple[str, int, str]]:
+    with client.database.transaction("read the audit", read_only=True) as connection:
+        wanted = Entries(client.queue.schema, client.queue.name, job.VERB)
+        found = entries(connection, wanted)
+    return [(entry.verb, entry.done, entry.outcome) for entry in reversed(found)]
+
+
+def subscribers_popped(client: Client, count: int) -> list[str]:
+    """So many messages that were pushed, and popped by each subscriber of the ring."""
+    return popped(replace(client, queue=client.queue.views[0]), count)
+
+
+def damage(lake: Lake, part: str, change: Callable[[bytes], bytes]) -> None:
+    """Change what lies in the one file whose path holds this."""
+    (path,) = [path for path in lake.files("") if part in path]
+    file = Path(lake.path(path))
+    file.write_bytes(change(file.read_bytes()))
+
+
+def another_value(data: bytes, name: str = "attempts") -> bytes:
+    """The same rows, a value of the first one another."""
+    table = pq.read_table(pa.BufferReader(data))
+    at, values = table.schema.names.index(name), table.column(name).to_pylist()
+    other = pa.array([values[0] + 1_000, *values[1:]], table.schema.field(name).type)
+    written = pa.BufferOutputStream()
+    pq.write_table(table.set_column(at, table.schema.field(name), other), written)
+    return bytes(written.getvalue())
+
+
+def stop_at(client: Client, lake: Lake, phase: str) -> None:
+    """A run of three ranges that ends where a phase begins."""
+
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    def told(now: str, **_: int) -> None:
+        if now == phase:
+            raise Stopped
+
+    offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
+    with pytest.raises(Stopped):
+        job.archive(client.database, offered, lake, Plain(), told=told, batch=7)

@@ -1,0 +1,241 @@
+"""archive on a lake or a database that failed it: nothing is deleted that is not there twice."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from console.actions.restore import Restore
+from console.errors import ConsoleError, RefusedError
+from console.pipeline.archive import delete, files, job
+from console.pipeline.archive.files import pq
+from console.pipeline.archive.row_sums import RowSums
+from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.session import Plain
+from tests.contract.client import Client
+from tests.pipeline.archive_tools import (
+    AT_ONCE,
+    Between,
+    act,
+    another_value,
+    archived,
+    audit,
+    damage,
+    execute_sql,
+    lie,
+    range_manifests,
+    run,
+    stop_at,
+)
+from tests.pipeline.test_lake import fail
+
+
+def flip(data: bytes) -> bytes:
+    """One bit of the first keys."""
+    at = data.index(b"\x28\xb5\x2f\xfd") + 12  # in the first frame of zstd
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def another_kind(data: bytes) -> bytes:
+    """The same rows; the file says that they are of another kind."""
+    table = pq.read_table(pa.BufferReader(data)).replace_schema_metadata({files.KIND: b"json"})
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written)
+    return bytes(written.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (another_value, "other values in attempts"),
+        (lambda data: data[: len(data) // 2], ""),
+        pytest.param(lambda _: b"", "", marks=pytest.mark.long),
+        (another_kind, "its kind of payload is not"),
+        (flip, ""),
+    ],
+    ids=["a value", "half-written", "empty", "another kind", "a bit"],
+)
+def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
+    filled: Client, lake: Lake, change: Callable[[bytes], bytes], why: str
+) -> None:
+    spoil = Between(files.verify, lambda: damage(lake, "-000001.parquet", change))
+    with pytest.raises(DamagedError, match="1 of 3 ranges") as told:
+        run(filled, lake, tasks=spoil, range_rows=10)
+    assert why in str(told.value)
+    assert len(archived(filled)) == 30
+    assert audit(filled) == [(job.VERB, 0, "failed")]
+    (done,) = run(filled, lake)
+    assert (done.rows["export"], done.deleted) == (10, 30), "that range is written anew"
+    assert len(lie(lake)) == 30
+
+
+def test_a_file_that_is_gone_stops_too(filled: Client, lake: Lake) -> None:
+    spoil = Between(files.verify, lambda: lake.remove(lake.data_files("archive")[0]))
+    with pytest.raises(DamagedError, match="it is missing"):
+        run(filled, lake, tasks=spoil, range_rows=10)
+    (done,) = run(filled, lake)
+    assert done.deleted == 30
+
+
+def test_a_damaged_manifest_is_counted_and_written_anew(filled: Client, lake: Lake) -> None:
+    stop_at(filled, lake, "verify")
+    damage(lake, "range-000001.json", lambda data: data[:20])
+    damage(lake, "range-000002.json", lambda data: data.replace(b'"range": 2', b'"range": 7'))
+    (done,) = run(filled, lake)
+    assert (done.exported_again, done.rows["export"], done.deleted) == (2, 20, 30)
+    assert len(lie(lake)) == 30
+
+
+def test_one_that_is_damaged_after_rows_were_deleted_stops(filled: Client, lake: Lake) -> None:
+    stop_at(filled, lake, "delete")
+    assert len(archived(filled)) == 23, "one batch is gone"
+    damage(lake, "range-000001.json", lambda data: data[:20])
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"range-000001\.json is damaged"):
+            run(filled, lake)
+    assert len(archived(filled)) == 23
+
+
+def as_an_earlier_version(lake: Lake) -> None:
+    """The manifests of ranges as they were before there were digests of columns."""
+    for path in range_manifests(lake):
+        manifest = lake.read_json(path)
+        whole = RowSums()
+        for file in manifest["files"]:
+            del file["sha256"]
+            file.update(files.read(lake, file["path"], "text", RowSums()).as_json())
+            files.read(lake, file["path"], "text", whole)
+        lake.write_json(path, manifest | whole.as_json())
+
+
+@pytest.mark.parametrize("phase", ["verify", "delete", "withdraw"])
+def test_what_an_earlier_version_began_is_finished(
+    filled: Client, lake: Lake, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if phase == "withdraw":
+        monkeypatch.setattr(delete, "withdraw", lambda *_: 1 / 0)
+        act(filled, lambda source: Restore(source, popped=True), "limit=4")
+        with pytest.raises(ZeroDivisionError):
+            run(filled, lake, range_rows=10)
+        monkeypatch.undo()
+    else:
+        stop_at(filled, lake, phase)
+    as_an_earlier_version(lake)
+    if phase == "verify":
+        damage(lake, "-000001.parquet", another_value)
+        with pytest.raises(DamagedError, match=r"1 of 3 ranges(.|\n)*other values"):
+            run(filled, lake)
+    act(filled, lambda source: Restore(source, popped=True), "limit=2")
+    run(filled, lake)
+    there = len(filled.drain())
+    assert len(lie(lake)) + there == 30, "nothing is lost, nothing is there twice"
+    manifests = [lake.read_json(path) for path in range_manifests(lake)]
+    assert sum(manifest["rows"] for manifest in manifests) == len(lie(lake))
+    assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
+
+
+def test_only_keys_that_were_verified_are_deleted(filled: Client, lake: Lake) -> None:
+    stop_at(filled, lake, "delete")
+    damage(lake, "-000001.parquet", lambda data: another_value(data, "archive_id"))
+    with pytest.raises(DamagedError, match="Its keys are not those that were written"):
+        run(filled, lake)
+    assert len(archived(filled)) == 20, "the range before it went"
+
+
+@pytest.mark.parametrize("where", ["read", "written"])
+def test_a_file_is_rewritten_only_as_it_was_verified(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Rows that are withdrawn leave it; those that stay are nowhere else any more."""
+    read, write = files.batches, files.Writer.write
+
+    def dropping(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for batch in read(file, columns):
+            yield batch if columns else batch.slice(1)
+
+    def doubling(writer: files.Writer, batch: pa.RecordBatch) -> None:
+        write(writer, batch)
+        writer._waiting.append(batch)
+
+    def restore() -> None:
+        act(filled, lambda source: Restore(source, popped=True), "limit=4")
+        before.update({path: lake.size(path) for path in lake.data_files("archive")})
+        if where == "read":
+            monkeypatch.setattr(delete, "batches", dropping)
+        else:
+            monkeypatch.setattr(files.Writer, "write", doubling)
+
+    before: dict[str, int] = {}
+    with pytest.raises(DamagedError, match="were written"):
+        run(filled, lake, tasks=Between(files.verify, restore))
+    assert {path: lake.size(path) for path in lake.data_files("archive")} == before
+    monkeypatch.undo()
+    (done,) = run(filled, lake)
+    assert (done.deleted, done.withdrawn) == (26, 4)
+
+
+@pytest.mark.parametrize("part", ["plan.json", "/deletes/"])
+def test_a_damaged_plan_or_intent_stops(filled: Client, lake: Lake, part: str) -> None:
+    stop_at(filled, lake, "delete")
+    damage(lake, part, lambda _: b'{"format": "dbq-console archive plan", "version": 1}')
+    with pytest.raises(DamagedError):
+        run(filled, lake)
+    assert len(archived(filled)) == 23
+
+
+def test_an_audit_that_forgot_stops(filled: Client, lake: Lake) -> None:
+    """Only it knows whether the last batch came true."""
+    stop_at(filled, lake, "delete")
+    execute_sql(filled, "DELETE FROM dbq.action WHERE verb = :verb", verb=job.VERB)
+    with pytest.raises(DamagedError, match="not in the database's audit"):
+        run(filled, lake)
+    assert len(archived(filled)) == 23
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("verify", errno.EROFS),
+        ("delete", errno.ENOSPC),
+        pytest.param("verify", errno.ENOSPC, marks=pytest.mark.long),
+        pytest.param("delete", errno.EROFS, marks=pytest.mark.long),
+    ],
+)
+def test_a_lake_that_takes_no_more(filled: Client, tmp_path: Path, number: int, phase: str) -> None:
+    lake = Lake(tmp_path / "lake")
+    offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+
+    def told(now: str, **_: int) -> None:
+        if now == phase:
+            fail(lake, number, after=50)
+
+    error = RefusedError if number == errno.EROFS else ConsoleError
+    with pytest.raises(error, match=r"is full|cannot be written"):
+        job.archive(filled.database, offered, lake, Plain(), told=told, batch=7)
+    again = Lake(tmp_path / "lake")
+    left = len(archived(filled))
+    (done,) = run(filled, again)
+    assert done.deleted == 30
+    assert done.rows["delete"] == left
+    assert len(lie(again)) == 30
+
+
+def test_a_lost_database_is_told_and_the_run_goes_on_later(filled: Client, lake: Lake) -> None:
+    ours = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    def told(now: str, *, rows: int, **_: int) -> None:
+        if now == "delete" and rows == 17:
+            execute_sql(filled, ours)
+
+    offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    with pytest.raises(ConsoleError):
+        job.archive(filled.database, offered, lake, Plain(), told=told, batch=7)
+    (done,) = run(filled, lake)
+    assert done.deleted == 30
+    assert len(lie(lake)) == 30

@@ -1,0 +1,177 @@
+"""archive beside others: restores, rows in others' hands, other runs and lakes, late tasks."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from console import sql
+from console.actions.restore import Restore
+from console.errors import RefusedError
+from console.pipeline import guard
+from console.pipeline.archive import export, files, job
+from console.pipeline.archive import plan as planning
+from console.pipeline.lake import Lake
+from console.pipeline.session import Item, Plain, Work
+from tests.contract.client import Client
+from tests.pipeline.archive_tools import (
+    AT_ONCE,
+    Between,
+    act,
+    archived,
+    execute_sql,
+    lie,
+    payloads,
+    range_manifests,
+    run,
+)
+from tests.servers import wait_until
+
+
+def test_what_is_restored_meanwhile_stays_in_the_database(filled: Client, lake: Lake) -> None:
+    def restore() -> int:
+        return act(filled, lambda source: Restore(source, popped=True), "limit=4")
+
+    (done,) = run(filled, lake, tasks=Between(files.verify, restore), range_rows=10)
+    assert (done.exported, done.deleted, done.withdrawn) == (30, 26, 4)
+    back = Counter(str(message.payload) for message in filled.drain())
+    assert sum(back.values()) == 4
+    assert not back.keys() & payloads(lake).keys()
+    assert sum(payloads(lake).values()) == 26
+    told = [lake.read_json(path) for path in range_manifests(lake)]
+    assert sum(manifest["rows"] for manifest in told) == 26, "the manifests say what is there"
+    assert not any(files.verify(one)["wrong"] for one in files.items(lake, told))
+    (more,) = run(filled, lake)
+    assert more.deleted == 4, "popped again, they are new in the archive"
+
+
+def test_a_file_whose_rows_were_all_restored_goes(filled: Client, lake: Lake) -> None:
+    def restore() -> int:
+        return act(filled, lambda source: Restore(source, popped=True))
+
+    (done,) = run(filled, lake, tasks=Between(files.verify, restore), range_rows=10)
+    assert (done.deleted, done.withdrawn, done.files) == (0, 30, 0)
+    assert lake.files("archive") == []
+
+
+def test_rows_in_others_hands_stay_and_leave_the_lake(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.pipeline.archive.delete._PASSES_SECONDS", (0.0,))
+    keys = archived(filled)
+    with filled.database.transaction("hold rows") as connection:
+        name = sql.quote_identifier(connection.dialect, f"{filled.queue.name}_archive")
+        hold = text(f"SELECT FROM public.{name} WHERE archive_id <= :key FOR UPDATE")
+        connection.execute(hold, {"key": keys[2]})
+        (done,) = run(filled, lake)
+    assert (done.deleted, done.withdrawn) == (27, 3)
+    assert archived(filled) == keys[:3]
+    assert sorted(row["archive_id"] for row in lie(lake)) == keys[3:]
+
+
+def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        started.set()
+        assert go_on.wait(30)
+
+    first = threading.Thread(
+        target=run, args=(filled, lake), kwargs={"tasks": Between(files.verify, wait)}
+    )
+    first.start()
+    assert started.wait(30)
+    try:
+        with pytest.raises(RefusedError, match="Another run is working"):
+            run(filled, lake)
+    finally:
+        go_on.set()
+        first.join()
+    assert len(lie(lake)) == 30
+
+
+def test_there_are_ranges_enough_for_all_who_work(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is between them that does not go, and each row in one range only."""
+    monkeypatch.setattr(planning, "_LEAST_ROWS", 3)
+    execute_sql(
+        filled, "UPDATE <archive> SET archived_at = now() + '1 day' WHERE archive_id % 3 = 0"
+    )
+    for large in (100_000, 7):
+        monkeypatch.setattr(planning, "RANGE_ROWS", large)
+        offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
+        ranges = offered.made.ranges
+        assert len(ranges) >= 6
+        assert sum(part.rows for part in ranges) == 20
+        ends = [end for part in ranges for end in (part.after, part.last)]
+        assert ends == sorted(ends)
+    few = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
+    assert 6 <= len(few.made.ranges) <= 10, "none smaller than is worth it"
+    job.archive(filled.database, few, lake, Plain())
+    assert len(lie(lake)) == 20
+
+
+def test_two_lakes_share_what_there_is(filled: Client, lake: Lake, tmp_path: Path) -> None:
+    other = Lake(tmp_path / "other")
+    (done,) = run(filled, lake, tasks=Between(files.verify, lambda: run(filled, other)))
+    assert (done.deleted, done.withdrawn) == (0, 30)
+    assert len(lie(lake) + lie(other)) == 30
+
+
+def items(client: Client, lake: Lake) -> Iterator[Item]:
+    """The tasks that a run gives out, while it runs."""
+    found: list[Item] = []
+
+    class Keeping(Plain):
+        def run(self, work: Work, items: Sequence[Item], *more: Any, **how: Any) -> Any:
+            found.extend(items if work == export.export else ())
+            return super().run(work, items, *more, **how)
+
+    run(client, lake, tasks=Keeping())
+    yield from found
+
+
+def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake) -> None:
+    (late,) = items(filled, lake)
+    before = {path: lake.size(path) for path in lake.files("")}
+    with pytest.raises(RefusedError, match="too late"):
+        export.export(late)
+    with filled.database.autocommit("lock") as connection:
+        work = guard.resource("work", lake.id(), filled.queue)
+
+        def is_free() -> bool:
+            with guard.locked(connection, work, "exclusive") as got:
+                return got
+
+        # A client that has closed does not wait for its session to end.
+        wait_until(is_free, "its session lets go")
+        with guard.locked(connection, work, "exclusive") as got:
+            assert got
+            with pytest.raises(RefusedError, match="too late"):
+                export.export(late)
+    assert {path: lake.size(path) for path in lake.files("")} == before
+
+
+def test_a_task_whose_run_ends_while_it_reads_leaves_nothing(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver dies, a successor begins: what the task was about to rename goes."""
+    end = "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL"
+    read = export._Adbc.batches
+
+    def batches(reader: Any, statement: str) -> Iterator[Any]:
+        yield from read(reader, statement)
+        execute_sql(filled, end)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export._Adbc, "batches", batches)
+        with pytest.raises(RefusedError, match="too late"):
+            run(filled, lake)
+    assert lake.files("archive") == []
+    (done,) = run(filled, lake)
+    assert done.deleted == 30
