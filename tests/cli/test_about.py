@@ -21,7 +21,7 @@ from console.cli.verbs import cli
 from console.errors import ConnectionFailedError, UsageError
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
-from tests.cli.test_grammar import UNREACHABLE
+from tests.cli.verbs import UNREACHABLE
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (\w+) console[\w.]*: (.*)")
 

@@ -11,8 +11,8 @@ from console.cli.check import Checked, Figure
 from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
-from tests.cli.test_grammar import UNREACHABLE
 from tests.cli.test_status import claimed_an_hour_ago
+from tests.cli.verbs import UNREACHABLE
 from tests.servers import connect
 
 PERFDATA = re.compile(r"'(?:[^'=]|'')+'=(?:U|-?\d+(?:\.\d+)?(?:s|%)?);[@:\d.]*;[@:\d.]*;0?;(?: |$)")

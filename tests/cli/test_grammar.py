@@ -1,99 +1,33 @@
 """What may be said, where, and what the exit status answers to what may not."""
 
 import json
-import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from tests.cli.calls import Answer, Console, call, command
+from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
-from tests.servers import PATIENCE_SECONDS, connect
-from tests.warm import Forked
+from tests.cli.verbs import (
+    DATABASE_VERBS,
+    PASSWORD,
+    QUEUE_VERBS,
+    UNREACHABLE,
+    WATCHED,
+    WRITING,
+    refused,
+    verbs,
+    words_of,
+)
+from tests.servers import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-PASSWORD = "s3cr3t"
-UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
-QUEUE_VERBS = {
-    "status": ["NAME"],
-    "messages": ["NAME"],
-    "errors": ["NAME"],
-    "waits": ["NAME", "--seconds", "0"],
-    "consumers": ["NAME", "--seconds", "0"],
-    "push": ["NAME", "x"],
-    "pop": ["NAME"],
-    "smoke": ["NAME"],
-    "uninstall": ["NAME"],
-    "forget": ["NAME"],
-    "relay": ["NAME"],
-    "resize": ["NAME", "5"],
-}
-"""Verbs that look a queue up, with what else they need."""
-OTHER_VERBS = {
-    "install": ["fifo", "NAME"],
-    "adopt": ["NAME", "--design", "fifo", "--map", "id=a", "--map", "payload=b"],
-    "designs": [],
-}
-DATABASE_VERBS = {**QUEUE_VERBS, **OTHER_VERBS}
-del DATABASE_VERBS["designs"]
-
-
-def words(verb: str, name: str) -> list[str]:
-    return [verb, *(name if word == "NAME" else word for word in DATABASE_VERBS[verb])]
-
-
-def refused(answer: Answer, status: int, *complaints: str) -> None:
-    """On stderr every complaint, and neither a password nor a traceback; on stdout nothing, or
-    the error as one object."""
-    assert answer.status == status, answer
-    told_nothing_else(answer)
-    assert PASSWORD not in answer.text
-    for complaint in complaints:
-        assert complaint in answer.err
-    assert PASSWORD not in answer.err
-    assert "Traceback" not in answer.err
-
-
-def told_nothing_else(answer: Answer) -> None:
-    """No result is on stdout; with --json, the error is."""
-    if answer.out:
-        assert set(answer.json) == {"error"}
-        assert answer.json["error"]["exit"] == answer.status
-
-
-@pytest.fixture(scope="module", autouse=True)
-def call_of_a_silent_server() -> Iterator[Forked]:
-    """A call to a server that takes the connection and never says a word; it waits meanwhile."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        url = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:{port}/x"
-        with Forked(["status", "--json", "--url", url], os.environ) as running:
-            try:
-                yield running
-            finally:
-                running.kill()
-
-
-def verbs() -> Iterator[tuple[str, click.Command]]:
-    """Every verb by its words; a group is none, its verbs are."""
-    for name in cli.commands:
-        verb = command(name)
-        if isinstance(verb, click.Group):
-            yield from ((f"{name} {part}", one) for part, one in verb.commands.items())
-        else:
-            yield name, verb
 
 
 def test_every_verb_takes_the_common_options() -> None:
@@ -274,12 +208,12 @@ def test_a_profile_is_not_known(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("verb", DATABASE_VERBS)
 def test_without_a_database_every_verb_says_how_to_name_one(verb: str) -> None:
-    refused(call(*words(verb, "q")), 2, "No database is named", "--url", "DBQ_URL")
+    refused(call(*words_of(verb, "q")), 2, "No database is named", "--url", "DBQ_URL")
 
 
 @pytest.mark.parametrize("verb", DATABASE_VERBS)
 def test_an_unreachable_server_is_told_in_one_message(verb: str) -> None:
-    answer = call(*words(verb, "q"), "--json", "--url", UNREACHABLE)
+    answer = call(*words_of(verb, "q"), "--json", "--url", UNREACHABLE)
     refused(answer, 3, "Could not", "127.0.0.1")
     assert answer.err.count("Could not") == 1
 
@@ -379,8 +313,8 @@ def test_an_unknown_queue_is_exit_2_and_names_those_that_are_near(
     console: Console, install: Install, verb: str
 ) -> None:
     name = install("fifo")
-    refused(console(*words(verb, f"{name}x")), 2, f"'{name}x'", f"Did you mean: {name}")
-    refused(console(*words(verb, name), "--schema", "none"), 2, "'none'")
+    refused(console(*words_of(verb, f"{name}x")), 2, f"'{name}x'", f"Did you mean: {name}")
+    refused(console(*words_of(verb, name), "--schema", "none"), 2, "'none'")
 
 
 @pytest.mark.parametrize("verb", QUEUE_VERBS)
@@ -390,7 +324,7 @@ def test_a_name_in_several_schemas_wants_to_know_which(console: Console, verb: s
         for schema in ("one", "two"):
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
             console.done("install", "fifo", name, "--schema", schema)
-    refused(console(*words(verb, name)), 2, "one, two", "--schema")
+    refused(console(*words_of(verb, name)), 2, "one, two", "--schema")
 
 
 def test_schema_says_which_of_several_is_meant(empty: Console) -> None:
@@ -413,37 +347,6 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
     assert "'none'" in empty.done("status", "--schema", "none").text
 
 
-WRITING = {
-    "push q x": "operator",
-    "complete q 1": "operator",
-    "fail q 1 --error no": "operator",
-    "pop q": "operator",
-    "requeue q": "operator",
-    "release q": "operator",
-    "purge q": "operator",
-    "purge q --permanently": "admin",
-    "archive q": "operator",
-    "restore q": "operator",
-    "reschedule q --in 1h": "operator",
-    "maintain q": "operator",
-    "end-session q 1": "operator",
-    "doctor q --fix": "operator",
-    "pipeline archive q": "operator",
-    "pipeline replay q": "operator",
-    "install fifo q": "admin",
-    "upgrade q": "admin",
-    "uninstall q": "admin",
-    "adopt q --design fifo --map id=a --map payload=b": "admin",
-    "forget q": "admin",
-    "smoke q": "admin",
-    "bench": "admin",
-    "prove": "admin",
-    "relay q": "admin",
-    "resize q 5": "admin",
-}
-"""Every verb that writes, and the right that it needs."""
-
-
 @pytest.mark.parametrize("words", WRITING)
 def test_too_few_rights_are_exit_4_before_anything_is_connected(words: str) -> None:
     for rights in ["read-only", *(["operator"] if WRITING[words] == "admin" else [])]:
@@ -459,28 +362,12 @@ def test_rights_that_are_enough(console: Console, install: Install) -> None:
     console.done("uninstall", name, "--yes", name, "--rights", "admin")
 
 
-_WATCHED = """
-CREATE FUNCTION dbq.must_be_read_only() RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('transaction_read_only') <> 'on' THEN
-        RAISE 'this transaction may write';
-    END IF;
-    RETURN true;
-END $$;
-ALTER TABLE dbq.queue RENAME TO real_queue;
-CREATE VIEW dbq.queue AS SELECT * FROM dbq.real_queue WHERE dbq.must_be_read_only();
-CREATE VIEW public.looked_at AS SELECT 1 AS id, 'x' AS payload WHERE dbq.must_be_read_only();
-INSERT INTO dbq.real_queue (schema_name, queue_name, design, kind, options, roles, version)
-VALUES ('public', 'looked_at', 'fifo', 'adopted', '{}', '{"id": "id", "payload": "payload"}', 1);
-"""
-
-
 def test_what_only_looks_runs_in_transactions_that_the_server_keeps_from_writing(
     empty: Console,
 ) -> None:
     empty.done("install", "fifo", "q")
     with connect(empty.url) as connection:
-        connection.execute(_WATCHED.encode())
+        connection.execute(WATCHED.encode())
     for rights in ([], ["--rights", "read-only"]):
         queues = empty.done("status", "--json", *rights).json["queues"]
         assert [queue["ready"] for queue in queues] == [1, 0]
@@ -514,151 +401,11 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         assert all(f"--option {option.name}={option.default}" in plain for option in of.options)
 
 
-ODD = st.one_of(
-    st.text(max_size=30),
-    st.text(st.characters(codec=None, categories=["Cs", "Cc", "Po", "Sm"]), max_size=8),
-    st.sampled_from(
-        [
-            *("-", "--", "--yes", "--json", "--lines", "--print", "--complete", "--schema", "-h"),
-            *("--count", "--option", "--map", "id=id", "size=5"),
-            *(
-                "=",
-                "0",
-                "-1",
-                "1e9",
-                "fifo",
-                "ring",
-                "q",
-                "\udcff",
-                "a\udcffb",
-                "\0",
-                "\n",
-                *("x" * 70, "9" * 5000),
-            ),
-        ]
-    ),
-)
-# `record` and `serve-metrics` go on until they are ended, whether or not the database is there.
-VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke", "record", "serve-metrics"}))
-
-
-def sane(answer: Answer) -> None:
-    assert answer.status in {0, 1, 2, 3, 4}
-    assert "Traceback" not in answer.err
-    if answer.status in {2, 3}:
-        assert answer.err.strip()
-        told_nothing_else(answer)
-
-
-@settings(deadline=None, max_examples=150)
-@given(verb=VERBS, arguments=st.lists(ODD, max_size=6))
-@example(verb="unsilence", arguments=["\ud800"])  # neither audit nor log could write it
-def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list[str]) -> None:
-    sane(call(verb, *arguments, "--url", UNREACHABLE))
-
-
-TEMPLATES = [
-    ["status", "?"],
-    ["status", "--schema", "?", "--"],
-    ["push", "q", "--", "?"],
-    ["push", "?", "--", "?"],
-    ["pop", "?", "--schema", "?"],
-    ["uninstall", "?", "--yes", "?"],
-    ["uninstall", "q", "--yes", "?"],
-    ["forget", "?"],
-    ["relay", "?", "--dry-run"],
-    ["install", "fifo", "--schema", "?", "--", "?"],
-    ["install", "ring", "r", "--option", "?"],
-    ["adopt", "--design", "fifo", "--map", "id=?", "--map", "payload=?", "--", "?"],
-    ["adopt", "--design", "fifo", "--map", "id=id", "--map", "?", "--schema", "?", "q_archive"],
-]
-
-
-@pytest.fixture(scope="module")
-def odd(console: Console) -> Console:
-    console.done("install", "fifo", "q")
-    return console
-
-
-@settings(deadline=None, max_examples=80)
-@given(template=st.sampled_from(TEMPLATES), fillings=st.lists(ODD, min_size=3, max_size=3))
-def test_no_argument_breaks_a_call_of_a_database(
-    odd: Console, template: list[str], fillings: list[str]
-) -> None:
-    left = iter(fillings)
-    sane(odd(*(word.replace("?", next(left)) if "?" in word else word for word in template)))
-
-
-def test_bytes_that_are_no_text_as_arguments(console: Console, install: Install) -> None:
-    """As a shell in another encoding passes them."""
-    text, raw = install("fifo"), install("fifo", "payload=bytes")
-    bad = os.fsdecode(b"a\xff")
-    refused(console("push", text, bad), 2, "UTF-8", "payload=bytes")
-    refused(console("install", "fifo", bad), 2, "Unicode")
-    refused(console("adopt", bad, "--design", "heap", "--map", "payload=a"), 2, "Unicode")
-    refused(console("status", bad), 2)
-    refused(console("status", text, "--schema", bad), 2)
-    console.done("push", raw, bad)
-    assert console.done("pop", raw).out == b"a\xff\n"
-
-
 def test_the_screens_want_a_terminal() -> None:
     for arguments in ([], ["--url", UNREACHABLE]):
         answer = Console(UNREACHABLE).run(*arguments)
         refused(answer, 2, "terminal")
         assert answer.err.count("\n") == 1
-
-
-_INTERRUPTED_WHILE_LOADING = """
-import sys
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == "console.cli.verbs":
-            raise KeyboardInterrupt
-sys.meta_path.insert(0, Interrupt())
-from console.cli import main
-main()
-"""
-
-
-_INTERRUPTED_IN_EXEC = """
-import sys
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == {name!r}:
-            exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")
-sys.meta_path.insert(0, Interrupt())
-from console.cli import main
-main()
-"""
-
-
-@pytest.mark.parametrize("name", ["console.cli.verbs", "console.monitor.sampler"])
-def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_status(
-    tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "interrupted.py").write_text(_INTERRUPTED_IN_EXEC.format(name=name))
-    done = subprocess.run(
-        [sys.executable, "-m", "interrupted", "status", "--watch"],
-        capture_output=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
-
-
-def test_an_interrupt_while_the_program_still_loads() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED_WHILE_LOADING], capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
-
-
-def test_a_silent_server_ends_the_call_at_its_time_out(
-    call_of_a_silent_server: Forked,
-) -> None:
-    out, err = call_of_a_silent_server.communicate(timeout=PATIENCE_SECONDS)
-    refused(Answer(call_of_a_silent_server.returncode, out, err.decode()), 3, "Could not")
 
 
 def test_the_stable_objects_are_one_line_of_utf_8(empty: Console) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
-from tests.cli.test_grammar import UNREACHABLE, WRITING, verbs
+from tests.cli.verbs import UNREACHABLE, WRITING, verbs
 from tests.servers import connect
 
 ERROR = ["what", "why", "next_step", "exit"]

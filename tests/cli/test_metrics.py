@@ -31,9 +31,8 @@ from console.monitor.recording.segments import snapshot_of
 from console.monitor.sampler import Reading
 from tests.cli.calls import Console, Process, call
 from tests.cli.conftest import Install
-from tests.cli.test_grammar import _WATCHED as WATCHED
-from tests.cli.test_grammar import UNREACHABLE
 from tests.cli.test_status import claimed_an_hour_ago
+from tests.cli.verbs import UNREACHABLE, WATCHED
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

@@ -33,7 +33,7 @@ from console.tui.open_connection import OpenConnection as Spot
 from console.tui.open_connection import url_words
 from console.tui.screens.queue import TABS
 from tests.cli.calls import Answer, Console
-from tests.cli.test_grammar import verbs
+from tests.cli.verbs import verbs
 from tests.servers import PATIENCE_SECONDS, connect, value
 from tests.tui.acting import acting, database_at, make
 from tests.tui.opened import ended, picture
