@@ -64,7 +64,7 @@ def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
             "SELECT format_type(a.atttypid, a.atttypmod)"
             " FROM pg_attribute AS a JOIN pg_class AS c ON a.attrelid = c.oid"
             " WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, %s)"
-            " AND a.attname IN (%s, 'payload')",
+            " AND a.attname IN (%s, 'payload', 'content')",
             [client.queue.name, variant.design.roles.get("payload", "text_data")],
         ).fetchall()
     assert {name.removeprefix(start) for (name,) in rows} == expected
