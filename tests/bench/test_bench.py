@@ -146,6 +146,7 @@ def test_the_floor_beside_pgbench(console: Console) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_words_for_a_person(console: Console) -> None:
     answer = console.done("bench", *SMALL, "--designs", "fifo,heap", "--seconds", "0.2")
     assert answer.text.split("\n", 1)[0].split()[:3] == ["messages/s", "min", "max"]
@@ -177,6 +178,7 @@ def test_only_for_an_admin(console: Console) -> None:
     assert (answer.status, answer.out) == (4, b"")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
@@ -268,6 +270,7 @@ def meddle(when: str, body: str) -> Change:
 SEVENTH = "IF pg_trigger_depth() = 1 AND new.id % 7 = 0 THEN {} END IF;"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("when", "body", "fault"),
@@ -291,6 +294,7 @@ def test_what_a_queue_does_wrong_is_counted(
     assert all(getattr(verdict, other) == 0 for other in others)
 
 
+@pytest.mark.long
 def test_calls_that_fail_lose_nothing(database: Database) -> None:
     one = one_round(database, meddle("AFTER", SEVENTH.format("RAISE 'no more';")))
     assert one.failed_calls > 0
@@ -299,6 +303,7 @@ def test_calls_that_fail_lose_nothing(database: Database) -> None:
     assert one.verdict.ok
 
 
+@pytest.mark.long
 def test_connections_that_are_cut_leave_doubt_and_no_loss(database: Database) -> None:
     """A pusher's and a popper's, in the middle of their work."""
     text = SEVENTH.format("PERFORM pg_terminate_backend(pg_backend_pid());")

@@ -82,6 +82,7 @@ def one_round(database: Database, name: str, events: str, body: str) -> RoundFig
     return one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
     verdict = one_round(database, name, "INSERT", "DELETE FROM {table} WHERE id = new.id;").verdict
@@ -90,6 +91,7 @@ def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
     assert (verdict.doubled, verdict.damaged) == (0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_what_the_server_refuses_is_not_lost(database: Database, name: str) -> None:
     one = one_round(database, name, "INSERT", "RAISE 'no more';")

@@ -228,6 +228,7 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
         assert states(console, name) == (4, 0, 0)
 
 
+@pytest.mark.long
 def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install) -> None:
     name = install("status")
     every = ["archive", name, "--every", "100ms", "--older", "0.01ms", "--yes"]
@@ -243,6 +244,7 @@ def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install)
     assert sum(int(line.split()[1]) for line in out.splitlines()) == 8
 
 
+@pytest.mark.long
 def test_archive_waits_while_the_queue_is_hot(console: Console, install: Install) -> None:
     name = install("status")
     console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")

@@ -204,6 +204,7 @@ def test_a_design_that_deletes_keeps_what_was_not_delivered(
         assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == TOTAL
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
@@ -218,6 +219,7 @@ def test_closed_at_the_edges_of_lines_and_batches(
     check_deleted(console, name, break_pipe(console, point, name, unbuffered=unbuffered))
 
 
+@pytest.mark.long
 def test_a_ring_is_broken_again_and_again(console: Console, filled: Fill, long: bool) -> None:
     """What is popped again is given back again, also after a relay."""
     name = filled("ring")
@@ -232,6 +234,7 @@ def test_a_ring_is_broken_again_and_again(console: Console, filled: Fill, long: 
     assert committed
 
 
+@pytest.mark.long
 @ways(KEEPING, ["claim"])
 def test_what_is_kept_stays_claimed(console: Console, filled: Fill, kind: str, end: End) -> None:
     name = filled(kind)
@@ -265,6 +268,7 @@ def test_only_what_was_delivered_is_completed(
     assert not set(left) & set(delivered)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -297,6 +301,7 @@ def test_a_closed_stdout_is_told_and_loses_nothing(console: Console, filled: Fil
         assert sorted(left_ready(console, name)) == list(range(kind == "claim", 9))
 
 
+@pytest.mark.long
 def test_a_closed_stdin_is_told(console: Console, install: Install) -> None:
     name = install("fifo")
     for options in ([], ["--lines"]):

@@ -55,6 +55,7 @@ def profile(url: str, password: str) -> str:
     )
 
 
+@pytest.mark.long
 def test_alone_it_opens_all_that_are_configured(
     spawn: Spawn, file: Path, empty: Console, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> N
     quit_by_key(console)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_url_alone_is_for_looking(
     spawn: Spawn, file: Path, empty: Console, *, option: bool
@@ -98,6 +100,7 @@ def test_a_url_alone_is_for_looking(
     quit_by_key(console)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_url", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_rights_on_the_bare_command_are_those_of_the_screens(
     spawn: Spawn, file: Path, empty: Console, *, by_url: bool
@@ -109,6 +112,7 @@ def test_rights_on_the_bare_command_are_those_of_the_screens(
     quit_by_key(console)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -127,6 +131,7 @@ def test_a_dumb_terminal_is_told_so_in_one_line(spawn: Spawn, arguments: list[st
     assert "TERM is dumb" in str(console.before)
 
 
+@pytest.mark.long
 def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: Console) -> None:
     file.write_text(profile(empty.url, "prompt"))
     console = spawn()
@@ -138,6 +143,7 @@ def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: 
     assert str(make_url(empty.url).password) not in told
 
 
+@pytest.mark.long
 def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
     console = spawn()
     console.expect("No connection is configured")
@@ -146,6 +152,7 @@ def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
     quit_by_key(console)
 
 
+@pytest.mark.long
 def test_a_mistake_is_told_without_any_screen(spawn: Spawn, file: Path) -> None:
     file.write_text(f'[profiles.p]\nurl = "postgresql://u:{SECRET}@h/d"\n')
     console = spawn()

@@ -75,6 +75,7 @@ def fill(console: Console, name: str, design: str, count: int) -> None:
         connection.execute(SQL(insert).format(table, columns, Literal(count)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("design", ["status", pytest.param("claim", marks=pytest.mark.long)])
 def test_any_number_of_errors_of_twelve_kinds_are_twelve_groups(
     console: Console, install: Install, design: str, long: bool
@@ -184,6 +185,7 @@ def test_what_was_not_counted_is_told(
     assert f"and ≈{found['ungrouped']} errors in other groups" in console.done("errors", name).text
 
 
+@pytest.mark.long
 def test_errors_that_all_failed_at_one_moment(
     console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:

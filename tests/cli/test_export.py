@@ -7,6 +7,8 @@ import stat
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.calls import COMMAND, Console
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, wait_until
@@ -46,6 +48,7 @@ def test_killed_in_the_middle_it_goes_on_to_each_message_once(
     assert "is there already" in again.err
 
 
+@pytest.mark.long
 def test_no_room_is_said_and_it_goes_on_once_there_is(
     console: Console, install: Install, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def imported(
     return [set(modules) for _, modules in found]
 
 
+@pytest.mark.long
 def test_what_connects_to_nothing_imports_no_driver() -> None:
     calls: list[tuple[str, ...]] = [
         *[("--help",), ("completion", "bash"), ("designs",), ("designs", "ring"), ("help",)],
@@ -79,6 +80,7 @@ def test_the_version_imports_what_knows_the_version_of_libpq() -> None:
     assert imported(("--version",)) == [{"psycopg", "asyncio"}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line", ["st", "requeue ", "requeue --f", "install ring x --option ", "status --url x --p"]
 )
@@ -92,6 +94,7 @@ def test_completion_imports_nothing_heavy(line: str) -> None:
     assert imported((), environment=environment) == [set()]
 
 
+@pytest.mark.long
 def test_a_verb_on_a_database_imports_its_driver_and_what_it_does(
     console: Console, install: Install
 ) -> None:
@@ -129,6 +132,7 @@ def test_the_list_of_verbs_says_what_the_verbs_say() -> None:
             assert line == f"{verb.summary[:1].upper()}{verb.summary[1:]}."
 
 
+@pytest.mark.long
 def test_the_screens_that_open_first_import_nothing_of_the_others() -> None:
     absent = [
         *("sqlalchemy", "psycopg", "pyarrow", "plotext", "console.actions.execute"),

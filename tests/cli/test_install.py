@@ -167,6 +167,7 @@ def test_the_printed_script_of_every_design_works_where_nothing_was_before(
             connection.execute("DROP SCHEMA dbq CASCADE")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", RICH, ids=str)
 def test_the_printed_script_with_many_options_works(
     console: Console, printed: Callable[[Variant, str], bytes], variant: Variant
@@ -188,6 +189,7 @@ def test_a_printed_script_is_all_or_nothing(
     assert objects(console) == before
 
 
+@pytest.mark.long
 def test_a_printed_queue_proves_itself(
     empty: Console, printed: Callable[[Variant, str], bytes]
 ) -> None:

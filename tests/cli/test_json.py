@@ -147,6 +147,7 @@ LOOKS = (
 )
 
 
+@pytest.mark.long
 def test_durations_are_numbers_of_seconds(console: Console, install: Install) -> None:
     name = install("claim")
     console.done("push", name, "-", "--lines", stdin=b"a\nb\n")

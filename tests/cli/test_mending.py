@@ -45,6 +45,7 @@ def test_errors_go_into_another_queue(console: Console, mail: str, install: Inst
     assert console.status(bad)["errors"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["maintain", "upgrade"])
 def test_nothing_to_do_is_no_failure(console: Console, mail: str, verb: str) -> None:
     plain = console.done(verb, mail)
@@ -91,6 +92,7 @@ HELD = ["naive", "ring", "claim"]
 ALSO = ["heap", "stack", "pending"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "design", [*HELD, *(pytest.param(one, marks=pytest.mark.long) for one in ALSO)]
 )

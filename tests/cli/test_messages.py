@@ -34,6 +34,7 @@ def push(console: Console, name: str, *payloads: str) -> None:
     console.done("push", name, "-", "--lines", stdin=lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("design", DESIGNS)
 def test_the_stable_object_of_every_design(console: Console, install: Install, design: str) -> None:
     name = install(design)
@@ -113,6 +114,7 @@ def test_states_and_filters(console: Console, install: Install) -> None:
     assert ids("--state", "error", "--filter", "payload.n=1") == []
 
 
+@pytest.mark.long
 def test_the_columns_fit_eighty_and_nothing_reaches_the_terminal(
     console: Console, install: Install
 ) -> None:

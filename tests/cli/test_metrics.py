@@ -154,6 +154,7 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
     running.wait_for_no_session()
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_has_no_figures_and_nothing_may_write(empty: Console) -> None:
     for name in ("sound", "gone"):
         empty.done("install", "fifo", name)
@@ -200,6 +201,7 @@ def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
     assert counted[False] == {}, "a part of them would be a false figure"
 
 
+@pytest.mark.long
 def test_a_database_that_is_not_there_is_down() -> None:
     with serving(Console(UNREACHABLE)) as (url, running):
         found = until(url, lambda f: "dbq_up" in f, "a scrape")
@@ -212,6 +214,7 @@ def test_a_database_that_is_not_there_is_down() -> None:
     assert b"s3cr3t" not in err
 
 
+@pytest.mark.long
 def test_a_database_that_goes_away_takes_its_figures_along(empty: Console) -> None:
     empty.done("install", "fifo", "q")
     with serving(empty) as (url, running):

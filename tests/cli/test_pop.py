@@ -81,6 +81,7 @@ def test_the_stable_object_of_json(console: Console, install: Install) -> None:
             assert message["payload"] == payload
 
 
+@pytest.mark.long
 def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
     for kind in ("fifo", "claim", "ring", "status"):
         name = make(install, kind)
@@ -142,6 +143,7 @@ def test_what_is_kept_stays_claimed_until_it_is_finished(
     assert states(console, name) == {"ready": 0, "claimed": 1, "errors": 3, "done": done}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("finish", [["--complete"], ["--fail", "no"]])
 def test_a_design_that_deletes_has_nothing_to_finish(
     console: Console, install: Install, finish: list[str]
@@ -166,6 +168,7 @@ def test_wait_takes_the_first_that_comes(console: Console, install: Install, kin
     assert (b"stay claimed" in err) is kind.startswith("claim")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["fifo", "fifo notify=on"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -239,6 +242,7 @@ $$ BEGIN RAISE 'this row cannot be deleted'; END $$
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("design", "ids", "key"),
     [

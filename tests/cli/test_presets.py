@@ -158,6 +158,7 @@ PIECES = (
 )
 
 
+@pytest.mark.long
 def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer) -> None:
     """Whatever a text is made of, the server sees it, if it takes it, as one value in its place."""
     taken = 0
@@ -177,6 +178,7 @@ def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer)
     assert taken > 100
 
 
+@pytest.mark.long
 def test_what_is_set_is_of_its_column(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
@@ -382,6 +384,7 @@ def test_discover_names_them_and_adopts_them(ann: User) -> None:
     assert figures(ann) == [2, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_the_screens_see_the_same_before_it_is_adopted(
     ann: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_exit_statuses_of_each(
     assert answer.status == 3
 
 
+@pytest.mark.long
 def test_what_the_doctor_proposes_names_the_connection(
     console: Console, install: Install, fleet: dict[str, str]
 ) -> None:

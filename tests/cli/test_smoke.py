@@ -51,6 +51,7 @@ def test_the_stable_object(console: Console, install: Install) -> None:
     assert nothing_left(console)
 
 
+@pytest.mark.long
 def test_the_words_for_a_person(console: Console) -> None:
     text = console.done("smoke", "--design", "heap").text
     assert text.startswith("ok: heap, 340 messages, order none\n")
@@ -58,6 +59,7 @@ def test_the_words_for_a_person(console: Console) -> None:
     assert "p99" in text
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "kind",
@@ -75,6 +77,7 @@ def test_small_and_unusual_queues_pass(console: Console, install: Install, kind:
     assert nothing_left(console)
 
 
+@pytest.mark.long
 def test_in_the_schema_that_is_named(console: Console) -> None:
     with connect(console.url) as connection:
         connection.execute("CREATE SCHEMA elsewhere")
@@ -112,6 +115,7 @@ def meddle(console: Console, body: str) -> None:
         connection.execute(_TO_SCRATCH_TABLES.replace("{body}", body).encode())
 
 
+@pytest.mark.long
 def test_it_ends_where_nothing_moves_any_more(
     empty: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ def test_it_ends_where_nothing_moves_any_more(
     assert nothing_left(empty)
 
 
+@pytest.mark.long
 def test_a_slow_server_is_waited_for(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message takes most of the time within which another one has to come."""
     passed = 0.0
@@ -160,6 +165,7 @@ def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
     assert nothing_left(empty)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "sessions"),
     [

@@ -55,6 +55,7 @@ def counts(queue: dict[str, Any]) -> dict[str, Any]:
     return {field: queue[field] for field in [*FIELDS[2:8], "gap", "capacity"]}
 
 
+@pytest.mark.long
 def test_the_stable_object_of_every_design(empty: Console) -> None:
     for design in designs_on("postgresql"):
         empty.done("install", design, design)
@@ -120,6 +121,7 @@ def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) 
     assert ring.split() == ["r", "ring", "0", "·", "?", "?", "0", *"·····"]
 
 
+@pytest.mark.long
 def test_what_is_estimated_is_marked(empty: Console) -> None:
     empty.done("install", "fifo", "q")
     with connect(empty.url) as connection:
@@ -169,6 +171,7 @@ def test_a_name_cannot_spoil_the_table(console: Console) -> None:
     assert console.status(name)["queue"] == name
 
 
+@pytest.mark.long
 def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) -> None:
     install("ring")
     name = install("fifo")
@@ -205,6 +208,7 @@ def configured(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return write
 
 
+@pytest.mark.long
 def test_the_limits_of_each_queue(
     console: Console, install: Install, configured: Configured
 ) -> None:
@@ -220,6 +224,7 @@ def test_the_limits_of_each_queue(
     assert f"{deep}: 5 ready (critical from 5 on)" in lines
 
 
+@pytest.mark.long
 def test_how_long_a_claim_of_each_queue_may_last(
     console: Console, install: Install, configured: Configured
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_tree_of_a_queue_whose_head_is_held(console: Console, install: Insta
     assert answer.err == "Sampling for 500 ms.\n"
 
 
+@pytest.mark.long
 def test_the_stable_object(console: Console, install: Install) -> None:
     name = install("fifo", "order=strict")
     with waiting(console, name) as (holder, first, second):
@@ -150,6 +151,7 @@ def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: I
     assert "Others skip the messages it popped" in words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["waits"], ["waits", "q"], ["waits", "--schema", "none"]])
 def test_a_quiet_database_is_exit_0(empty: Console, arguments: list[str]) -> None:
     empty.done("install", "fifo", "q")

@@ -250,6 +250,7 @@ SMALL_OR_KEPT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", SMALL_OR_KEPT, ids=str)
 def test_a_batch_reads_its_rows_and_no_more(
     use_postgresql: Use, variant: Variant, long: bool

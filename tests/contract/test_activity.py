@@ -97,6 +97,7 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(
     assert all(wait.meaning for wait in (idle, *locks))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", mostly(DEFAULTS, SKIPPING), ids=str)
 def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(
     use: Use, variant: Variant

@@ -228,6 +228,7 @@ def test_what_the_login_may_not_see_is_unknown_and_never_no_wait(
     assert (unknown.kind, unknown.share, unknown.meaning) == (None, 1.0, None)
 
 
+@pytest.mark.long
 def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     push_some(client)
@@ -250,6 +251,7 @@ def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
     assert oldest.seconds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", mostly([FIFO, RING], DEFAULTS), ids=str)
 def test_a_look_reads_no_queue_and_locks_nothing_of_it(
     use_postgresql: Use, variant: Variant
@@ -338,6 +340,7 @@ def test_every_wait_of_the_data_is_one_that_the_server_knows(postgresql: Databas
     assert known - there == set()
 
 
+@pytest.mark.long
 def test_a_name_with_quotes_finds_its_locks(virgin: Database) -> None:
     queue = STRICT.queue("public", "odd \"' name", "postgresql")
     install(virgin, queue)

@@ -63,6 +63,7 @@ def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
     assert client.drain() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
 def test_a_second_install_of_the_name(database: Database, of: Design) -> None:
     first = default_of(database, of, f"twice {of.name}")
@@ -94,6 +95,7 @@ def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> Non
         assert known(database, queue) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
 def test_two_queues_never_share_an_object(database: Database, of: Design) -> None:
     """`a` has a table `a_archive`, which a queue of that name would have too."""

@@ -86,6 +86,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
     assert "its session is over" in stranger[0].unknown["name"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ENDING, ids=str)
 def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(
     use: Use, variant: Variant

@@ -95,6 +95,7 @@ def filled(client: Client, depth: int) -> None:
         fill(connection, client.queue, {"ready": depth}, PAYLOAD)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2, payload=False)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("vacuumed", [False, True])
@@ -122,6 +123,7 @@ def test_a_look_does_not_cost_more_the_deeper_the_queue(
         assert later <= DEEP
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", [v for v in LOOKED_AT if v.finishes], ids=str)
 def test_what_is_done_in_error_and_claimed_costs_no_more_either(
@@ -230,6 +232,7 @@ def test_two_hundred_queues_take_a_handful_of_statements(
     assert all(statement.startswith("/* dbq ") for statement in statements)
 
 
+@pytest.mark.long
 def test_a_broken_queue_costs_a_few_statements_once(
     virgin: Database, statements: list[str]
 ) -> None:
@@ -274,6 +277,7 @@ def dead_head(use_postgresql: Use) -> Iterator[Client]:
         old.execute("ROLLBACK")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("auto_explain")
 def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
     dead_head: Client, use_postgresql: Use

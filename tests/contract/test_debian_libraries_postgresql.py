@@ -1,6 +1,8 @@
 """Queues of libraries that Debian has: their own code makes and ends jobs,
 the console tells the same."""
 
+import pytest
+
 from tests.cli.calls import Console
 from tests.contract.at_work_debian import delayed_job, laravel, symfony
 from tests.contract.figures import counts, figures, sampled_error
@@ -14,6 +16,7 @@ def discovered(console: Console, preset: str) -> list[str]:
     return queues
 
 
+@pytest.mark.long
 def test_delayed_job(console: Console) -> None:
     theirs = delayed_job(console.url)
     theirs.need()
@@ -45,6 +48,7 @@ def test_delayed_job(console: Console) -> None:
     assert value(console.url, "SELECT string_agg(n::text, ' ' ORDER BY n) FROM ran") == "0 1 2 3"
 
 
+@pytest.mark.long
 def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
     console: Console,
 ) -> None:
@@ -74,6 +78,7 @@ def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
     assert value(console.url, "SELECT count(*) || ' ' || count(DISTINCT n) FROM ran") == "40 40"
 
 
+@pytest.mark.long
 def test_laravel(console: Console) -> None:
     theirs = laravel(console.url)
     theirs.need()
@@ -109,6 +114,7 @@ def test_laravel(console: Console) -> None:
     assert sorted(taken) == [[0, 2], [1, 2], [2, 1], [3, 1], [4, 1]]
 
 
+@pytest.mark.long
 def test_what_a_killed_worker_of_laravel_left_is_run_once_under_others(console: Console) -> None:
     theirs = laravel(console.url)
     theirs.need()
@@ -132,6 +138,7 @@ def test_what_a_killed_worker_of_laravel_left_is_run_once_under_others(console: 
     assert value(console.url, "SELECT count(*) || ' ' || count(DISTINCT n) FROM ran") == "30 30"
 
 
+@pytest.mark.long
 def test_what_a_killed_worker_of_symfony_left_comes_back_by_itself(console: Console) -> None:
     theirs = symfony(console.url)
     theirs.need()
@@ -149,6 +156,7 @@ def test_what_a_killed_worker_of_symfony_left_comes_back_by_itself(console: Cons
     assert value(console.url, "SELECT count(DISTINCT n) FROM ran") == 20
 
 
+@pytest.mark.long
 def test_symfony(console: Console) -> None:
     theirs = symfony(console.url)
     theirs.need()

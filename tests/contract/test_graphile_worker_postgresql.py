@@ -42,6 +42,7 @@ def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
     return {one["code"]: one for one in examined["findings"]}
 
 
+@pytest.mark.long
 def test_its_jobs_are_found_and_told_as_they_are(
     console: Console, graphile: GraphileAtWork
 ) -> None:
@@ -84,6 +85,7 @@ def test_its_jobs_are_found_and_told_as_they_are(
     assert value(console.url, f"SELECT count(*) FROM {JOBS} WHERE is_available") == 6
 
 
+@pytest.mark.long
 def test_what_failed_is_rescheduled_once_each_under_its_workers(
     console: Console, graphile: GraphileAtWork
 ) -> None:
@@ -106,6 +108,7 @@ def test_what_failed_is_rescheduled_once_each_under_its_workers(
     assert value(console.url, ran) == "40 40"
 
 
+@pytest.mark.long
 def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
     console: Console, graphile: GraphileAtWork
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_last_ends_are_kept_with_whose_they_were(use: Use, variant: Variant)
     assert client.complete(taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_without_it_nothing_is_kept_and_nothing_is_asked(use: Use, variant: Variant) -> None:
     given = {name: value for name, value in variant.given.items() if name != "history"}

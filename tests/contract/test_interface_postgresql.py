@@ -41,6 +41,7 @@ def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     return [row[1] for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
 def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
     use_postgresql: Use, variant: Variant

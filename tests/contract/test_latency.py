@@ -85,6 +85,7 @@ def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bo
     return found.values == pytest.approx(cuts(seconds), abs=0.001)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(
     use: Use, variant: Variant
@@ -112,6 +113,7 @@ def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(
         assert found.processing == Percentiles(unknown="complete deletes the message")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
 def test_an_archive_at_pop_tells_how_long_messages_waited(use: Use, variant: Variant) -> None:
     client = popped(use, variant)
@@ -172,6 +174,7 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
     assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 @pytest.mark.parametrize("ends", [False, True])

@@ -177,6 +177,7 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
     assert figures(console, "mails")["errors"] == 4
 
 
+@pytest.mark.long
 def test_what_failed_is_retried_once_each_under_their_workers(
     console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
 ) -> None:
@@ -245,6 +246,7 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
         assert (told.count("started"), told.count("succeeded")) == (1 + (job in left), 1)
 
 
+@pytest.mark.long
 def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
     console: Console, pgqueuer: PgQueuerAtWork
 ) -> None:
@@ -266,6 +268,7 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
         assert (told.count("picked"), told.count("successful")) == (1 + (job == left), 1)
 
 
+@pytest.mark.long
 def test_release_goes_by_the_threshold_that_status_goes_by(
     console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork, tmp_path: Path
 ) -> None:
@@ -313,6 +316,7 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
         assert ask("release", "jobs", "--dry-run")["plan"]["count"] == stuck
 
 
+@pytest.mark.long
 def test_what_is_held_is_requeued_as_pgqueuer_does_it(
     console: Console, pgqueuer: PgQueuerAtWork
 ) -> None:
@@ -345,6 +349,7 @@ def retrying(console: Console, name: str) -> dict[str, Any] | None:
     return found[0]["evidence"] if found else None
 
 
+@pytest.mark.long
 def test_what_procrastinate_tries_again_for_days_is_a_finding(
     console: Console, procrastinate: ProcrastinateAtWork
 ) -> None:
@@ -366,6 +371,7 @@ def test_what_procrastinate_tries_again_for_days_is_a_finding(
     assert retrying(console, "reports") is None
 
 
+@pytest.mark.long
 def test_what_pgqueuer_tries_again_for_days_is_a_finding(
     console: Console, pgqueuer: PgQueuerAtWork
 ) -> None:

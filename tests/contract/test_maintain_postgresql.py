@@ -78,6 +78,7 @@ def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
 def test_of_every_design_all_tables_are_measured(use_postgresql: Use, variant: Variant) -> None:
     """And where nothing is needed, that is what it says."""

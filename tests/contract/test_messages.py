@@ -118,6 +118,7 @@ def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them(
     assert {id_: popped[str(id_)] for id_ in payloads} == payloads
 
 
+@pytest.mark.long
 def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -> None:
     for payload in ("text", "bytes"):
         for of in ("fifo", "heap", "claim", "status", "ring"):

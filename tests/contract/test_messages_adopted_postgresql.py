@@ -59,6 +59,7 @@ def needed(name: str) -> Mapping[str, str]:
     return {role: column for role, column in TABLES[name].roles.items() if role in roles}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_its_messages_as_they_are_by_state_and_page_by_page(virgin: Database, name: str) -> None:
     queue = make(virgin, name)
@@ -120,6 +121,7 @@ def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(virgin: Data
         error_groups(virgin, queue)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["claim", "status", "split"])
 def test_its_ages_owners_and_errors_by_wording(virgin: Database, name: str) -> None:
     queue = make(virgin, name)
@@ -153,6 +155,7 @@ TYPES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("type_", TYPES)
 def test_a_payload_of_any_type(virgin: Database, type_: str) -> None:
     written, expected = TYPES[type_]

@@ -86,6 +86,7 @@ MATCHES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", JSON_VARIANTS, ids=str)
 def test_filters_by_what_json_payloads_say(use: Use, variant: Variant) -> None:
     client = use(variant)
@@ -190,6 +191,7 @@ def odd(database: Database) -> Filled:
     return fill(Client(database, queue))
 
 
+@pytest.mark.long
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -206,6 +208,7 @@ def test_odd_values_are_values(odd: Filled, form: str, value: str, key: str) -> 
     assert len(seen(odd.client).messages) == len(odd.all)
 
 
+@pytest.mark.long
 @settings(
     deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

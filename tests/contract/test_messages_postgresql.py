@@ -56,6 +56,7 @@ def by_hand(client: Client, template: str) -> None:
         connection.execute(sql_of(client.queue, template))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", KEPT, ids=str)
 def test_states_that_were_set_by_hand_lack_their_time_and_are_shown(
     use_postgresql: Use, variant: Variant
@@ -98,6 +99,7 @@ def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> 
     assert len(seen(client).messages) == 1
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_looking_waits_for_no_row_and_locks_none(use_postgresql: Use, variant: Variant) -> None:
@@ -200,6 +202,7 @@ def check(found: Looked, what: str, most: int = A_PAGE) -> None:
     assert found.buffers <= most, f"{found.buffers} pages: {what}"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
@@ -235,6 +238,7 @@ def test_a_page_costs_the_same_at_any_depth(
                 check(by_id, "one message by its id", BY_ID)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
@@ -268,6 +272,7 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
             check(listed("newer=0s", "state=ready"), "an age, by the index", A_PAGE)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", [v for v in LISTED if v.design.name != "ring"], ids=str)

@@ -83,6 +83,7 @@ def live(client: Client) -> None:
     assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
 
 
+@pytest.mark.long
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
@@ -170,6 +171,7 @@ def test_what_is_no_name(database: Database, schema: str | None, name: str, comp
     assert objects_of(database, with_own=True) == before
 
 
+@pytest.mark.long
 def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
     make_schema(database, "first")
     make_schema(database, "second")

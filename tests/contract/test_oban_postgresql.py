@@ -37,6 +37,7 @@ def discovered(console: Console) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork) -> None:
     oban.install()
     filled(oban)
@@ -74,6 +75,7 @@ def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork)
     assert sampled_error(console, "mail") == (1, "no host 8")
 
 
+@pytest.mark.long
 def test_what_was_discarded_is_retried_once_each_under_its_workers(
     console: Console, oban: ObanAtWork
 ) -> None:
@@ -116,6 +118,7 @@ def test_what_a_dead_producer_left_is_rescued_and_no_other(
     assert value(console.url, f"SELECT meta ->> 'rescued' FROM {JOBS} WHERE id = 1") == "1"
 
 
+@pytest.mark.long
 def test_what_a_killed_producer_left_is_run_once_under_others(
     console: Console, oban: ObanAtWork
 ) -> None:
@@ -142,6 +145,7 @@ def test_what_a_killed_producer_left_is_run_once_under_others(
     assert value(console.url, tried) == 12
 
 
+@pytest.mark.long
 def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanAtWork) -> None:
     oban.install(elixir=True)
     oban.insert("mail", 3)

@@ -67,6 +67,7 @@ def codes(console: Console, name: str) -> set[str]:
     return {one["code"] for one in examined["findings"]}
 
 
+@pytest.mark.long
 def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -> None:
     theirs.install(RIVER)
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
@@ -115,6 +116,7 @@ def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: Stand
     assert console("resume", "jobs", "--yes").status == 2
 
 
+@pytest.mark.long
 def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
     console: Console, theirs: StandIn
 ) -> None:

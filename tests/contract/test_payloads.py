@@ -115,6 +115,7 @@ def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
         assert any(LARGE_NUMBER in str(payload) for payload in received.values())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", UNLIMITED, ids=str)
 def test_a_megabyte(use: Use, variant: Variant) -> None:
@@ -147,6 +148,7 @@ def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(use: Use, variant:
     assert [message.payload for message in client.drain()] == [fits] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.limit], ids=str)
 def test_the_limit_that_a_design_has_without_options(use: Use, variant: Variant) -> None:
     client = use(variant)

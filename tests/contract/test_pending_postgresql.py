@@ -71,6 +71,7 @@ def test_a_message_becomes_due(use_postgresql: Use) -> None:
     assert [message.payload for message in client.pop_many(5)] == ["later"]
 
 
+@pytest.mark.long
 def test_consumers_in_processes_of_their_own_pop_nothing_early(
     use_postgresql: Use, crew: Crew
 ) -> None:

@@ -44,6 +44,7 @@ def theirs(boss: PgBossAtWork, *queues: str) -> list[dict[str, int]]:
     return [{ours: one[name] for ours, name in names.items()} for one in told]
 
 
+@pytest.mark.long
 def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
     console: Console, boss: PgBossAtWork
 ) -> None:
@@ -83,6 +84,7 @@ def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
     assert len(left) == 3
 
 
+@pytest.mark.long
 def test_what_failed_is_retried_once_each_under_its_workers(
     console: Console, boss: PgBossAtWork
 ) -> None:

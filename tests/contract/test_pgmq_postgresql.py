@@ -33,6 +33,7 @@ def planned(console: Console, *words: str) -> dict[str, Any]:
     return plan
 
 
+@pytest.mark.long
 def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     pgmq.run(
         console.url,
@@ -76,6 +77,7 @@ def test_discover_tells_the_version_of_the_extension(server: Server) -> None:
         assert f"pgmq.q_orders, version {pgmq.VERSION} of its tables" in told
 
 
+@pytest.mark.long
 def test_what_a_killed_consumer_left_is_read_once_by_others(console: Console) -> None:
     pgmq.run(
         console.url,

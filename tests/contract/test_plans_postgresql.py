@@ -214,6 +214,7 @@ def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int
         check(client, use_all(session, client.queue), situation="with statistics")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in PLANNED if v.finishes], ids=str)
 def test_plans_that_were_made_while_few_were_claimed(
@@ -250,6 +251,7 @@ def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
         yield look
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("left", [0, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("variant", PLANNED, ids=str)
@@ -274,6 +276,7 @@ def test_plans_that_were_made_while_the_queue_was_short(
 RINGS = [v for v in PLANNED if "relay" in v.design.verbs]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", RINGS, ids=str)
 def test_plans_that_were_made_while_the_ring_was_small(
     use_postgresql: Use, variant: Variant, depth: int
@@ -289,6 +292,7 @@ def test_plans_that_were_made_while_the_ring_was_small(
         check(client, use_all(session, client.queue), situation="from when it was small")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("void", [False, True])
 @pytest.mark.parametrize("variant", RINGS, ids=str)
 def test_plans_of_a_ring_with_many_numbers_that_were_lost(

@@ -282,6 +282,7 @@ def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
         assert left not in str(value(database_url, listed))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )

@@ -46,6 +46,7 @@ def river(console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     engine.dispose()
 
 
+@pytest.mark.long
 def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, river: Any) -> None:
     mail, report = river.InsertOpts(queue="mail"), river.InsertOpts(queue="report")
     later = river.InsertOpts(queue="mail", scheduled_at=datetime.now(UTC) + timedelta(hours=1))

@@ -137,6 +137,7 @@ _FAILED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", _FAILED)
 def test_what_failed_is_retried_once_each_under_workers(
     console: Console, theirs: StandIn, preset: str
@@ -152,6 +153,7 @@ def test_what_failed_is_retried_once_each_under_workers(
     assert Counter(ran) == Counter(range(1, 61))
 
 
+@pytest.mark.long
 def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
     console: Console, theirs: StandIn
 ) -> None:

@@ -98,6 +98,7 @@ def near(estimate: int | None, truth: int) -> None:
     assert abs(estimate - truth) <= ERROR * truth, f"{estimate} for {truth}"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
@@ -147,6 +148,7 @@ def drop_oldest(connection: psycopg.Connection, queue: Queue, left: int) -> None
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_a_deep_queue_is_followed_while_it_is_not_counted(
     use_postgresql: Use, postgresql: Database, variant: Variant
@@ -190,6 +192,7 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
         near(seen.ready, left)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_under_traffic_a_count_is_of_one_moment_of_the_look(
     use_postgresql: Use, variant: Variant

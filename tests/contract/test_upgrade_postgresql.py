@@ -39,6 +39,7 @@ def found(client: Client) -> dict[str, How]:
     return {d.name: d.how for d in differences(client.database, known(client))}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", on("postgresql", TELLING), ids=str)
 def test_what_was_just_installed_is_what_is_shipped(use_postgresql: Use, variant: Variant) -> None:

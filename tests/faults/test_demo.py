@@ -142,6 +142,7 @@ def test_signal_ends_it_as_the_clock_does(number: signal.Signals, *, group: bool
     assert {queue["design"] for queue in queues.values()} == set(designs_on("postgresql"))
 
 
+@pytest.mark.long
 def test_signal_while_it_starts_leaves_nothing() -> None:
     with subprocess.Popen(
         command(300),
@@ -158,6 +159,7 @@ def test_signal_while_it_starts_leaves_nothing() -> None:
         assert not folders_of(demo.pid)
 
 
+@pytest.mark.long
 def test_killed_demo_leaves_nothing_for_long() -> None:
     with headless(300) as run:
         os.kill(run.demo.pid, signal.SIGKILL)

@@ -30,6 +30,7 @@ def test_random_faults_are_explained_and_mended(
     _is_sound(total)
 
 
+@pytest.mark.long
 def test_random_faults_are_those_of_a_subscriber(
     place: tuple[EmbeddedServer, str], long: bool
 ) -> None:

@@ -156,6 +156,7 @@ def purge_and_restore(client: Client) -> None:
         execute.execute(client.database, mover, made)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", JUDGED, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
     """Some of it is rolled back, some is committed late."""

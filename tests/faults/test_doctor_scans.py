@@ -125,6 +125,7 @@ def rows_read(statement: Statement, relation: str) -> float:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [CLAIM, STATUS, SPLIT], ids=str)
 def test_each_chunk_reads_its_rows_and_no_more(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch

@@ -211,6 +211,7 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
     assert found_at(ring) == {}
 
 
+@pytest.mark.long
 def test_silence_under_traffic_of_two(rings_url: str, make: Make, *, long: bool) -> None:
     """Late commits of one among them."""
     ring = make(size=2_000, max_bytes=300)
@@ -233,6 +234,7 @@ def test_silence_under_traffic_of_two(rings_url: str, make: Make, *, long: bool)
         assert not of.ledger().errors
 
 
+@pytest.mark.long
 def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
     own_server: EmbeddedServer, *, long: bool
 ) -> None:

@@ -133,6 +133,7 @@ SET_UP = {
 }
 
 
+@pytest.mark.long
 def test_is_set_up_as_a_real_server(own_server: EmbeddedServer) -> None:
     assert {query: value(own_server.url, query) for query in SET_UP} == SET_UP
 
@@ -206,6 +207,7 @@ def test_kill_does_not_wait_for_a_backend_that_does_not_look(
     assert value(own_server.url, "SELECT 1") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["resume", "kill", "shut_down"])
 def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending: str) -> None:
     connection = connect(own_server.url)
@@ -245,6 +247,7 @@ def test_stop_leaves_nothing(*, killed: bool) -> None:
         server.restart()
 
 
+@pytest.mark.long
 def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
     with CopiedServer.start(settings={"max_connections": "20", "work_mem": "5MB"}) as other:
         assert other.port != own_server.port
@@ -285,6 +288,7 @@ def test_bad_setting_is_an_error_and_leaves_nothing(
     assert set(cluster.private_folder().glob(ours)) == earlier
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
     [

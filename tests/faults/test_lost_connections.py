@@ -101,6 +101,7 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(own_url: str, fate: Fate)
     assert entry.outcome == "running"
 
 
+@pytest.mark.long
 def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: str) -> None:
     """The network falls silent before the commit arrives, and lets it through afterwards."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
@@ -174,6 +175,7 @@ def ask(database: Database) -> None:
         connection.execute(text("SELECT 1"))
 
 
+@pytest.mark.long
 def test_those_who_wait_for_a_silent_server_try_once_together(own_url: str) -> None:
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with Proxy(own_url) as proxy, closing(open_database(plain(proxy), timeouts=hasty)) as far:
@@ -236,6 +238,7 @@ def test_whoever_gives_up_while_another_connects_is_let_go(own_url: str) -> None
 # Answers that do not come.
 
 
+@pytest.mark.long
 def test_a_silent_server_is_given_up_shortly_after_the_statement_s_time_out(own_url: str) -> None:
     hasty = Timeouts(connect_seconds=1, statement_seconds=0.5)
     with Proxy(own_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as far:
@@ -267,6 +270,7 @@ def test_a_loss_that_nobody_minded_is_one_at_the_commit(own_url: str) -> None:
         ask(far)
 
 
+@pytest.mark.long
 def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(own_url: str) -> None:
     hasty = Timeouts(statement_seconds=0.1)
     url = make_url(own_url).update_query_dict({"options": "-c statement_timeout=20s"})

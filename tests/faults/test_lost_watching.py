@@ -45,6 +45,7 @@ def url(own_server: EmbeddedServer) -> Iterator[str]:
 # The sampler.
 
 
+@pytest.mark.long
 def test_a_lost_server_is_tried_once_a_look_and_less_and_less_often(url: str) -> None:
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
         sampler = Sampler(database, timeouts=HASTY)
@@ -69,6 +70,7 @@ def _bounds() -> list[tuple[float, float]]:
 SLEPT = 8 * 3600.0
 
 
+@pytest.mark.long
 def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine wakes up: its figures are eight hours old, and so is the last rate."""
     slept = 0.0

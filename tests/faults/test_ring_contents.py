@@ -46,6 +46,7 @@ def bytes_of(number: int, size: int) -> str:
     return (block * (size // len(block) + 1))[:size]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "size", [100 * KB, *(pytest.param(size, marks=pytest.mark.long) for size in (5 * MB, 100 * MB))]
 )
@@ -226,6 +227,7 @@ def found_and_unproven(ring: Ring) -> dict[str, Finding]:
     return {finding.code.name: finding for finding in found}
 
 
+@pytest.mark.long
 def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
     """Producers and consumers commit and roll back, a relay comes between; both halves agree."""
     ring = make(size=60)

@@ -32,6 +32,7 @@ def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
         assert ring.pop_many(connection, 100) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("one_by_one", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_one: bool) -> None:
     """64 numbers are looked at in one call, but all have their turn, however far apart they lie."""
@@ -85,6 +86,7 @@ def _looked_at(ring: Ring, connection: psycopg.Connection) -> set[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
 )
@@ -173,6 +175,7 @@ def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
         assert ring.measure().gap == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [None, 100])
 def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(
     ring: Ring, batch: int | None

@@ -154,6 +154,7 @@ def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("sampler")]
 
 
+@pytest.mark.long
 def test_the_server_stops_and_comes_back(own_server: EmbeddedServer, url: str) -> None:
     push(url, 3)
     with Watch(url) as watch:
@@ -213,6 +214,7 @@ def test_a_restart_that_no_look_noticed(own_server: EmbeddedServer, url: str, cr
         assert all(queue.push_per_second == 0.0 for queue in sampler.look().queues)
 
 
+@pytest.mark.long
 def test_the_server_is_paused(own_server: EmbeddedServer, url: str) -> None:
     """It keeps the connection and says nothing: its own time-outs do not run either."""
     push(url, 3)
@@ -270,6 +272,7 @@ def test_the_connection_is_cut(url: str) -> None:
     assert samplers() == []
 
 
+@pytest.mark.long
 def test_the_database_is_dropped_and_made_again(own_server: EmbeddedServer, url: str) -> None:
     name = Identifier(make_url(url).database or "")
     with Watch(url) as watch:
@@ -284,6 +287,7 @@ def test_the_database_is_dropped_and_made_again(own_server: EmbeddedServer, url:
         watch.until(lambda reading: ready(reading, 0))
 
 
+@pytest.mark.long
 def test_there_are_too_many_connections(own_server: EmbeddedServer, url: str) -> None:
     with Watch(url) as watch, ExitStack() as others:
         watch.good()

@@ -117,6 +117,7 @@ def seen(microsoft: Tools) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_planted_mistake_is_seen(
     microsoft: Tools,
@@ -133,6 +134,7 @@ def test_a_planted_mistake_is_seen(
         assert any("planted" in one for one in found) == (BINDER in expected)
 
 
+@pytest.mark.long
 def test_what_the_mistakes_are_planted_in_has_none(
     microsoft: Tools, queue: list[tuple[str, str]], long: bool
 ) -> None:

@@ -136,6 +136,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_seen(microsoft: Tools, mistake: str) -> None:
     name, text, instead = PLANTED[mistake]

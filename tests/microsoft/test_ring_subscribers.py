@@ -287,6 +287,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)  # what is tested here is the test above
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_a_planted_mistake_is_seen(microsoft: Tools, trees: dict[str, Trees], mistake: str) -> None:

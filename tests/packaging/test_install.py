@@ -62,6 +62,7 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
     assert {f"{path.relative_to(ROOT)}" for path in data} <= set(names)
 
 
+@pytest.mark.long
 def test_the_source_distribution_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
     build = (sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", tmp_path, ROOT)
     run(*build, folder=tmp_path)

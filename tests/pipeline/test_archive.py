@@ -49,6 +49,7 @@ def test_all_of_it_goes_once(filled: Client, lake: Lake) -> None:
     assert all(one["deleted"] == one["rows"]["delete"] for one in ended)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", ["slot", "apart"])
 def test_of_a_ring_with_subscribers_each_message_goes_once(
     use: Use, lake: Lake, content: str
@@ -173,6 +174,7 @@ def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> 
     assert act(filled, Restore) == 1, "restore still finds it"
 
 
+@pytest.mark.long
 def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> None:
     old = "UPDATE <archive> SET archived_at = archived_at - interval '2 hours' WHERE id <= 10"
     execute_sql(filled, old)
@@ -181,6 +183,7 @@ def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> 
     assert len(archived(filled)) == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("status", marks=pytest.mark.long), "split"])
 def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> None:
     client = use(name)
@@ -200,6 +203,7 @@ def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> No
     assert run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0)) == []
 
 
+@pytest.mark.long
 def test_a_done_row_that_began_again_stays(use: Use, lake: Lake) -> None:
     """Its attempts are others: it is not the row that was exported."""
     client = use("status")

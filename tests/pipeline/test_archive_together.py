@@ -94,6 +94,7 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
     assert len(lie(lake)) == 30
 
 
+@pytest.mark.long
 def test_there_are_ranges_enough_for_all_who_work(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_there_are_ranges_enough_for_all_who_work(
     assert len(lie(lake)) == 20
 
 
+@pytest.mark.long
 def test_two_lakes_share_what_there_is(filled: Client, lake: Lake, tmp_path: Path) -> None:
     other = Lake(tmp_path / "other")
     (done,) = run(filled, lake, tasks=Between(files.verify, lambda: run(filled, other)))

@@ -123,6 +123,7 @@ def test_what_an_object_store_refuses_is_told_without_secrets(endpoint: str) -> 
     assert SECRET not in str(told.value)
 
 
+@pytest.mark.long
 def test_archive_names_its_files_and_withdraws_into_others(use: Use, lake: Lake) -> None:
     client = use("fifo", archive_at_pop="on")
     sent = popped(client, 30)
@@ -324,6 +325,7 @@ def hours_expected(lake: Lake) -> object:
     return found.hours, found.weeks, found.last_day
 
 
+@pytest.mark.long
 def test_a_forecast_reads_only_what_a_manifest_names(lake: Lake) -> None:
     """Of two generations of a file, which has four weeks in it."""
     folder = f"{rollup_files.folder('hour', 'samples', 'prod')}/date={weekly.BEGIN.date()}"

@@ -59,6 +59,7 @@ def counted(batches: Iterable[pa.RecordBatch], of: type[Tally] = Contents) -> Ro
     return tally.as_json()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [Contents, pytest.param(RowSums, marks=pytest.mark.long)])
 @given(found=st.lists(ROW, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 6), max_size=4))
 def test_where_batches_were_cut_makes_no_difference(
@@ -127,6 +128,7 @@ def changed(rows: pa.RecordBatch, name: str, how: str, dice: random.Random) -> p
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["a bit", "exchanged", "null", "dropped", "doubled"])
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from console.actions.install import install
 from console.actions.pop import pop_many
 from console.actions.push import push_many
@@ -187,6 +189,7 @@ async def test_of_several_connections_that_one_is_named_whose_doctor_failed() ->
         assert "the doctor failed on mail: too many" in console.words("#summary")
 
 
+@pytest.mark.long
 async def test_rows_that_no_queue_needs_are_for_findings() -> None:
     """Nothing is out of sight above empty rows; what is more is scrolled to."""
     async with opened() as console:

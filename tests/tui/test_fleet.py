@@ -236,6 +236,7 @@ async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
     jobs_ended()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hosts", "queues", "silent"),
     [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)],

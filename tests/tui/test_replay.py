@@ -309,6 +309,7 @@ def test_there_must_be_something_at_that_time(tmp_path: Path, recording: Path) -
     assert open_replay(recording, None, UTC, float).player.at == BEGIN
 
 
+@pytest.mark.long
 def test_it_plays_in_a_terminal(recording: Path) -> None:
     words = ["-m", "console.cli", "--replay", str(recording), "--at", "01:07"]
     environment = {**os.environ, "TERM": "xterm-256color"}

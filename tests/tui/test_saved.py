@@ -122,6 +122,7 @@ async def test_filters_of_the_overview_and_themes_are_those_of_the_file_and_save
         assert "The theme is dark from now on" in told(console)
 
 
+@pytest.mark.long
 async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_nearer(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

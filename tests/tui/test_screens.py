@@ -102,6 +102,7 @@ def on_top(app: ConsoleApp, kind: type[Screen[Any]]) -> Any:
     return app.screen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
 def test_a_queue_with_charts(snap_compare: Compare, size: tuple[int, int]) -> None:
     async def run(pilot: Pilot[Any], app: ConsoleApp, feed: FakeFeed, clock: FakeClock) -> None:

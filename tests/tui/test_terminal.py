@@ -71,6 +71,7 @@ def test_a_queue_is_on_the_screen_and_ctrl_q_leaves_the_terminal_clean(database_
     assert "Traceback" not in last
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ending", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
 )
@@ -84,6 +85,7 @@ def test_a_signal_gives_the_terminal_back(database_url: str, ending: signal.Sign
     assert console.exitstatus == 0
 
 
+@pytest.mark.long
 def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
     """No signal tells it: it is not its controlling terminal."""
     ours, its = os.openpty()
@@ -124,6 +126,7 @@ def test_the_server_may_die_and_come_back(own_server: EmbeddedServer) -> None:
         quit_at_once(console)
 
 
+@pytest.mark.long
 def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServer) -> None:
     with fresh_database(own_server.url) as url:
         install_queue(url, "letters")

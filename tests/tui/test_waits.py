@@ -182,6 +182,7 @@ async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
         assert len(cells) == 102
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ends", [False, True])
 async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that holds the queue is the root; out of sight nothing goes on being asked."""

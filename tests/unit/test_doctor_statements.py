@@ -144,6 +144,7 @@ KEEPING = [v for v in DEFAULTS if v.design.name in {"claim", "status", "split"}]
 KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant",
     [KEEPING[0], *(pytest.param(v, marks=pytest.mark.long) for v in KEEPING[1:])],

@@ -61,6 +61,7 @@ def check(product: Product, queue: Queue, *, everything: bool) -> None:
         ), where
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", ALL, ids=str)
@@ -69,6 +70,7 @@ def test_of_an_installed_queue(engine: str, variant: Variant, long: bool) -> Non
         check(PRODUCTS[engine], variant.queue("s", "q", engine), everything=long)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("engine", "number"), [(e, n) for e in ENGINES for n, _ in enumerate(adopted(PRODUCTS[e]))]
@@ -78,6 +80,7 @@ def test_of_an_adopted_table(engine: str, number: int, long: bool) -> None:
     check(PRODUCTS[engine], list(adopted(PRODUCTS[engine]))[number], everything=long)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
 def test_a_payload_is_not_selected_unless_it_is_asked_for(engine: str, variant: Variant) -> None:
