@@ -79,10 +79,11 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         return  # each was an answer
     answer = {**_where(plan), "done": result.done, "result": result.data}
     call.answer(answer, result.lines)
-    if result.unproven or result.outcome is Outcome.FAILED:
-        sys.exit(RefusedError.exit_status)
-    if result.outcome is Outcome.STOPPED and plan.stoppable:
+    if result.outcome is Outcome.STOPPED and control.stopped:
         raise KeyboardInterrupt
+    ended_early = result.outcome is Outcome.STOPPED and plan.stoppable
+    if result.unproven or result.outcome is Outcome.FAILED or ended_early:
+        sys.exit(RefusedError.exit_status)
 
 
 def _where(plan: Plan) -> dict[str, object]:

@@ -194,6 +194,24 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
     assert rest["done"] == 300 - entry["done"]
 
 
+def test_a_ring_that_fills_up_meanwhile_is_no_interrupt(console: Console, install: Install) -> None:
+    """Its slots are taken by somebody else, between the plan and the batches."""
+    mail, ring = install("claim"), install("ring", "size=30")
+    lines = b"".join(b"%d\n" % n for n in range(30))
+    console.done("push", mail, "-", "--lines", stdin=lines)
+    console.done("pop", mail, "--count", "30", "--fail", "no")
+    to_ring = ("requeue", mail, "--to", ring, "--yes", "--batch", "1", "--rate", "1")
+    with console.process(*to_ring, "--json") as running:
+        wait_until(lambda: bool(done_so_far(console, mail)), "a first batch")
+        console("push", ring, "-", "--lines", stdin=lines)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
+    result = json.loads(out)["result"]
+    assert (running.returncode, b"Interrupted" in err) == (4, False)
+    assert (result["outcome"], result["done"] < 30) == ("stopped", True)
+    assert f"{ring} is full: the rest is still in error here" in result["problem"]
+    assert console.status(mail)["errors"] == 30 - result["done"]
+
+
 def done_so_far(console: Console, name: str) -> object:
     return value(
         console.url,
