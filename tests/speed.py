@@ -152,7 +152,10 @@ def with_queues(*names: str) -> Iterator[str]:
             for name in names:
                 of = design(name)
                 given = {"size": "100000"} if name == "ring" else {}
-                install(database, installed_queue("public", name, of, of.complete_options(given)))
+                install(
+                    database,
+                    installed_queue("public", name, of, of.complete_options(given, "postgresql")),
+                )
         yield url
 
 

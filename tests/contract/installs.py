@@ -21,7 +21,7 @@ from console.errors import ConsoleError
 def default_of(database: Database, of: Design, name: str) -> Queue:
     small = {"size": "10"} if "size" in {option.name for option in of.options} else {}
     schema = database.product.default_schema
-    return installed_queue(schema, name, of, of.complete_options(small))
+    return installed_queue(schema, name, of, of.complete_options(small, database.product.name))
 
 
 def all_designs(database: Database) -> list[Design]:

@@ -277,7 +277,7 @@ def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(virgin: Database) -
     with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
         adopt(virgin, "public", "Their Queue", design("heap"), {"payload": "Payload"})
     of = design("fifo")
-    install(virgin, installed_queue("public", "ours", of, of.complete_options({})))
+    install(virgin, installed_queue("public", "ours", of, of.complete_options({}, "postgresql")))
     with pytest.raises(UsageError, match="already a queue named 'ours'"):
         adopt(virgin, "public", "ours", of, {"id": "id", "payload": "payload"})
 
@@ -306,7 +306,10 @@ def test_a_view_may_be_a_queue(virgin: Database) -> None:
 def test_one_table_that_is_gone_hides_no_other_queue(virgin: Database) -> None:
     make(virgin, "fifo")
     of = design("ring")
-    install(virgin, installed_queue("public", "ours", of, of.complete_options({"size": "10"})))
+    install(
+        virgin,
+        installed_queue("public", "ours", of, of.complete_options({"size": "10"}, "postgresql")),
+    )
     run(virgin, 'DROP TABLE "Their Queue"')
     theirs, ours = sorted(take_sample(virgin).queues, key=lambda seen: seen.queue.name)
     assert theirs.row is None

@@ -57,7 +57,9 @@ def installed(url: str, names: Iterable[str]) -> dict[str, Queue]:
     found = {}
     for name in names:
         of = design(QUEUES[name][0])
-        found[name] = installed_queue("public", name, of, of.complete_options(QUEUES[name][1]))
+        found[name] = installed_queue(
+            "public", name, of, of.complete_options(QUEUES[name][1], "postgresql")
+        )
         install(database, found[name])
     database.close()
     return found

@@ -64,7 +64,7 @@ def test_killed_and_run_again(
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")
         of = design(name)
-        chosen = of.complete_options(options)
+        chosen = of.complete_options(options, "postgresql")
         queue = installed_queue("public", f"{name}_{verb}_{seed}", of, chosen)
         install(database, queue)
         client = Client(database, queue)

@@ -48,7 +48,7 @@ def test_archive_is_cut_off_anywhere(
     own_server: EmbeddedServer, tmp_path: Path, fate: Fate, *, long: bool
 ) -> None:
     fifo = design("fifo")
-    options = fifo.complete_options({"archive_at_pop": "on"})
+    options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
     with fresh_database(own_server.url) as url, closing(open_database(url, label="here")) as near:
         for number, pieces in enumerate(itertools.count(0, 3) if long else (40,)):
             queue = installed_queue("public", f"q{number}", fifo, options)

@@ -114,7 +114,9 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
 def test_the_plan_of_install_says_what_each_way_costs(make: Make) -> None:
     ring, of = make(), DESIGNS["ring"]
     for content, other in (("slot", "apart"), ("apart", "slot")):
-        queue = installed_queue("public", "q", of, of.complete_options({"content": content}))
+        queue = installed_queue(
+            "public", "q", of, of.complete_options({"content": content}, "postgresql")
+        )
         text = "\n".join(install_plan(ring.database, queue).lines)
         assert text.index(f"content={content}") < text.index(f"content={other}")
 

@@ -27,7 +27,9 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
         install_some(url)
         push(url, 7)
         with closing(open_database(url)) as database:
-            claims = installed_queue("public", "claim", CLAIM, CLAIM.complete_options({}))
+            claims = installed_queue(
+                "public", "claim", CLAIM, CLAIM.complete_options({}, "postgresql")
+            )
             install(database, claims)
             client = Client(database, claims)
             client.push_many(["a", "b"])

@@ -80,7 +80,10 @@ def use(database: Database) -> Use:
     def one(name: str, label: str = "", **options: str) -> Client:
         of = design(name)
         queue = installed_queue(
-            "public", f"{name}.{label} {next(_NUMBERS)} ü", of, of.complete_options(options)
+            "public",
+            f"{name}.{label} {next(_NUMBERS)} ü",
+            of,
+            of.complete_options(options, "postgresql"),
         )
         install(database, queue)
         return Client(database, queue)

@@ -148,7 +148,7 @@ def archive(
 def filled(database: Database, count: int, size: int) -> Queue:
     """A queue in whose archive so many rows lie, as pops would have left them."""
     of = design("fifo")
-    options = of.complete_options({"archive_at_pop": "on"})
+    options = of.complete_options({"archive_at_pop": "on"}, "postgresql")
     queue = installed_queue("public", f"speed {count}", of, options)
     install(database, queue)
     with connect(database.url.render_as_string(hide_password=False)) as connection:

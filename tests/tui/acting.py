@@ -46,7 +46,7 @@ def database_at(url: str) -> Iterator[Database]:
 def make(database: Database, name: str, of: str, options: Mapping[str, str]) -> Queue:
     """A queue of seven ready messages, and where it keeps them, some in each other state."""
     chosen = design(of, database.product.name)
-    made = installed_queue("public", name, chosen, chosen.complete_options(options))
+    made = installed_queue("public", name, chosen, chosen.complete_options(options, "postgresql"))
     install(database, made)
     payloads = [f"{name} {number}" for number in range(READY + CLAIMED + FAILED + DONE)]
     with database.transaction("push") as connection:

@@ -76,7 +76,9 @@ class Fleet:
 def fleet_on(servers: Sequence[str], folder: Path, hosts: int, queues: int) -> Iterator[Fleet]:
     """So many databases with so many queues, on these servers (their URLs) in turn."""
     made = [
-        installed_queue("public", f"q{number:02}", chosen, chosen.complete_options(options))
+        installed_queue(
+            "public", f"q{number:02}", chosen, chosen.complete_options(options, "postgresql")
+        )
         for number in range(queues)
         for chosen in [design(_DESIGNS[number % len(_DESIGNS)], "postgresql")]
         for options in [{"size": "50"} if chosen.name == "ring" else {}]

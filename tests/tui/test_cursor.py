@@ -114,7 +114,7 @@ async def _do(console: Opened, step: str, value: Any) -> None:
 
 def _diagnosed(name: str) -> list[Diagnosis]:
     fifo = design("fifo", "postgresql")
-    options = fifo.complete_options({})
+    options = fifo.complete_options({}, "postgresql")
     queues = [installed_queue(schema, name, fifo, options) for schema in ("public", "other")]
     return [Diagnosis(one, (Finding(_GRAVE, "something"),)) for one in queues]
 

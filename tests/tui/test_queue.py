@@ -101,7 +101,7 @@ async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None
         assert "writers 2" in told
         assert "90 % full (critical 100 %)" in told
         ring_design = design("ring")
-        options = ring_design.complete_options({"size": "10000"})
+        options = ring_design.complete_options({"size": "10000"}, "postgresql")
         screen.show_options(installed_queue("public", "orders", ring_design, options))
         assert "size=10000" in figures(screen)
 
@@ -303,7 +303,7 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
 
 LOSS = Code("orphan", Severity.CRITICAL, "messages that no pop asks for")
 RING = design("ring")
-QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}))
+QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}, "postgresql"))
 
 
 def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ()) -> None:

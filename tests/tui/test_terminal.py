@@ -44,7 +44,9 @@ def install_queue(url: str, name: str) -> None:
     database = open_database(url)
     try:
         fifo = design("fifo", "postgresql")
-        install(database, installed_queue("public", name, fifo, fifo.complete_options({})))
+        install(
+            database, installed_queue("public", name, fifo, fifo.complete_options({}, "postgresql"))
+        )
     finally:
         database.close()
 
