@@ -92,13 +92,18 @@ async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
         assert console.app.screen.query_one(Input).value == "asx:"
 
 
-async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it() -> None:
-    """A key that had gone to what had the focus before finds the screen without any widgets."""
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A key that had gone to what had the focus before finds the screen without any widgets, or
+    with widgets that are not laid out."""
+    monkeypatch.setattr("console.tui.app._MOUNTING_SECONDS", seconds)
     async with opened() as console:
         console.app.action_help()
         screen = console.app.screen
         await console.app.run_action("scroll('down')", screen)
-        assert screen.query_one("#help").scroll_offset.y == 1
+        await console.until(lambda: screen.query_one("#help").scroll_offset.y == 1)
 
 
 async def test_the_topics_come_after_the_keys_and_are_turned_like_pages(*, long: bool) -> None:
