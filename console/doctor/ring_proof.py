@@ -314,6 +314,7 @@ def told(found: dict[Loss, list[NumberRange]], life: Life) -> str:
     at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
     lost = f"{life.sessions_lost:,} sessions were lost in this database"
     counted = f"{life.rollbacks:,} transactions were rolled back in this database"
+    unknown = found.get(Loss.UNKNOWN, [])
     words = {
         Loss.CRASH: f"the server crashed{at}; a sequence skips what it had logged or cached ahead",
         Loss.ROLLBACK: f"their callers rolled back ({counted}); a sequence is never rolled back",
@@ -323,7 +324,7 @@ def told(found: dict[Loss, list[NumberRange]], life: Life) -> str:
         Loss.BATCH: "a batch was rolled back; or table and sequences are from different moments "
         "(a restored dump, a fail-over, a sequence set by hand)",
         Loss.UNKNOWN: f"a rollback, a caller's death, or the crash{at}"
-        if crash
+        if crash and any(_may_be_of(run, crash) for run in unknown)
         else "not known: nothing in the server's counters explains it",
     }
     lines = [f"{total(runs):,} ({spelled(runs)}): {words[loss]}" for loss, runs in found.items()]

@@ -119,6 +119,14 @@ def test_causes_are_told_with_their_numbers() -> None:
     assert "timeline" not in words
 
 
+def test_a_crash_that_came_before_is_no_possible_cause() -> None:
+    """The server's counters are a moment late: the caller's own rollback may not be in them yet."""
+    server = life(counts=0.5)
+    words = told(causes([run(600, 600, before=5)], server), server)
+    assert words == "1 (600): not known: nothing in the server's counters explains it"
+    assert "or the crash before 2026" in told(causes([run(600, 600)], server), server)
+
+
 def test_a_promoted_server_says_so() -> None:
     promoted = Life(START, START, None, 2, 0, 0)
     assert "timeline 2" in told(causes([run(1, 99)], promoted), promoted)
