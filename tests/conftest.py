@@ -63,7 +63,7 @@ def _folder() -> str:
     return made
 
 
-SPARK = "test_on_spark.py"
+SPARK, MICROSOFT = "test_on_spark.py", "microsoft"
 
 FEW = 4
 """So few parameters are all taken."""
@@ -100,10 +100,10 @@ def _is_long(value: object) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without --long what is marked so is left out: what stands beside it shows the same.
 
-    What needs Spark comes first: tests are taken over from the end of what a process has left, so
-    these stay in one process, and there is one JVM.
+    What needs Spark comes first, then what needs Microsoft's tools: tests are taken over from the
+    end of what a process has left, so these stay in one process, with one JVM and one .NET.
     """
-    items.sort(key=lambda item: item.path.name != SPARK)
+    items.sort(key=lambda item: (item.path.name != SPARK, item.path.parent.name != MICROSOFT))
     if config.getoption("--long"):
         return
     left_out = {item for item in items if item.get_closest_marker("long")}
@@ -154,14 +154,19 @@ def _test(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Everything is imported and collected: the garbage collector need not look at it again.
-
-    It took a quarter of the processor's time of the screens' tests.
+    """Everything is imported and collected: the garbage collector need not look at it again, and at
+    what the tests make seldom. It took a quarter of the processor's time of the screens' tests.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(200_000, 20, 100)
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Look once over what the tests have left: pytest itself does it five times when it ends."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: 
             time.sleep(0.5)  # a relay now and then: callers are to get on
 
         with repeated(commit_late, prepare, wait_for_more, resize):
-            until = time.monotonic() + (600 if long else 2)
+            until = time.monotonic() + (600 if long else 1)
             while time.monotonic() < until:
                 for ring in rings:
                     found, unseen = look_at(ring)
@@ -125,7 +125,7 @@ def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
 ) -> None:
     """Calls are rolled back and backends killed all the time; the doctor repairs all the time."""
     for seed in range(20 if long else 1):
-        _campaign(busy_server, seed, 30.0 if long else 2.5)
+        _campaign(busy_server, seed, 30.0 if long else 1.5)
 
 
 def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:

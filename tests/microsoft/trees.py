@@ -59,15 +59,18 @@ Above = tuple[Node, ...]
 Check = Callable[[Node, Above, Tables], Iterator[str]]
 
 
-def _scan(node: Any, above: Above) -> Iterator[tuple[Node, Above]]:
-    if isinstance(node, list):
-        for one in node:
-            yield from _scan(one, above)
-    elif isinstance(node, dict) and "$type" in node:
-        yield node, above
-        for value in node.values():
-            if isinstance(value, dict | list):
-                yield from _scan(value, (*above, node))
+def _scan(tree: Any, above: Above) -> Iterator[tuple[Node, Above]]:
+    """Each node before those in it, with those that it is in."""
+    waiting: list[tuple[Any, Above]] = [(tree, above)]
+    while waiting:
+        node, above = waiting.pop()
+        if isinstance(node, list):
+            waiting += [(one, above) for one in reversed(node)]
+        elif isinstance(node, dict) and "$type" in node:
+            yield node, above
+            inside = (*above, node)
+            values = reversed(node.values())
+            waiting += [(one, inside) for one in values if isinstance(one, dict | list)]
 
 
 def _hints(node: Node, above: Above, tables: Tables) -> Iterator[str]:
