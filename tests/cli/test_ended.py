@@ -16,12 +16,14 @@ from tests.warm import Forked
 
 
 @pytest.fixture(scope="module", autouse=True)
-def call_of_a_silent_server() -> Iterator[Forked]:
+def call_of_a_silent_server(long: bool) -> Iterator[Forked]:
     """A call to a server that takes the connection and never says a word; it waits meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
+        limit = "10s" if long else "2s"
         url = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:{port}/x"
-        with Forked(["status", "--json", "--url", url], os.environ) as running:
+        environment = {**os.environ, "DBQ_CONNECT_TIMEOUT": limit}
+        with Forked(["status", "--json", "--url", url], environment) as running:
             try:
                 yield running
             finally:

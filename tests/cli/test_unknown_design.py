@@ -35,7 +35,7 @@ def test_a_design_that_is_not_known_blinds_nothing_else(empty: Console) -> None:
     assert examined["strange"]["unseen"] == ["design wheel is not known here"]
     assert "UNKNOWN strange: design wheel is not known here" in empty("check").text
     assert empty("check", "orders").status == 0
-    for words in (["waits"], ["audit"], ["roles"], ["report", "strange"]):
+    for words in (["waits", "--seconds", "0.2"], ["audit"], ["roles"], ["report", "strange"]):
         assert empty(*words).status in {0, 1}, words
     for words in (
         ["messages", "strange"],

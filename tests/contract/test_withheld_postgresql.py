@@ -196,7 +196,7 @@ def test_many_slow_queues_leave_room_for_the_others(
 ) -> None:
     client = use_postgresql(default("fifo"))
     client.push_many(["a", "b"])
-    sick = [sick_queue(client, f"s{i}") for i in range(12)]
+    sick = [sick_queue(client, f"s{i}") for i in range(6)]
     memory = Memory()
 
     def well() -> bool:
