@@ -44,6 +44,8 @@ _QUOTED_NAMES = {'"': r'"(?:[^"]|"")*"', "[": r"\[(?:[^\]\n]|\]\])*\]"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _BODY_QUOTE = "$dbq$"
 _PLAIN: dict[str, Dialect] = {}
+_MOST_RENDERED = 500
+"""Queries that are kept as they are sent, each with its scope: of 6 kB together, as a rule."""
 Query: TypeAlias = "str | Statement | TextClause"
 """What can be run for its rows: a statement, by its name or itself, or one that is rendered."""
 
@@ -101,7 +103,7 @@ def query(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> Text
 
 
 @templates.until_given
-@lru_cache(maxsize=templates.MOST_CHOSEN)
+@lru_cache(maxsize=_MOST_RENDERED)
 def _query(found: Statement, dialect: Dialect, scope: Scope) -> TextClause:
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
