@@ -125,6 +125,7 @@ def test_rings_without_subscribers_are_asked_nothing_more(
 
 
 def test_smoke_judges_what_each_got(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "_MESSAGES_EACH", 40)
     client = made(use, in_hand="on")
     queue = client.queue
     good = smoke.smoke_queue(client.database, queue)

@@ -82,9 +82,8 @@ def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> No
     assert '"orders_pop_seq"' in sql
 
 
-def test_an_editable_checkout_runs(tmp_path: Path, long: bool) -> None:
-    if not long:
-        pytest.skip("pytest --long: the suite itself runs in one")
+@pytest.mark.long  # the suite itself runs in one
+def test_an_editable_checkout_runs(tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     run(programs / "pip", "install", "--quiet", "-e", ROOT, folder=tmp_path)
     assert '"orders_pop_seq"' in run(programs / "dbq-console", *VERB, folder=tmp_path)
@@ -101,9 +100,8 @@ def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
     assert '"orders_pop_seq"' in run(command, *VERB, folder=tmp_path)
 
 
-def test_all_extras_install_together(wheel: Path, tmp_path: Path, long: bool) -> None:
-    if not long:
-        pytest.skip("pytest --long: it looks at a gigabyte of packages")
+@pytest.mark.long  # it looks at a gigabyte of packages
+def test_all_extras_install_together(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     extras = f"dbq-console[demo,keyring,mssql,pipeline,bench,test] @ {wheel.as_uri()}"
     run(programs / "pip", "install", "--dry-run", "--quiet", extras, folder=tmp_path)

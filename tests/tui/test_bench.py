@@ -127,7 +127,8 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
 
 async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
     async with console_on(database_url) as console:
-        at = await bench_at(console, **{**SMALL, "seconds": "60"})
+        one = {"producers": "1", "consumers": "1", "seconds": "60"}
+        at = await bench_at(console, **{**SMALL, **one})
         await begin(console, at)
         await until(console, lambda: at._course is not None and at._course.live)
         assert value(database_url, LEFT[0]) != 0

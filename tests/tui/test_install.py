@@ -208,7 +208,7 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(database_url: str) -
 async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smoke, "_MESSAGES_EACH", 20_000)
+    monkeypatch.setattr(smoke, "_MESSAGES_EACH", 5_000)
     database = open_database(database_url, label="prod")
     async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
         await asyncio.to_thread(install_queue, database_url, "orders")
