@@ -217,7 +217,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         course.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.over.set()
-        at.follow()
+        at.update_progress()
         await console.pilot.pause()
         assert "NOT OK: fifo x10: 1,000 pushed, 999 popped, 0 left, 1 lost" in " ".join(
             console.picture.split()

@@ -39,8 +39,8 @@ def said(shown: Shown[ConsumersTab], part: str) -> str:
 async def test_who_is_there_and_who_has_left() -> None:
     async with one_tab(ConsumersTab, connections=[conn()], size=(160, 48)) as shown:
         found = Consumers(QUEUE, AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
-        shown.tab.fail(RefusedError("Could not look."))
-        shown.tab.show_found(SeenConsumers(found, (LEFT,)))
+        shown.tab.show_error(RefusedError("Could not look."))
+        shown.tab.show_result(SeenConsumers(found, (LEFT,)))
         await shown.pilot.pause()
         assert "1 consumer, 1 producer seen   1 gone in a day" in said(shown, "head")
         assert "Not visible: no right to see others" in said(shown, "head")
@@ -54,7 +54,7 @@ async def test_who_is_there_and_who_has_left() -> None:
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has no claims has nothing to act on"
         # The row stays the operator's, whoever comes and goes.
-        shown.tab.show_found(SeenConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
+        shown.tab.show_result(SeenConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
         await shown.pilot.pause()
         assert shown.tab.table.row is not None
         assert shown.tab.table.row.consumer is PUSHER
@@ -62,11 +62,11 @@ async def test_who_is_there_and_who_has_left() -> None:
 
 async def test_on_a_small_screen_and_when_nobody_is_known() -> None:
     async with one_tab(ConsumersTab, connections=[conn()]) as shown:
-        shown.tab.show_found(SeenConsumers(Consumers(QUEUE, AT), None))
+        shown.tab.show_result(SeenConsumers(Consumers(QUEUE, AT), None))
         await shown.pilot.pause()
         assert "Nobody seen yet" in said(shown, "head")
         assert "gone: ? (not recorded)" in said(shown, "head")
-        shown.tab.show_found(SeenConsumers(Consumers(QUEUE, AT, (NIGHT,)), ()))
+        shown.tab.show_result(SeenConsumers(Consumers(QUEUE, AT, (NIGHT,)), ()))
         await shown.pilot.pause()
         for words in ("night␛ shift", "last pop", "msg/s", "claims"):
             assert words in shown.picture
@@ -80,13 +80,13 @@ async def test_on_a_server_it_remembers_whom_it_has_seen(database_url: str) -> N
         with connect(database_url) as taker:
             async with one_tab(ConsumersTab, key=letters, connections=[here]) as shown:
                 taker.execute("SELECT * FROM letters_pop()")
-                shown.tab.look()
-                await shown.until(lambda: shown.tab.found is not None)
-                (one,) = shown.tab.found.now.consumers if shown.tab.found else ()
+                shown.tab.poll()
+                await shown.until(lambda: shown.tab.result is not None)
+                (one,) = shown.tab.result.now.consumers if shown.tab.result else ()
                 assert (one.does, one.sessions) == (("pop",), 1)
                 taker.execute("SELECT 1")  # it says nothing of the queue any more
-                before = shown.tab.found
-                shown.tab.ask()
-                await shown.until(lambda: shown.tab.found is not before)
-                (one,) = shown.tab.found.now.consumers if shown.tab.found else ()
+                before = shown.tab.result
+                shown.tab.reload()
+                await shown.until(lambda: shown.tab.result is not before)
+                (one,) = shown.tab.result.now.consumers if shown.tab.result else ()
                 assert one.does == ("pop",)

@@ -76,9 +76,9 @@ async def test_a_note_is_a_mark_on_every_chart_of_the_past(tmp_path: Path) -> No
     taken.close()
     async with one_tab(HistoryTab, size=(160, 48)) as shown:
         shown.app.context.recordings = Recordings(tmp_path)
-        shown.tab.look()
-        await shown.until(lambda: shown.tab.found)
-        (mark,) = shown.tab.found.marks if shown.tab.found else ()
+        shown.tab.poll()
+        await shown.until(lambda: shown.tab.result)
+        (mark,) = shown.tab.result.marks if shown.tab.result else ()
         assert (mark.kind, mark.name, mark.words) == ("note", "ann", "deployed 1.4")
         drawings = [one.drawing for one in shown.tab.query(Chart) if one.display]
         at = (BEGIN + timedelta(seconds=3000)).timestamp()

@@ -37,13 +37,13 @@ def head(shown: Shown[ErrorsTab]) -> str:
 
 async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
     async with one_tab(ErrorsTab, size=(160, 48)) as shown:
-        shown.tab.show_found(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
+        shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
         await shown.pilot.pause()
         assert "19 errors in 2 groups at least, the newest; older ones were not" in head(shown)
         for words in ("≈12", "03-29 02:00:00", "03-29 02:10:00", "1 to 5", "no route to <ip>"):
             assert words in shown.picture
         assert "newest, message 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
-        shown.tab.fail(ConnectionFailedError("Could not look.", why="it is away"))
+        shown.tab.show_error(ConnectionFailedError("Could not look.", why="it is away"))
         await shown.pilot.pause()
         assert "it is away" in head(shown)
         assert "19 errors" in head(shown)
@@ -51,11 +51,11 @@ async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
 
 async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
     async with one_tab(ErrorsTab) as shown:
-        shown.tab.show_found(groups(NO_ROUTE, TIMED_OUT))
+        shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT))
         await shown.press("j")
-        shown.tab.show_found(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
+        shown.tab.show_result(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
         await shown.press("a")
-        shown.tab.show_found(groups(NO_ROUTE))
+        shown.tab.show_result(groups(NO_ROUTE))
         assert shown.tab.table.cells(TIMED_OUT.key)["count"].text == "0"
         await shown.press("a")
         assert (
@@ -66,7 +66,7 @@ async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
 
 async def test_none_is_said_in_words() -> None:
     async with one_tab(ErrorsTab) as shown:
-        shown.tab.show_found(groups())
+        shown.tab.show_result(groups())
         await shown.press("enter", "a", "y")
         assert "No errors." in head(shown)
         assert shown.navigator.went == []
@@ -83,8 +83,8 @@ async def test_on_a_server_a_kind_opens_to_its_messages(database_url: str) -> No
         make(database, "mail", "claim", {})
         async with one_tab(ErrorsTab, connections=[OpenConnection("prod", database)]) as shown:
             tab = shown.tab
-            tab.look()
-            await shown.until(lambda: tab.found is not None)
+            tab.poll()
+            await shown.until(lambda: tab.result is not None)
             assert "4 errors in 1 group" in head(shown)
             await shown.press("enter")
             await shown.until(lambda: len(tab.pane.table.keys) == 4)

@@ -92,11 +92,11 @@ async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
         fill(screen, "name", "orders")
         await console.pilot.pause()
         assert [field.is_wrong for field in (size, name)] == [False, False]
-        assert screen.wanted() is not None
+        assert screen.install_request() is not None
         fill(screen, "in_hand", "on")
         fill(screen, "archive_at_pop", "on")
         await console.pilot.pause()
-        assert screen.wanted() is None
+        assert screen.install_request() is None
         assert "exclude each other" in console.picture
 
 
@@ -107,7 +107,7 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         screen = console.app.screen
         assert isinstance(screen, InstallScreen)
         assert screen.design.name == "ring"
-        wanted = screen.wanted()
+        wanted = screen.install_request()
         assert wanted is not None
         assert wanted.queue.options["size"] == "20"
         words = ["--option", "size=20", "--option", "in_hand=on", "--", "ring", "-late"]
@@ -139,7 +139,7 @@ async def test_on_production_only_the_name_confirms() -> None:
         screen = await form(console)
         await choose(console, screen, "fifo")
         fill(screen, "name", "orders")
-        wanted = screen.wanted()
+        wanted = screen.install_request()
         assert wanted is not None
         screen.show_plan(wanted)
         await console.pilot.pause()
@@ -147,7 +147,7 @@ async def test_on_production_only_the_name_confirms() -> None:
         await console.press("y", "enter")
         assert "'y' does not match" in console.picture
         assert not console.app.context.running.all
-        screen.fail(UsageError("Taken.", why="By a table.", next_step="Another name."))
+        screen.plan_failed(UsageError("Taken.", why="By a table.", next_step="Another name."))
         await console.pilot.pause()
         for part in ("Taken.", "By a table.", "Another name."):
             assert part in console.picture

@@ -73,7 +73,7 @@ def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage
 
 async def test_states_times_owner_error_and_then_it_is_gone() -> None:
     async with opened() as (console, screen, navigator):
-        screen.show_look(ReadMessage(FAILED, Evidence.GONE))
+        screen.show_result(ReadMessage(FAILED, Evidence.GONE))
         await console.pilot.pause()
         drawn = console.picture
         for words in (
@@ -84,11 +84,11 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
             assert words in drawn
         await console.press("a")
         assert navigator.went == [("actions", KEY, "id=17")]
-        screen.show_look(ReadMessage(None))
+        screen.show_result(ReadMessage(None))
         await console.pilot.pause()
         assert "GONE" in said(screen, "head")
         assert "attempts 3" in said(screen, "head")
-        screen.fail(ConnectionFailedError("Could not look.", why="it is away"))
+        screen.show_error(ConnectionFailedError("Could not look.", why="it is away"))
         assert "it is away" in said(screen, "foot")
 
 
@@ -99,7 +99,7 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
     )
     async with opened(size=(120, 40)) as (console, screen, navigator):
         for state in ("error", "claimed", "scheduled", "ready"):
-            screen.show_look(ReadMessage(replace(FAILED, state=state)))
+            screen.show_result(ReadMessage(replace(FAILED, state=state)))
             await console.press("n")
         wanted: list[tuple[object, ...]] = [
             ("requeue", KEY, "id=17"),
@@ -107,7 +107,7 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
             ("reschedule", KEY, "id=17", ("in", "0s")),
         ]
         assert navigator.went == wanted
-        screen.show_look(ReadMessage(replace(FAILED, history=past)))
+        screen.show_result(ReadMessage(replace(FAILED, history=past)))
         await console.pilot.pause()
         for words in (
             "error  no route",
@@ -115,18 +115,18 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
             "attempt 2, 2026-03-29 02:00:00 UTC, ?: released",
         ):
             assert words in console.picture
-        screen.show_look(ReadMessage(replace(FAILED, state="ready", error=None, history=past)))
+        screen.show_result(ReadMessage(replace(FAILED, state="ready", error=None, history=past)))
         await console.pilot.pause()
         assert "attempt 2" in console.picture
-        screen.show_look(ReadMessage(replace(FAILED, state="error")))
-        screen.show_look(ReadMessage(None))
+        screen.show_result(ReadMessage(replace(FAILED, state="error")))
+        screen.show_result(ReadMessage(None))
         await console.press("n")
         assert navigator.went == wanted, "what is gone cannot be requeued"
 
 
 async def test_it_opens_on_a_message_that_is_gone() -> None:
     async with opened() as (console, screen, _):
-        screen.show_look(ReadMessage(None))
+        screen.show_result(ReadMessage(None))
         await console.press("a", "y", "enter")
         assert "gone: popped, purged or archived" in said(screen, "head")
         await console.press("w", *"q1x", "escape")
@@ -140,7 +140,7 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
         copied: list[str] = []
         monkeypatch.setattr(console.app, "copy_to_clipboard", copied.append)
         text = '{"n": 1.10, "in": {"x": [1]}, "evil": "[bold]\u202e\\u0000"}'
-        screen.show_look(payload(text))
+        screen.show_result(payload(text))
         await laid_out(console, screen)
         assert screen.view.form is PayloadForm.JSON
         assert '"evil": "[bold]<U+202E>\\u0000"' in console.picture
@@ -158,7 +158,7 @@ async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
     async with opened() as (console, screen, _):
         asked: list[int | None] = []
         screen._ask = lambda size=None, **_: asked.append(size)  # type: ignore[method-assign]
-        screen.show_look(payload('{"a": "' + "x" * 100, cut=True))
+        screen.show_result(payload('{"a": "' + "x" * 100, cut=True))
         await laid_out(console, screen)
         assert "the first 65,536 bytes of 107; m reads more" in said(screen, "foot")
         await console.press("m")
@@ -167,7 +167,7 @@ async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
 
 async def test_ten_megabytes_hold_nothing_up() -> None:
     async with opened() as (console, screen, _):
-        screen.show_look(payload("x" * 10_000_000))
+        screen.show_result(payload("x" * 10_000_000))
         turns = 0
         while screen.view.shown is None or screen.view.laying_out:
             await asyncio.sleep(0)  # the loop goes on while a thread lays it out
@@ -180,7 +180,7 @@ async def test_ten_megabytes_hold_nothing_up() -> None:
 
 async def test_it_fits() -> None:
     async with opened(size=(160, 48)) as (console, screen, _):
-        screen.show_look(payload(b"\x00\xff" * 500))
+        screen.show_result(payload(b"\x00\xff" * 500))
         await laid_out(console, screen)
         for size in ((160, 48), (80, 24), (50, 14), (60, 20)):
             await console.pilot.resize_terminal(*size)

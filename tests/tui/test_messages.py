@@ -17,7 +17,7 @@ from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
-from console.tui.tabs.messages import MessagePane, MessagesTab, PageAnswer, PageRequest
+from console.tui.tabs.messages import MessagePane, MessagesTab, LoadedPage, PageRequest
 from console.tui.text import Words
 from console.tui.widgets.keyed_table import LEFT, keys_with
 from console.tui.widgets.messages import by_row
@@ -55,7 +55,7 @@ def page(*messages: Message, more: bool = False) -> Page:
 
 
 def give(pane: MessagePane, *messages: Message, more: bool = False, again: bool = False) -> None:
-    pane.show_answer(PageAnswer(replace(pane.asked, again=again), page(*messages, more=more)))
+    pane.show_page(LoadedPage(replace(pane.request, again=again), page(*messages, more=more)))
 
 
 def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
@@ -93,7 +93,7 @@ async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         await shown.press("pagedown")
         (ask,) = asks
         assert ask.after == "ready,,z"
-        pane.show_answer(PageAnswer(ask, page(message("g"))))
+        pane.show_page(LoadedPage(ask, page(message("g"))))
         await shown.pilot.pause()
         assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
         assert pane.table.cursor_key == "id=f"
@@ -127,9 +127,7 @@ async def test_all_matching_means_the_filters() -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab.pane
         filters = parse(["state=error", "error~no route"])
-        pane.show_answer(
-            PageAnswer(PageRequest(filters, reverse=True), page(message("a", "error")))
-        )
+        pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
         await shown.press("asterisk", "a")
         assert shown.navigator.went == [("actions", KEY, "state=error", "error~no route")]
         assert "oldest first" in head(shown)
@@ -144,14 +142,14 @@ async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.Mo
         await shown.press("slash", *"statte=x", "enter")
         assert "'statte=x' cannot be read" in shown.picture
         assert "Did you mean: state=S" in shown.picture
-        assert (asks, pane.asked.filters) == ([], NOTHING)
+        assert (asks, pane.request.filters) == ([], NOTHING)
         pane.query_one(Input).value = "older=10m state=ready"
         await shown.press("enter")
         assert [ask.filters for ask in asks] == [Filters(state="ready", older=600.0)]
         assert pane.table.has_focus
         # What only the queue can know to be wrong changes nothing either.
-        pane.fail(UsageError("The queue 'mail' has no messages in a state 'x'."))
-        assert pane.asked.filters == NOTHING
+        pane.show_error(UsageError("The queue 'mail' has no messages in a state 'x'."))
+        assert pane.request.filters == NOTHING
         assert [*pane.table.keys] == [f"id={name}" for name in "abcdef"]
         assert "has no messages in a state" in head(shown)
 
@@ -190,7 +188,7 @@ async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> No
 async def test_a_failure_leaves_what_was_seen() -> None:
     async with one_tab(MessagesTab) as shown:
         give(shown.tab.pane, *ABC)
-        shown.tab.pane.fail(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
+        shown.tab.pane.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
         await shown.pilot.pause()
         assert all(words in head(shown) for words in ("Could not look.", "gone", "wait", "as of"))
         assert "6 messages" in head(shown)
@@ -294,7 +292,7 @@ async def test_on_a_server(database_url: str) -> None:
         conn = Connection("prod", database)
         async with one_tab(MessagesTab, connections=[conn]) as shown:
             pane = shown.tab.pane
-            pane.look()
+            pane.poll()
             await shown.until(lambda: pane.page is not None)
             states = [cell["state"].text for cell in map(pane.table.cells, pane.table.keys)]
             assert states == ["ready"] * 7 + ["claimed"] * 3 + ["error"] * 4

@@ -22,7 +22,7 @@ from console.tui.screens.queue import TABS, QueueScreen
 from console.tui.tabs import sql as sql_tab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import CodeView, SqlTab, aligned
-from console.tui.tabs.tab import TabLine
+from console.tui.tabs.tab import TabBar
 from console.tui.text import tone
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
@@ -111,9 +111,9 @@ async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
         ring = next(one for one in nine() if one.queue == "orders")
         filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
         screen = await open_queue(console, "orders", "", filling)
-        line = screen.query_one(TabLine).region.y
+        line = screen.query_one(TabBar).region.y
         await console.give(ring)
-        assert screen.query_one(TabLine).region.y == line
+        assert screen.query_one(TabBar).region.y == line
         assert len(figures(screen).splitlines()) == screen.query_one(FiguresPanel).size.height
 
 
@@ -145,12 +145,12 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
             assert screen.focused is None or shown in screen.focused.ancestors
         await console.press("0")
         assert names[-1] == screen.tab.NAME
-        screen.set_focus(screen.query_one(TabLine))
+        screen.set_focus(screen.query_one(TabBar))
         await console.press("right")
         assert names[0] == screen.tab.NAME
         await console.press("left", "left")
         assert names[-2] == screen.tab.NAME
-        await console.pilot.click(TabLine, offset=(3, 0))
+        await console.pilot.click(TabBar, offset=(3, 0))
         await console.pilot.pause()
         assert names[0] == screen.tab.NAME
 
@@ -186,7 +186,7 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
         assert isinstance(screen.tab, FindingsTab)
         # What does not fit into 80 columns loses its title: first those that have nothing.
         assert f"1 Findings 2 Messages {TITLES[design_]}" in console.picture
-        line = screen.query_one(TabLine)
+        line = screen.query_one(TabBar)
         grey = [one for one in line._said.spans if one.style == tone(line, "stale")]
         greyed = [line.said[one.start] for one in grey]
         assert greyed == list(ABSENT[design_])
@@ -374,7 +374,7 @@ async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() ->
     async with opened() as console:
         screen = await open_queue(console, "orders", "sql")
         tab = screen.query_one(SqlTab)
-        tab.show_found(sql_tab.QueueObjects("postgresql", parts))
+        tab.show_result(sql_tab.QueueObjects("postgresql", parts))
         await settled(console.pilot)
         assert "2 of 4 differ" in console.picture
         assert "RETURN '[bold]'" in console.picture
@@ -422,10 +422,10 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)
         seen = ((entry(3, "running"), True), (entry(2, "running"), False), (entry(1, "done"), None))
-        tab.show_found([Line(one, alive) for one, alive in seen])
+        tab.show_result([Line(one, alive) for one, alive in seen])
         await settled(console.pilot)
         for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
             assert words in console.picture
-        tab.show_found([])
+        tab.show_result([])
         await settled(console.pilot)
         assert "The console has not done anything" in console.picture

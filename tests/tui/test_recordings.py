@@ -207,8 +207,8 @@ async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
     recorded(tmp_path)
     async with one_tab(HistoryTab, size=size) as shown:
         shown.app.context.recordings = Recordings(tmp_path)
-        shown.tab.look()
-        await shown.until(lambda: shown.tab.found)
+        shown.tab.poll()
+        await shown.until(lambda: shown.tab.result)
         assert len(charts(shown)) == seen
         drawing = charts(shown)[0].drawing
         assert drawing is not None
@@ -225,8 +225,8 @@ async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> No
     recorded(tmp_path)
     async with one_tab(HistoryTab, size=(100, 40)) as shown:
         shown.app.context.recordings = Recordings(tmp_path)
-        shown.tab.look()
-        await shown.until(lambda: shown.tab.found)
+        shown.tab.poll()
+        await shown.until(lambda: shown.tab.result)
         table = shown.tab.table
         told = shown.tab.query_one("#history-told", Paragraph)
         assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge", "! odd"]
@@ -244,18 +244,18 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
     recorded(tmp_path)
     async with one_tab(HistoryTab) as shown:
         shown.app.context.recordings = Recordings(tmp_path)
-        shown.tab.look()
-        await shown.until(lambda: shown.tab.found)
-        first = shown.tab.found
-        shown.tab.look()
+        shown.tab.poll()
+        await shown.until(lambda: shown.tab.result)
+        first = shown.tab.result
+        shown.tab.poll()
         assert not shown.tab._question.under_way, "it is read again at once"
         for title in ("24 h", "7 d", "30 d", "1 h"):
             shown.tab.action_zoom(1)
             assert shown.tab.span.title == title
-        await shown.until(lambda: shown.tab.found is not first)
+        await shown.until(lambda: shown.tab.result is not first)
         await shown.until(lambda: not shown.tab._question.under_way)
-        assert shown.tab.found is not None
-        assert shown.tab.found.points == (first.points if first else ())
+        assert shown.tab.result is not None
+        assert shown.tab.result.points == (first.points if first else ())
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
@@ -269,7 +269,7 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
     async with one_tab(HistoryTab, size=size) as shown:
         shown.app.context.recordings = Recordings(tmp_path)
         shown.tab.action_zoom(1)  # 24 h
-        await shown.until(lambda: shown.tab.found)
+        await shown.until(lambda: shown.tab.result)
         drawings = list(shown.tab._drawings())
         assert [one.words[0][0] for one in drawings[:3]] == ["ready ", "pushes/s ", "pops/s "]
         ready, pushes, pops = drawings[:3]
@@ -282,8 +282,8 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
         await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
         assert "90 % of such hours and their median, of 8 weeks" in shown.picture
         short = Forecast(days=12, why="no forecast: 12 days of history, 21 are needed")
-        assert shown.tab.found is not None
-        shown.tab.show_found((shown.tab.found, short))
+        assert shown.tab.result is not None
+        shown.tab.show_result((shown.tab.result, short))
         await shown.until(lambda: "12 days of history" in shown.picture)
         assert [one.words[0][0] for one in shown.tab._drawings()][1] == "push/s and pop/s "
 
@@ -292,7 +292,7 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
 async def test_where_there_is_nothing_it_says_how_to_record(tmp_path: Path, *, kept: bool) -> None:
     async with one_tab(HistoryTab) as shown:
         shown.app.context.recordings = Recordings(tmp_path) if kept else None
-        shown.tab.look()
+        shown.tab.poll()
         shown.tab.draw(None, paused=False)
         words = "Nothing is recorded of 'mail'" if kept else "Nothing is recorded here."
         await shown.until(lambda: words in shown.picture)

@@ -23,7 +23,7 @@ from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.install import InstallScreen
 from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.screens.queue import TABS
-from console.tui.tabs.messages import MessagesTab, PageAnswer
+from console.tui.tabs.messages import MessagesTab, LoadedPage
 from console.tui.tabs.slots import QueueSlotMap as SlotsFound
 from console.tui.tabs.slots import SlotsTab
 from tests.tui.alone import Bare
@@ -132,7 +132,7 @@ def test_messages(snap_compare: Compare) -> None:
         await pilot.pause()
         screen = await tab_of(pilot, app, MAIL, "messages")
         pane = screen.query_one(MessagesTab).pane
-        pane.show_answer(PageAnswer(pane.asked, Page(QUEUE, MESSAGES, None, complete=True)))
+        pane.show_page(LoadedPage(pane.request, Page(QUEUE, MESSAGES, None, complete=True)))
         await pilot.pause()
         await pilot.press("x", "j", "x", "j")
 
@@ -144,7 +144,7 @@ def test_slots(snap_compare: Compare) -> None:
         feed.give(*nine())
         await pilot.pause()
         screen = await tab_of(pilot, app, ORDERS, "slots")
-        screen.query_one(SlotsTab).show_found(SlotsFound(RING, MAP))
+        screen.query_one(SlotsTab).show_result(SlotsFound(RING, MAP))
         await pilot.pause()
         await pilot.press("n")
 
@@ -161,7 +161,7 @@ def test_a_message_with_json(snap_compare: Compare) -> None:
         screen = on_top(app, MessageScreen)
         failed = replace(MESSAGES[0], pushed_at=AT, claimed_by="pid=4711 start=x consumer=etl")
         told = replace(failed, payload=text, payload_bytes=len(text))
-        screen.show_look(ReadMessage(told, payload_bytes=FIRST_BYTES))
+        screen.show_result(ReadMessage(told, payload_bytes=FIRST_BYTES))
         while not screen.view.shown or screen.view.laying_out:
             await pilot.pause(0.01)
 

@@ -118,7 +118,7 @@ async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
     await console.pilot.pause()
     assert isinstance(console.app.screen, QueueScreen)
     tab = console.app.screen.query_one(SlotsTab)
-    tab.show_found(QueueSlotMap(QUEUE, found))
+    tab.show_result(QueueSlotMap(QUEUE, found))
     await console.pilot.pause()
     return tab
 
@@ -134,7 +134,7 @@ async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
         assert "2 orphans (1,023 to 1,024)" in console.picture
         await console.press("enter")
         assert "slot 1,023, number 1,023: orphan" in console.picture
-        tab.show_found(QueueSlotMap(QUEUE, replace(MAP, next_pop=1050)))
+        tab.show_result(QueueSlotMap(QUEUE, replace(MAP, next_pop=1050)))
         assert tab.view.cursor == 1023
         await console.press("n", "enter")
         assert "slot 5,856, number 5,856: hole" in console.picture
@@ -159,7 +159,7 @@ async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
         assert set(second[1]) == {"□", "↑"}
         assert {"■", "✖", "◇", "□", "↑"} == set(first[1])
         assert "search  ■ 4,812 ready" in console.picture
-        tab.show_found(QueueSlotMap(QUEUE, MAP))
+        tab.show_result(QueueSlotMap(QUEUE, MAP))
         await console.pilot.pause()
         assert "billing" not in console.picture
 
@@ -189,14 +189,14 @@ async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age(
         await console.pilot.pause()
         tab = console.app.screen.query_one(SlotsTab)
         assert "Reading the slots" in console.picture
-        tab.fail(ConnectionFailedError("Could not look.", why="refused", next_step="Try it."))
+        tab.show_error(ConnectionFailedError("Could not look.", why="refused", next_step="Try it."))
         await console.pilot.pause()
         for words in ("Could not look.", "refused", "Try it."):
             assert words in console.picture
         await console.press("n", "enter")
-        tab.show_found(QueueSlotMap(QUEUE, MAP))
+        tab.show_result(QueueSlotMap(QUEUE, MAP))
         console.clock.now += 42
-        tab.fail(ConnectionFailedError("Could not look at the slots.", why="\x1b[31mrefused"))
+        tab.show_error(ConnectionFailedError("Could not look at the slots.", why="\x1b[31mrefused"))
         await console.pilot.pause()
         assert "as it was 42 s ago" in console.picture
         assert "refused" in console.picture

@@ -39,8 +39,8 @@ def detail(shown: Shown[StuckTab]) -> str:
 
 async def test_claims_with_the_evidence_about_their_owners() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
-        shown.tab.fail(RefusedError("Could not look."))
-        shown.tab.show_found(QueueHolders(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
+        shown.tab.show_error(RefusedError("Could not look."))
+        shown.tab.show_result(QueueHolders(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
         await shown.pilot.pause()
         assert "4 claims and more   3 stuck over 5 min: owner 2 gone, 1 alive" in head(shown)
         for words in ("15 min", "gone", "alive", "unknown", "etl␛", "somebody"):
@@ -58,7 +58,7 @@ async def test_claims_with_the_evidence_about_their_owners() -> None:
 
 async def test_of_a_library_what_is_copied_is_what_is_shown() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
-        shown.tab.show_found(QueueHolders(Claims((GONE,), more=False), None, library="River"))
+        shown.tab.show_result(QueueHolders(Claims((GONE,), more=False), None, library="River"))
         await shown.press("y")
         assert "Its worker is gone" in detail(shown)
         assert shown.app.clipboard == detail(shown)
@@ -66,7 +66,7 @@ async def test_of_a_library_what_is_copied_is_what_is_shown() -> None:
 
 async def test_sessions_that_hold_rows_can_be_ended() -> None:
     async with one_tab(StuckTab, connections=[conn()], size=(160, 48)) as shown:
-        shown.tab.show_found(QueueHolders(None, (HOLDER, PREPARED)))
+        shown.tab.show_result(QueueHolders(None, (HOLDER, PREPARED)))
         await shown.pilot.pause()
         assert "2 sessions hold rows" in head(shown)
         for words in ("session 815", "41 min 12 s", "psql, ann", "idle in transaction"):
@@ -82,11 +82,11 @@ async def test_sessions_that_hold_rows_can_be_ended() -> None:
 
 async def test_the_cursor_stays_with_its_claim() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
-        shown.tab.show_found(QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None))
+        shown.tab.show_result(QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None))
         await shown.press("j", "j")
-        shown.tab.show_found(QueueHolders(Claims((BOUND, ALIVE, YOUNG), more=False), ()))
+        shown.tab.show_result(QueueHolders(Claims((BOUND, ALIVE, YOUNG), more=False), ()))
         await shown.press("a")
-        shown.tab.show_found(QueueHolders(Claims((BOUND, YOUNG), more=False), ()))
+        shown.tab.show_result(QueueHolders(Claims((BOUND, YOUNG), more=False), ()))
         assert shown.tab.table.cells("claim 3")["owner"].text == "left"
         await shown.press("a")
         assert shown.navigator.went == [("actions", KEY, "id=3")] * 2
@@ -94,11 +94,11 @@ async def test_the_cursor_stays_with_its_claim() -> None:
 
 async def test_nothing_is_said_in_words() -> None:
     async with one_tab(StuckTab, connections=[conn()]) as shown:
-        shown.tab.show_found(QueueHolders(Claims((), more=False), ()))
+        shown.tab.show_result(QueueHolders(Claims((), more=False), ()))
         await shown.press("a", "y")
         assert "No claims." in head(shown)
         assert "No session holds rows." in head(shown)
-        shown.tab.show_found(QueueHolders(None, None))
+        shown.tab.show_result(QueueHolders(None, None))
         assert "Nothing can be stuck in this design." in head(shown)
         assert shown.navigator.went == []
 
@@ -109,8 +109,8 @@ async def test_on_a_server(database_url: str) -> None:
         make(database, "letters", "fifo", {})
         here = conn().__class__("prod", database)
         async with one_tab(StuckTab, connections=[here]) as shown:
-            shown.tab.look()
-            await shown.until(lambda: shown.tab.found is not None)
+            shown.tab.poll()
+            await shown.until(lambda: shown.tab.result is not None)
             assert "3 claims" in head(shown)
             assert {
                 row["who"].text for row in map(shown.tab.table.cells, shown.tab.table.keys)
@@ -121,8 +121,8 @@ async def test_on_a_server(database_url: str) -> None:
             async with one_tab(
                 StuckTab, key=("prod", "public", "letters"), connections=[here]
             ) as shown:
-                shown.tab.look()
-                await shown.until(lambda: shown.tab.found is not None)
+                shown.tab.poll()
+                await shown.until(lambda: shown.tab.result is not None)
                 assert "1 session holds rows" in head(shown)
                 await shown.press("a")
                 pid = str(holder.info.backend_pid)

@@ -154,9 +154,9 @@ async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> No
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
         pane = shown.tab.pane
         pane.show_report(FULL)
-        pane.fail(TooSlowError("Could not read the sessions.", why="1 s was over"))
+        pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
         pane.show_report(FULL)
-        pane.fail(TooSlowError("Could not read the sessions.", why="1 s was over"))
+        pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
         await shown.pilot.pause()
         assert "1 s was over" in head(pane)
         assert "3 sessions wait" in head(pane)
@@ -186,7 +186,7 @@ async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
 @pytest.mark.parametrize("ends", [False, True])
 async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that holds the queue is the root; out of sight nothing goes on being asked."""
-    monkeypatch.setattr(waits, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(waits, "SAMPLE_SECONDS", 0.2)
     with database_at(database_url) as database, connect(database_url) as holder:
         make(database, "mail", "fifo", {})
         holder.execute("BEGIN")

@@ -45,13 +45,13 @@ class Tables:
 
     free: tuple[CandidateTable, ...] = ()
     adopted: tuple[Queue, ...] = ()
-    found: tuple[DiscoveredTable, ...] = ()
+    from_libraries: tuple[DiscoveredTable, ...] = ()
     """Those that a library keeps queues in."""
 
     def library_of(self, table: CandidateTable) -> DiscoveredTable | None:
         """Whose it is, where a library made it that has a preset."""
-        conn = (table.schema, table.name)
-        return next((one for one in self.found if one.key == conn), None)
+        key = (table.schema, table.name)
+        return next((one for one in self.from_libraries if one.key == key), None)
 
 
 class AdoptScreen(PlannedScreen):
@@ -68,7 +68,7 @@ class AdoptScreen(PlannedScreen):
         "filter": frozenset({Stage.CHOOSING}),
         "forget": frozenset({Stage.CHOOSING}),
         "command": frozenset({Stage.FORM, Stage.PLAN}),
-        "hold": frozenset(),
+        "pause_run": frozenset(),
         "stop": frozenset(),
         "again": frozenset(),
     }
@@ -88,7 +88,7 @@ class AdoptScreen(PlannedScreen):
         if running is not None:
             connection = running.key[0]
         self._conn = context.connections.get(connection or next(iter(context.connections), ""))
-        self._begins = dict(options or {})
+        self._initial = dict(options or {})
         self._tables: Tables | None = None
         columns: tuple[Shown[CandidateTable | Queue], ...] = (
             Shown("schema", "schema", lambda one: plain(one.schema), "quiet", 6, 20),
@@ -102,9 +102,9 @@ class AdoptScreen(PlannedScreen):
         self._preview: Preview | None = None
         self._previewed: object = None
         """What the form said when the preview was asked for."""
-        self._question: Question[Preview] = Question(self, self.show_preview, self.say)
+        self._question: Question[Preview] = Question(self, self.show_preview, self.show_problem)
 
-    def form_part(self) -> ComposeResult:
+    def compose_form(self) -> ComposeResult:
         """The tables; then the form of one, with what it gives."""
         with Vertical(id="choosing"):
             yield Paragraph(id="adopt-words", classes="empty")
@@ -122,19 +122,19 @@ class AdoptScreen(PlannedScreen):
         here = designs_on(self._conn.database.product.name)
         return {name: of for name, of in here.items() if not of.waits_itself}
 
-    def offered(self) -> None:
+    def show_form(self) -> None:
         """The tables are asked for at once."""
         self.query_one("#filter").display = False
         self.query_one("#adopt-words").display = False
-        self.turn(Stage.CHOOSING)
+        self.show_stage(Stage.CHOOSING)
         self._look()
 
-    def enter(self) -> None:
+    def focus_stage(self) -> None:
         """The list of tables has the keys; then the form of one."""
         if self.stage is Stage.CHOOSING:
             self.set_focus(self.table)
         else:
-            super().enter()
+            super().focus_stage()
 
     def _look(self) -> None:
         conn = self._conn
@@ -149,20 +149,22 @@ class AdoptScreen(PlannedScreen):
                 tuple(libraries.discover(database)),
             )
 
-        jobs.start(self, look, self.show_tables, self.say)
+        jobs.start(self, look, self.show_tables, self.show_problem)
 
     def show_tables(self, tables: Tables) -> None:
         """The tables, as they came; the form of one that a command line has named."""
         self._tables = tables
-        self.say()
+        self.show_problem()
         self.draw()
-        named = self._begins.get("table") or self._begins.get("name")
+        named = self._initial.get("table") or self._initial.get("name")
         for one in tables.free:
             if one.name == named and self.stage is Stage.CHOOSING:
                 self._choose(one)
                 return
         if named and self.stage is Stage.CHOOSING:
-            self.say(UsageError(f"There is no table {named!r} here that could be adopted."))
+            self.show_problem(
+                UsageError(f"There is no table {named!r} here that could be adopted.")
+            )
 
     # How it is drawn.
 
@@ -239,10 +241,10 @@ class AdoptScreen(PlannedScreen):
         table = self._table
         if table is None or self._tables is None:
             return
-        self.say()
-        self.turn(Stage.FORM)
-        self.form.show(table, self._tables.library_of(table), columns, self._begins)
-        self._begins, self._previewed = {}, None
+        self.show_problem()
+        self.show_stage(Stage.FORM)
+        self.form.show(table, self._tables.library_of(table), columns, self._initial)
+        self._initial, self._previewed = {}, None
         self.on_adopt_form_mapped()
 
     def on_adopt_form_mapped(self) -> None:
@@ -311,19 +313,19 @@ class AdoptScreen(PlannedScreen):
             self,
             lambda: adopt.columns(database, table),
             self.show_columns,
-            self.say,
+            self.show_problem,
         )
 
     def plan(self) -> None:
         """What it means: the queue's name, and what is in which column."""
         conn, table, form = self._conn, self._table, self.form
         if conn is None or table is None or conn.rights < Rights.ADMIN:
-            self.say(RefusedError("Adopting needs the right admin."))
+            self.show_problem(RefusedError("Adopting needs the right admin."))
             return
         try:
             adopt.require_trusted(form.design)
         except RefusedError as error:
-            self.say(error)
+            self.show_problem(error)
             return
         told = form.roles.items()
         queue = adopt.candidate(table, form.design, form.roles)
@@ -334,13 +336,13 @@ class AdoptScreen(PlannedScreen):
         lines = [f"  {what:<16}{words}" for what, words in told]
         planned = adopt_plan(conn.database, queue, table, values(ADOPT, form.texts), lines)
         production = is_production(self.context, conn, self.context.clock.monotonic())
-        self.read_plan(planned, conn, production=production)
+        self.present_plan(planned, conn, production=production)
 
-    def show_end(self, running: Running) -> None:
+    def show_outcome(self, running: Running) -> None:
         """It is a queue now: there it is. Else the form, with the reason."""
         key = running.key
         if running.error is not None or running.ended is None:
-            super().show_end(running)
+            super().show_outcome(running)
             return
         label = plain(".".join(key[1:]))
         self.app.notify(f"{label} is now a queue of the console.", markup=False)
@@ -348,7 +350,7 @@ class AdoptScreen(PlannedScreen):
         if self.close():
             navigator.open_queue(key)
         else:
-            super().show_end(running)
+            super().show_outcome(running)
 
     def action_forget(self) -> None:
         queue = self.table.row
@@ -360,8 +362,8 @@ class AdoptScreen(PlannedScreen):
         line = self.query_one("#filter", Input)
         if self.stage is Stage.FORM or (self.stage is Stage.CHOOSING and self._table is not None):
             self._table, self._preview = None, None
-            self.say()
-            self.turn(Stage.CHOOSING)
+            self.show_problem()
+            self.show_stage(Stage.CHOOSING)
             self._look()
         elif self.stage is Stage.CHOOSING and (line.display or line.value):
             line.value = ""

@@ -51,7 +51,7 @@ class AuditTab(ReadingTab[list[Line]]):
         yield self.table
 
     def look(self) -> None:
-        self.ask(wait=False)
+        self.reload(wait=False)
 
     def read(self, conn: OpenConnection) -> list[Line]:
         """Also of a queue that is gone."""
@@ -59,16 +59,16 @@ class AuditTab(ReadingTab[list[Line]]):
 
     def draw_words(self) -> None:
         """The lines too: times run on, and may be shown in another zone now."""
-        if self.found is not None:
-            self.table.show({line.key: line for line in self.found})
-        self.table.display = bool(self.found)
+        if self.result is not None:
+            self.table.show({line.key: line for line in self.result})
+        self.table.display = bool(self.result)
         head = self.query_one("#queue-audit-head", Words)
         if self.error is not None:
             head.say(Text(self.old + said(self.error), tone(head, "critical")))
-        elif self.found is None:
+        elif self.result is None:
             head.say(Text("Reading the audit ...", tone(head, "quiet")))
         else:
-            head.say(Text(self._told(self.found), tone(head, "quiet")))
+            head.say(Text(self._told(self.result), tone(head, "quiet")))
 
     def _told(self, lines: Sequence[Line]) -> str:
         if not lines:
@@ -317,8 +317,8 @@ class AuditScreen(FilteredScreen):
         self._draw_lines()
         self.refresh_bindings()
 
-    def action_look_now(self) -> None:
-        super().action_look_now()
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
         self.look()
 
     def action_open(self) -> None:

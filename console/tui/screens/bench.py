@@ -84,7 +84,7 @@ class BenchScreen(FormScreen):
         self._planned: Course | None = None
         self.table = KeyedTable(COLUMNS, LOST_FIRST, id="bench-table")
 
-    def live(self) -> ComposeResult:
+    def compose_progress(self) -> ComposeResult:
         with Vertical(id="progress"):
             yield Chart()
             yield self.table
@@ -92,32 +92,32 @@ class BenchScreen(FormScreen):
                 yield Paragraph(id="bench-words")
         yield Input(id="bench-file", compact=True)
 
-    def opened(self) -> None:
+    def show_first_stage(self) -> None:
         self.query_one("#bench-file").display = False
         if self._course is not None:
-            self.follow()
+            self.update_progress()
         elif why := why_not(self._conn, Rights.ADMIN):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:
-            self.offer(BENCH.parameters, self._texts)
+            self.show_fields(BENCH.parameters, self._texts)
 
     # What is in sight.
 
-    def enter(self) -> None:
+    def focus_stage(self) -> None:
         """At the end the arrows are for the words, which a small screen has no room for."""
-        super().enter()
+        super().focus_stage()
         if self.stage in {Stage.RUNNING, Stage.RESULT}:
             self.set_focus(self.table if self.runs else self.query_one("#bench-told"))
 
-    def follow(self) -> None:
+    def update_progress(self) -> None:
         if self.running is None or not self.is_seen:
             return
         self.running.seen = not self.runs
         stage = Stage.RUNNING if self.runs else Stage.RESULT
         if self.stage is not stage:
-            self.say(self.running.error)
-            self.turn(stage)
+            self.show_problem(self.running.error)
+            self.show_stage(stage)
         elif self.runs:
             self.draw()
 
@@ -237,7 +237,7 @@ class BenchScreen(FormScreen):
         try:
             who, load = wanted(values(BENCH, self._texts))
         except ConsoleError as error:
-            self.say(error)
+            self.show_problem(error)
             return
         course = Course(who, load, self.context.clock.monotonic)
         self.make_plan(
@@ -250,7 +250,9 @@ class BenchScreen(FormScreen):
         """Load is what others feel: nothing begins by a single key."""
         self._planned = course
         self.query_one(PlanPane).draw(what_it_does(self._connection, found, course.load))
-        self.ask(Confirmation(self._connection, found.production, "the connection's name"))
+        self.ask_to_confirm(
+            Confirmation(self._connection, found.production, "the connection's name")
+        )
 
     def begin(self) -> None:
         course, conn = self._planned, self._conn
@@ -258,7 +260,7 @@ class BenchScreen(FormScreen):
             return
         self._course = course
         key = (self._connection, "", self._connection)
-        self.run_here(key, "bench", course.work(conn), lambda _: self.follow())
+        self.run_in_console(key, "bench", course.work(conn), lambda _: self.update_progress())
 
     # The end.
 
@@ -270,11 +272,11 @@ class BenchScreen(FormScreen):
 
     def action_again(self) -> None:
         self.running = self._course = None
-        self.say()
+        self.show_problem()
         if self.form.fields:
-            self.turn(Stage.FORM)
+            self.show_stage(Stage.FORM)
         else:
-            self.offer(BENCH.parameters, self._texts)
+            self.show_fields(BENCH.parameters, self._texts)
 
     def action_command(self) -> None:
         texts = self.form.texts or self._texts
@@ -291,7 +293,12 @@ class BenchScreen(FormScreen):
         if not name or course is None or course.about is None:
             return
         path = Path(name)
-        start(self, lambda: save(path, report(course, path.suffix)), self._written(path), self.say)
+        start(
+            self,
+            lambda: save(path, report(course, path.suffix)),
+            self._written(path),
+            self.show_problem,
+        )
 
     def _written(self, path: Path) -> Callable[[int], None]:
         return lambda size: self.notify(
@@ -300,7 +307,7 @@ class BenchScreen(FormScreen):
 
     def _close_line(self) -> None:
         self.query_one("#bench-file").display = False
-        self.enter()
+        self.focus_stage()
 
     def action_out(self) -> None:
         """What runs is stopped first; a question is taken back; then one level out."""

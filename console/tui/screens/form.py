@@ -90,47 +90,47 @@ class FormScreen(LiveScreen):
         """One part for each stage; one of them is in sight."""
         yield Words(id="action-head")
         yield Words(id="nothing")
-        yield from self.form_part()
+        yield from self.compose_form()
         yield Words(id="planning")
         yield PlanPane(id="plan")
-        yield from self.live()
+        yield from self.compose_progress()
         yield Words(id="problem")
 
-    def form_part(self) -> ComposeResult:
+    def compose_form(self) -> ComposeResult:
         """The form, and what stands beside it: all of it in `#form`."""
         with Form(id="form", hint=self.HINT):
-            yield from self.fields()
+            yield from self.compose_fields()
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Fields that are always there; others are offered when it is known which there are."""
         yield from ()
 
-    def live(self) -> ComposeResult:
+    def compose_progress(self) -> ComposeResult:
         """What shows how far it is, and what came of it; for screens in which something runs."""
         yield from ()
 
     def on_mount(self) -> None:
         """Nothing is in sight before it is known what there is."""
-        self.say()
-        self.turn(Stage.NOTHING)
-        self.every(_FOLLOW_SECONDS, self.follow)
-        self.opened()
+        self.show_problem()
+        self.show_stage(Stage.NOTHING)
+        self.every(_FOLLOW_SECONDS, self.update_progress)
+        self.show_first_stage()
 
-    def opened(self) -> None:
+    def show_first_stage(self) -> None:
         """Offer the form, or follow what runs already."""
 
     # What is in sight.
 
-    def turn(self, stage: Stage) -> None:
+    def show_stage(self, stage: Stage) -> None:
         self.stage = stage
         shown = self.PARTS.get(stage, (stage.value,))
         for one in Stage:
             self.query(f"#{one.value}").set(display=one.value in shown)
-        self.enter()
+        self.focus_stage()
         self.refresh_bindings()
         self.draw()
 
-    def enter(self) -> None:
+    def focus_stage(self) -> None:
         if self.stage is Stage.FORM:
             self.form.enter()
         elif self.stage is Stage.PLAN:
@@ -138,7 +138,7 @@ class FormScreen(LiveScreen):
         else:
             self.set_focus(None)
 
-    def say(self, error: ConsoleError | None = None) -> None:
+    def show_problem(self, error: ConsoleError | None = None) -> None:
         """What went wrong: what, why, what next. None: nothing did."""
         problem = self.query_one("#problem", Words)
         problem.display = error is not None
@@ -147,8 +147,8 @@ class FormScreen(LiveScreen):
     def close_form(self, words: str, error: ConsoleError | None = None) -> None:
         """There is no form, for this reason."""
         self.query_one("#nothing", Words).say(Text(words))
-        self.say(error)
-        self.turn(Stage.NOTHING)
+        self.show_problem(error)
+        self.show_stage(Stage.NOTHING)
 
     def head(self, what: str) -> Text:
         """What it is, about which queue; and who else is at that, while it can still be left."""
@@ -161,11 +161,11 @@ class FormScreen(LiveScreen):
                     line.append(f"\n{one}", "bold")
         return line
 
-    def follow(self) -> None:
+    def update_progress(self) -> None:
         """See how far it is; called again and again."""
 
     @property
-    def followed(self) -> int:
+    def shown_action(self) -> int:
         """The number of the action that this screen shows itself."""
         return 0 if self.running is None else self.running.number
 
@@ -179,10 +179,10 @@ class FormScreen(LiveScreen):
     def form(self) -> Form:
         return self.query_one(Form)
 
-    def offer(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
+    def show_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """These fields. In sight only with the keys in them: what is typed at once goes there."""
         self.form.offer(parameters, texts)
-        self.later(self.turn, Stage.FORM)
+        self.later(self.show_stage, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in a field plans; in the confirmation it begins."""
@@ -203,17 +203,17 @@ class FormScreen(LiveScreen):
 
     def make_plan(self, work: Callable[[], T], show: Callable[[T], None], words: str) -> None:
         """In a thread, until `show` has it; Escape leads back."""
-        self.say()
-        self.ask_anew()
+        self.show_problem()
+        self.discard_pending_results()
         self.query_one("#planning", Words).say(Text(f"{words} ... Escape: back to the form."))
-        start(self, work, self.still_asked(show), self.still_asked(self.fail))
-        self.turn(Stage.PLANNING)
+        start(self, work, self.if_current(show), self.if_current(self.plan_failed))
+        self.show_stage(Stage.PLANNING)
 
-    def ask_anew(self) -> None:
+    def discard_pending_results(self) -> None:
         """From here on an answer to an earlier question is for nobody."""
         self._asked += 1
 
-    def still_asked(self, then: Callable[[T], None]) -> Callable[[T], None]:
+    def if_current(self, then: Callable[[T], None]) -> Callable[[T], None]:
         """`then`, for as long as what is asked now is what was asked last."""
         number = self._asked
 
@@ -223,38 +223,38 @@ class FormScreen(LiveScreen):
 
         return answered
 
-    def fail(self, error: ConsoleError) -> None:
-        self.back()
-        self.say(error)
+    def plan_failed(self, error: ConsoleError) -> None:
+        self.back_to_form()
+        self.show_problem(error)
 
-    def back(self) -> None:
+    def back_to_form(self) -> None:
         """To the form; out of it where it has no fields."""
-        self.ask_anew()
+        self.discard_pending_results()
         self.confirmation = None
         if self.form.fields:
-            self.say()
-            self.turn(Stage.FORM)
+            self.show_problem()
+            self.show_stage(Stage.FORM)
         else:
             self.close_form("Nothing was changed.")
 
-    def ask(self, confirmation: Confirmation) -> None:
+    def ask_to_confirm(self, confirmation: Confirmation) -> None:
         """The plan is drawn: to be read, then confirmed or not."""
         self.confirmation = confirmation
         self.query_one(PlanPane).ask(confirmation)
-        self.turn(Stage.PLAN)
+        self.show_stage(Stage.PLAN)
 
     def confirm(self, word: str) -> None:
         wanted = self.confirmation
         if self.stage is not Stage.PLAN or wanted is None or wanted.closed:
             return
-        if wrong := wanted.wrong(word) or self.why_not_now:
+        if wrong := wanted.wrong(word) or self.blocked_reason:
             self.query_one(PlanPane).ask(wanted, wrong)
             return
         self.confirmation = None  # once, however often Enter is pressed
         self.begin()
 
     @property
-    def why_not_now(self) -> str:
+    def blocked_reason(self) -> str:
         """Why nothing can be begun at this moment; empty: it can."""
         view = None if self.key is None else view_of(self.context, self.key)
         if view is not None and view.unreachable:
@@ -264,13 +264,13 @@ class FormScreen(LiveScreen):
     def begin(self) -> None:
         """It was confirmed."""
 
-    def run_here(
+    def run_in_console(
         self, key: QueueKey, verb: str, work: Work, over: Callable[[Running], None]
     ) -> None:
         """Begin it in this console; `over` is called when it has ended."""
         now = self.context.clock.monotonic()
         self.running = self.context.running.start(self.app, key, verb, work, now, over)
-        self.turn(Stage.RUNNING)
+        self.show_stage(Stage.RUNNING)
 
     # The ways.
 
@@ -289,7 +289,7 @@ class FormScreen(LiveScreen):
 
     def action_out(self) -> None:
         if self.stage in {Stage.PLANNING, Stage.PLAN} and self.form.fields:
-            self.back()
+            self.back_to_form()
         else:
-            self.ask_anew()
+            self.discard_pending_results()
             super().action_out()

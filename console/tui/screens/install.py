@@ -93,7 +93,7 @@ class InstallScreen(PlannedScreen):
     STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
         **PlannedScreen.STAGES,
         "smoke": frozenset({Stage.RESULT}),
-        "hold": frozenset(),
+        "pause_run": frozenset(),
         "stop": frozenset(),
     }
     AGAIN = "a: another queue   "
@@ -113,20 +113,20 @@ class InstallScreen(PlannedScreen):
             connection = f"{_SQL_ONLY}{begins.get('engine', next(iter(engines.PRODUCTS)))}"
         wheres = [(name, name) for name in context.connections]
         wheres += [(f"{_SQL_ONLY}{e}", f"only the SQL, for {e}") for e in engines.PRODUCTS]
-        self._wheres = wheres
-        self._first = connection if connection in dict(wheres) else wheres[0][0]
-        self._begins = begins
+        self._targets = wheres
+        self._target = connection if connection in dict(wheres) else wheres[0][0]
+        self._initial = begins
         self.table = KeyedTable(_COLUMNS, ("title",), id="designs")
 
-    def form_part(self) -> ComposeResult:
+    def compose_form(self) -> ComposeResult:
         with Horizontal(id="form"):
             yield self.table
             with Form(id="install-form"):
                 yield Paragraph(id="advice")
-                name = self._begins.get("name", "")
+                name = self._initial.get("name", "")
                 words = "any name; taken whole, never split at dots"
                 yield Field("name", value=name, help=words, check=self._check_name)
-                yield Field("connection", choices=self._wheres, value=self._first)
+                yield Field("connection", choices=self._targets, value=self._target)
                 yield Field("schema", check=self._check_schema)
                 for option in map(_any_option, _OPTIONS):
                     yield Field(
@@ -136,8 +136,8 @@ class InstallScreen(PlannedScreen):
                         check=self._check_option(option.name),
                     )
 
-    def offered(self) -> None:
-        self.turn(Stage.FORM)
+    def show_form(self) -> None:
+        self.show_stage(Stage.FORM)
         self._place_chosen()
         self._fill()
         self.set_focus(self.table)
@@ -145,20 +145,20 @@ class InstallScreen(PlannedScreen):
     def _fill(self) -> None:
         """What a command line has said already."""
         keys = [*self._designs]
-        if (named := self._begins.get("design", "")) in keys:
+        if (named := self._initial.get("design", "")) in keys:
             self.table.move_cursor(keys.index(named))
             self._design_chosen()
-        for pair in words_of(self._begins.get("option", "")):
+        for pair in words_of(self._initial.get("option", "")):
             name, _, value = pair.partition("=")
             if name in _OPTIONS:
                 self.form[name].value = value
                 self.form[name].touched = True
 
-    def enter(self) -> None:
+    def focus_stage(self) -> None:
         if self.stage is Stage.FORM:
             self.form["name"].enter()
         else:
-            super().enter()
+            super().focus_stage()
 
     # What is chosen.
 
@@ -188,9 +188,9 @@ class InstallScreen(PlannedScreen):
         """Those that the design has here."""
         return {option.name: option for option in self.design.options_on(self.product.name)}
 
-    def wanted(self) -> InstallRequest | None:
+    def install_request(self) -> InstallRequest | None:
         """What the form says; None, with what is wrong said, where it cannot be so."""
-        self.say()
+        self.show_problem()
         for field in self.form.fields:
             if field.display and (field.field_name != "name" or field.touched or field.value):
                 field.check()
@@ -199,7 +199,7 @@ class InstallScreen(PlannedScreen):
         try:
             return InstallRequest(self.conn, self.product, self._queue())
         except UsageError as error:
-            self.say(error)
+            self.show_problem(error)
             return None
 
     def _queue(self) -> Queue:
@@ -274,7 +274,7 @@ class InstallScreen(PlannedScreen):
             value = field.value if keeps else option.default
             help_ = option.summary if option.choices else f"{option.summary}: {option.range}"
             field.offer(value, _choices(option), help_)
-        self.wanted()
+        self.install_request()
 
     def _place_chosen(self) -> None:
         schema = self.form["schema"]
@@ -291,7 +291,7 @@ class InstallScreen(PlannedScreen):
         """Said at once, and by the field that it is about."""
         if event.field.field_name == "connection":
             self._place_chosen()
-        self.wanted()
+        self.install_request()
         self.draw()
 
     # From the form to the plan, to the result.
@@ -304,21 +304,23 @@ class InstallScreen(PlannedScreen):
             self.form["name"].enter()
             return
         self.form["name"].touched = True
-        if self.wanted() is None:
+        if self.install_request() is None:
             self.form.enter_wrong()
         else:
             self.plan()
 
     def plan(self) -> None:
         """The SQL; where it can be run from here, after a check of the names there."""
-        wanted = self.wanted()
+        wanted = self.install_request()
         conn = None if wanted is None else wanted.conn
         if wanted is None:
             return
         if conn is None or wanted.refused:
             script = installing.script(wanted.product, wanted.queue)
             self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
-            self.ask(Confirmation(wanted.queue.name, by_name=False, closed=wanted.refused))
+            self.ask_to_confirm(
+                Confirmation(wanted.queue.name, by_name=False, closed=wanted.refused)
+            )
             return
         database, queue = conn.database, wanted.queue
         self.make_plan(
@@ -335,11 +337,11 @@ class InstallScreen(PlannedScreen):
         self.key = (conn.name, queue.schema, queue.name)
         production = is_production(self.context, conn, self.context.clock.monotonic())
         planned = install_plan(conn.database, queue, production=production)
-        self.read_plan(planned, conn, production=production, product=wanted.product)
+        self.present_plan(planned, conn, production=production, product=wanted.product)
 
-    def fail(self, error: ConsoleError) -> None:
+    def plan_failed(self, error: ConsoleError) -> None:
         """Back to the form, with the reason at the field that it is about."""
-        self.back()
+        self.back_to_form()
         about = {word for word in ("schema", "queue", "name") if word in error.what}
         if about == {"schema"}:
             self.form["schema"].complain(" ".join(str(error).splitlines()))
@@ -347,15 +349,15 @@ class InstallScreen(PlannedScreen):
             self.form["name"].complain(f"{error.what} {error.why}".strip())
             self.form["name"].enter()
         else:
-            self.say(error)
+            self.show_problem(error)
 
-    def show_end(self, running: Running) -> None:
+    def show_outcome(self, running: Running) -> None:
         """What comes next; nothing of what failed is there."""
         if running.error is not None and self.form["name"].value:
             self.running = None
-            self.fail(running.error)
+            self.plan_failed(running.error)
             return
-        super().show_end(running)
+        super().show_outcome(running)
         if running.error is None:
             done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
             done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
@@ -371,7 +373,9 @@ class InstallScreen(PlannedScreen):
 
     def action_out(self) -> None:
         """As the command line does: what was refused is in this machine's audit."""
-        wanted = self.wanted() if self.stage is Stage.PLAN and self.planned is None else None
+        wanted = (
+            self.install_request() if self.stage is Stage.PLAN and self.planned is None else None
+        )
         if wanted is not None and wanted.conn is not None:
             subject = Subject.of(wanted.conn.database, wanted.queue, "install")
             has = wanted.conn.rights.word
@@ -379,7 +383,7 @@ class InstallScreen(PlannedScreen):
         super().action_out()
 
     def action_command(self) -> None:
-        wanted = self.wanted()
+        wanted = self.install_request()
         if wanted is not None:
             show_equivalent_command(self, wanted.conn, INSTALL.name, None, wanted.words)
 

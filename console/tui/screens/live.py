@@ -42,7 +42,7 @@ class LiveScreen(Closable, Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", tooltip="freeze the screen; sampling goes on"),
-        Binding("r", "look_now", "now", show=False, tooltip="refresh all databases now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="refresh all databases now"),
         Binding(
             "plus,equals_sign",
             "interval(1)",
@@ -118,7 +118,7 @@ class LiveScreen(Closable, Screen[None]):
         lines = self.query_one(ConnectionLines)
         lines.draw(views, self.context.corner, most, plain(self.about) if many else None)
         self.draw_body(now, paused=self.paused_at is not None)
-        runs = [one for one in self.context.running.all if one.number != self.followed]
+        runs = [one for one in self.context.running.all if one.number != self.shown_action]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
 
     @property
@@ -159,7 +159,7 @@ class LiveScreen(Closable, Screen[None]):
             self.draw()
 
     @property
-    def followed(self) -> int:
+    def shown_action(self) -> int:
         """The number of the action that a screen shows itself; 0: none."""
         return 0
 
@@ -179,7 +179,7 @@ class LiveScreen(Closable, Screen[None]):
         self.context.turn_zone()
         self.draw()
 
-    def action_look_now(self) -> None:
+    def action_refresh_now(self) -> None:
         self.context.sample_now()
 
     def action_interval(self, step: int) -> None:
@@ -214,7 +214,7 @@ class FilteredScreen(LiveScreen):
     """A screen of one table, with a line for its filter: `#filter`; its keys are `filter_keys`."""
 
     NOT_WHILE_TYPING: ClassVar[frozenset[str]] = frozenset(
-        {"filter", "open", "pause", "look_now", "interval", "zone", "out"}
+        {"filter", "open", "pause", "refresh_now", "interval", "zone", "out"}
     )
     """While a filter is typed, the keys of these are letters."""
 

@@ -92,7 +92,7 @@ class MessageScreen(LiveScreen):
         self._note = ""
         self._error: ConsoleError | None = None
         self._pace = RefreshPace(context.clock.monotonic, 2.0)
-        self._question: Question[ReadMessage] = Question(self, self.show_look, self.fail)
+        self._question: Question[ReadMessage] = Question(self, self.show_result, self.show_error)
 
     def body(self) -> ComposeResult:
         yield MessageHead()
@@ -138,7 +138,7 @@ class MessageScreen(LiveScreen):
         self._question.ask(work, wait=wait)
         self._draw_foot()
 
-    def show_look(self, looked: ReadMessage) -> None:
+    def show_result(self, looked: ReadMessage) -> None:
         """What was found: it goes on from state to state, and one day it is gone."""
         self._pace.answered()
         self._error = None
@@ -166,7 +166,7 @@ class MessageScreen(LiveScreen):
             return
         self.view.show_payload(found.payload, cut=found.payload_cut)
 
-    def fail(self, error: ConsoleError) -> None:
+    def show_error(self, error: ConsoleError) -> None:
         self._pace.answered()
         self._error = error
         self._draw_foot()
@@ -265,9 +265,9 @@ class MessageScreen(LiveScreen):
         if self.payload_bytes < MOST_BYTES:
             self._ask(min(8 * self.payload_bytes, MOST_BYTES))
 
-    def action_look_now(self) -> None:
+    def action_refresh_now(self) -> None:
         """Look again now; at the payload too, if it is in sight."""
-        super().action_look_now()
+        super().action_refresh_now()
         self._ask(self.payload_bytes or None)
 
     def action_reveal(self) -> None:
@@ -291,7 +291,7 @@ class MessageScreen(LiveScreen):
                 found.message, owner, size, revealed=True, only_locally=found.only_locally
             )
 
-        start(self, work, self.show_look, self.fail)
+        start(self, work, self.show_result, self.show_error)
 
     def action_act(self) -> None:
         if self.message is None or self.message.id is None:
@@ -376,7 +376,7 @@ class MessageScreen(LiveScreen):
 
     def _not_saved(self, error: ConsoleError) -> None:
         self._note = ""
-        self.fail(error)
+        self.show_error(error)
 
     def _tell(self, said: str) -> None:
         self.notify(said, markup=False)

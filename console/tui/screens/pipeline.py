@@ -146,10 +146,10 @@ class PipelineScreen(FormScreen):
         super().__init__(context, key if verb in ABOUT_A_QUEUE else None)
         self._conn = None if self.key is None else context.conn(self.key)
         self._verb = BY_NAME[verb]
-        self._begins = dict(options or {})
+        self._initial = dict(options or {})
         recorded = context.recordings
         if verb == "rollup" and recorded is not None:
-            self._begins.setdefault("recordings", str(recorded.root))
+            self._initial.setdefault("recordings", str(recorded.root))
         self._plan: DryRun | None = None
         self._job: Job | None = None
 
@@ -157,7 +157,7 @@ class PipelineScreen(FormScreen):
     def verb(self) -> str:
         return self._verb.name
 
-    def opened(self) -> None:
+    def show_first_stage(self) -> None:
         """The form, or why there is none."""
         try:
             if why := why_no_job(self.verb, self._conn):
@@ -168,7 +168,7 @@ class PipelineScreen(FormScreen):
         except ConsoleError as error:
             self.close_form("Nothing was started.", error)
         else:
-            self.offer(self._verb.parameters, self._begins)
+            self.show_fields(self._verb.parameters, self._initial)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         del now, paused
@@ -191,9 +191,9 @@ class PipelineScreen(FormScreen):
 
         self.make_plan(work, lambda found: self.show_plan(*found), "Making the plan")
 
-    def ask_anew(self) -> None:
+    def discard_pending_results(self) -> None:
         """A dry run that nobody waits for ends."""
-        super().ask_anew()
+        super().discard_pending_results()
         if self._plan is not None:
             self._plan.cut_off()
             self._plan = None
@@ -203,24 +203,24 @@ class PipelineScreen(FormScreen):
         anew = " It plans again when it starts." if self._verb.confirmed else ""
         self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
         name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
-        self.ask(Confirmation(name, by_name=self._verb.confirmed))
+        self.ask_to_confirm(Confirmation(name, by_name=self._verb.confirmed))
 
     @property
-    def why_not_now(self) -> str:
+    def blocked_reason(self) -> str:
         """What only reads may always begin."""
-        return super().why_not_now if self._verb.confirmed else ""
+        return super().blocked_reason if self._verb.confirmed else ""
 
     def begin(self) -> None:
         job = self._job
         if job is not None:
             wanted = confirmed(job) if self._verb.confirmed else job
-            start(self, lambda: launch.start(wanted), self._begun, self.fail)
+            start(self, lambda: launch.start(wanted), self._begun, self.plan_failed)
 
     def _begun(self, id_: str) -> None:
         if self.close():
             self.navigator.open_runs(id_)
         else:
-            self.turn(Stage.FORM)
+            self.show_stage(Stage.FORM)
 
     def action_command(self) -> None:
         if not self.form.check():
@@ -228,7 +228,7 @@ class PipelineScreen(FormScreen):
         try:
             line = equivalent_command(self.verb, self.form.texts, self._conn, self.key)
         except ConsoleError as error:
-            self.say(error)
+            self.show_problem(error)
             return
         words = "Without --yes it prints the plan and changes nothing."
         self.app.push_screen(CommandDialog(line, words if self._verb.confirmed else ""))

@@ -30,7 +30,9 @@ class PlannedScreen(FormScreen):
     """A screen of a verb that has a plan; `key` is known by then."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "hold", "pause / continue", tooltip="pause after this batch, or continue"),
+        Binding(
+            "p", "pause_run", "pause / continue", tooltip="pause after this batch, or continue"
+        ),
         Binding("s", "stop", "stop", tooltip="stop after this batch; the rest stays untouched"),
         Binding("b", "leave", "background", tooltip="leave it running in the background"),
         Binding("a", "again", "plan again", tooltip="plan again, for what is left"),
@@ -38,7 +40,7 @@ class PlannedScreen(FormScreen):
     ]
     STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
         **FormScreen.STAGES,
-        "hold": frozenset({Stage.RUNNING}),
+        "pause_run": frozenset({Stage.RUNNING}),
         "stop": frozenset({Stage.RUNNING}),
         "leave": frozenset({Stage.RUNNING}),
         "again": frozenset({Stage.RESULT}),
@@ -48,24 +50,24 @@ class PlannedScreen(FormScreen):
     verb: Verb
     planned: Plan | None = None
 
-    def live(self) -> ComposeResult:
+    def compose_progress(self) -> ComposeResult:
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
             yield Words(id="result-words")
 
-    def opened(self) -> None:
+    def show_first_stage(self) -> None:
         if self.running is None:
-            self.offered()
+            self.show_form()
             return
         planned = self.running.planned
         self.planned = planned if isinstance(planned, Plan) else None
-        self.turn(Stage.RUNNING)
+        self.show_stage(Stage.RUNNING)
 
-    def offered(self) -> None:
+    def show_form(self) -> None:
         """Nothing runs yet: the form."""
 
-    def enter(self) -> None:
-        super().enter()
+    def focus_stage(self) -> None:
+        super().focus_stage()
         if self.stage is Stage.RESULT:
             self.query_one("#result").focus()
 
@@ -74,22 +76,22 @@ class PlannedScreen(FormScreen):
         if self.running is not None and self.stage is Stage.RUNNING:
             self.query_one(ProgressView).draw(self.running, now)
 
-    def follow(self) -> None:
+    def update_progress(self) -> None:
         if self.running is None or self.stage is not Stage.RUNNING or not self.is_seen:
             return
         self.query_one(ProgressView).draw(self.running, self.context.clock.monotonic())
         if not self.running.runs:
             self.running.seen = True
-            self.show_end(self.running)
+            self.show_outcome(self.running)
 
     # The plan.
 
-    def back(self) -> None:
+    def back_to_form(self) -> None:
         """What was planned is no longer meant."""
         self.planned = None
-        super().back()
+        super().back_to_form()
 
-    def read_plan(
+    def present_plan(
         self,
         planned: Plan,
         conn: OpenConnection | None,
@@ -104,35 +106,35 @@ class PlannedScreen(FormScreen):
         closed = "" if planned.needed else "There is nothing to do."
         if planned.obstacles:
             closed = "It cannot be done as planned."
-        self.ask(Confirmation(planned.queue.name, planned.by_name, closed=closed))
+        self.ask_to_confirm(Confirmation(planned.queue.name, planned.by_name, closed=closed))
 
     def begin(self) -> None:
         """In this console, whatever is on the screen."""
         if self.planned is not None and self.key is not None:
             over = _over(self.app, self.context)
-            self.run_here(self.key, self.verb.name, self.planned, over)
+            self.run_in_console(self.key, self.verb.name, self.planned, over)
 
     # What runs.
 
-    def action_hold(self) -> None:
+    def action_pause_run(self) -> None:
         if self.running is not None:
             control = self.running.control
             if control.paused:
                 control.resume()
             else:
                 control.pause()
-            self.follow()
+            self.update_progress()
 
     def action_stop(self) -> None:
         if self.running is not None:
             self.running.control.stop()
-            self.follow()
+            self.update_progress()
 
     def action_leave(self) -> None:
         """It goes on by itself: the line at the bottom of every screen tells."""
         self.action_out()
 
-    def show_end(self, running: Running) -> None:
+    def show_outcome(self, running: Running) -> None:
         text = Text()
         if running.error is not None:
             lines = str(running.error).splitlines()
@@ -145,15 +147,15 @@ class PlannedScreen(FormScreen):
             text.append(f"{plain(line)}\n")
         text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
         self.query_one("#result-words", Words).say(text)
-        self.turn(Stage.RESULT)
+        self.show_stage(Stage.RESULT)
 
     def action_again(self) -> None:
         """The same form, for a new plan: what is done already is no longer in it."""
         self.running = None
         if self.form.fields:
-            self.turn(Stage.FORM)
+            self.show_stage(Stage.FORM)
         else:
-            self.offered()
+            self.show_form()
 
     @property
     def _gone(self) -> bool:
@@ -178,7 +180,7 @@ def _over(app: App[None], context: Context) -> Callable[[Running], None]:
     def over(running: Running) -> None:
         for screen in app.screen_stack:
             if isinstance(screen, PlannedScreen):
-                screen.follow()
+                screen.update_progress()
         context.sample_now()
         if running.planned.verb not in {"uninstall", "forget", "install", "adopt"}:
             context.navigator.examine(running.key)
@@ -205,13 +207,13 @@ class ActionScreen(PlannedScreen):
         super().__init__(context, key, running)
         self._key = key
         self.verb = named(verb)
-        self._begins = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
+        self._initial = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
         if any(one.key == "id" and one.multiple for one in self.verb.parameters):
             # Of a selection only what names single messages can be meant.
             ids = [word.removeprefix("id=") for word in words if word.startswith("id=")]
-            self._begins |= {"id": line_of(ids)} if ids else {}
+            self._initial |= {"id": line_of(ids)} if ids else {}
         elif words:
-            self._begins["filter"] = line_of(words)
+            self._initial["filter"] = line_of(words)
         self._queue = queue
         self._counted = 0
 
@@ -219,20 +221,20 @@ class ActionScreen(PlannedScreen):
         self.query_one("#action-head", Words).say(self.head(self.verb.name))
         super().draw_body(now, paused=paused)
 
-    def follow(self) -> None:
+    def update_progress(self) -> None:
         """Count along while a plan is made; see how far it is, and when it has ended."""
         if self.stage is Stage.PLANNING:
             counted = f", {self._counted:,} counted" if self._counted else ""
             words = f"Making the plan{counted} ... Escape: back to the form."
             self.query_one("#planning", Words).say(Text(words))
-        super().follow()
+        super().update_progress()
 
     # The form.
 
-    def offered(self) -> None:
+    def show_form(self) -> None:
         """Look the queue up; then what can be said of it."""
         if self._queue is not None:
-            self.show_form(self._queue)
+            self.show_form_for(self._queue)
             return
         conn = self.context.conn(self._key)
         if conn is None:
@@ -241,12 +243,12 @@ class ActionScreen(PlannedScreen):
         self.close_form("Looking up the queue ...")
         _, schema, name = self._key
         find = partial(look_up, conn.database, name, schema, any_design=True)
-        start(self, find, self.show_form, self._refuse)
+        start(self, find, self.show_form_for, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:
         self.close_form("Nothing was changed.", error)
 
-    def show_form(self, queue: Queue) -> None:
+    def show_form_for(self, queue: Queue) -> None:
         """What can be said of this verb on such a queue; where that is nothing, its plan."""
         self._queue = queue
         why = self.verb.unavailable(queue)
@@ -254,7 +256,7 @@ class ActionScreen(PlannedScreen):
             what = f"{self.verb.name} is not available for the queue {queue.name!r}."
             self._refuse(RefusedError(what, why=f"{why[:1].upper()}{why[1:]}."))
         elif fields := self.verb.parameters_for(queue):
-            self.offer(fields, self._begins)
+            self.show_fields(fields, self._initial)
         else:
             self.plan()
 
@@ -267,7 +269,7 @@ class ActionScreen(PlannedScreen):
         try:
             given = values(self.verb, self.form.texts)
         except ConsoleError as error:
-            self.say(error)
+            self.show_problem(error)
             return
         self._counted = 0
 
@@ -288,7 +290,7 @@ class ActionScreen(PlannedScreen):
 
     def show_plan(self, planned: Plan) -> None:
         conn = self.context.conn(self._key)
-        self.read_plan(planned, conn, production=conn is not None and conn.production)
+        self.present_plan(planned, conn, production=conn is not None and conn.production)
 
     # The ways.
 
@@ -300,7 +302,7 @@ class ActionScreen(PlannedScreen):
         yes = None
         if self.planned is not None and self.stage is not Stage.FORM:
             yes = name if self.planned.by_name else ""
-        texts = self.form.texts or self._begins
+        texts = self.form.texts or self._initial
         line = equivalent_command(self.verb, conn.words, schema, name, texts, yes)
         plans = self.verb.confirmed and yes is None
         words = "Without --yes it prints the plan and changes nothing." if plans else ""

@@ -27,7 +27,7 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
 from console.tui.tabs.stuck import StuckTab
-from console.tui.tabs.tab import NOT_RECORDED, AbsentTab, QueueTab, TabLine
+from console.tui.tabs.tab import NOT_RECORDED, UnavailableTab, QueueTab, TabBar
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
 from console.tui.views import QueueView
@@ -126,7 +126,7 @@ class QueueScreen(LiveScreen):
     def body(self) -> ComposeResult:
         yield FiguresPanel(id="figures")
         yield Charts()
-        yield TabLine()
+        yield TabBar()
         # Where the queue is known already its tab is made with the screen, and painted with it.
         self._see(self.context.clock.monotonic())
         with Container(id="tabs"):
@@ -213,10 +213,14 @@ class QueueScreen(LiveScreen):
         return next((one for one in self._tabs if self._wanted == one.NAME), self._tabs[0])
 
     def _made(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
-        why = kind.absent(view)
+        why = kind.unavailable(view)
         if self.context.replay is not None:
             why = why or NOT_RECORDED.get(kind.NAME, "")
-        return AbsentTab(self.context, self.key, kind, why) if why else kind(self.context, self.key)
+        return (
+            UnavailableTab(self.context, self.key, kind, why)
+            if why
+            else kind(self.context, self.key)
+        )
 
     async def action_tab(self, conn: int) -> None:
         """Have another tab in sight. It is made when it is wanted for the first time."""
@@ -233,7 +237,7 @@ class QueueScreen(LiveScreen):
                 one.display = one is self._chosen
                 one.shown = one.shown and one.display
             self.draw()
-        if not isinstance(self.focused, TabLine):
+        if not isinstance(self.focused, TabBar):
             # What was not in sight until now takes no keys before it is laid out.
             self.later(self._focus_tab)
 
@@ -241,16 +245,16 @@ class QueueScreen(LiveScreen):
         if self._chosen is not None and self._chosen.is_mounted:
             self.set_focus(_focusable(self._chosen))
 
-    async def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
-        await self.action_tab(event.place)
+    async def on_tab_bar_selected(self, event: TabBar.Selected) -> None:
+        await self.action_tab(event.index)
 
     def _draw_tab(self, now: float, *, paused: bool) -> None:
         chosen = self._chosen
         if chosen is None:
             return
-        absent = [conn for conn, one in enumerate(self._tabs) if isinstance(one, AbsentTab)]
+        absent = [conn for conn, one in enumerate(self._tabs) if isinstance(one, UnavailableTab)]
         titles = [one.TITLE for one in self._tabs]
-        self.query_one(TabLine).draw(titles, self._tabs.index(chosen), absent)
+        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), absent)
         if not chosen.is_mounted:
             return
         chosen.shown = True
@@ -265,7 +269,7 @@ class QueueScreen(LiveScreen):
 
     def _look(self, tab: QueueTab, now: float) -> None:
         self._looked_at[tab.NAME] = now
-        tab.look()
+        tab.poll()
 
     def on_screen_suspend(self) -> None:
         """Out of sight: nothing is asked."""
@@ -275,8 +279,8 @@ class QueueScreen(LiveScreen):
 
     # Where one can go.
 
-    def action_look_now(self) -> None:
-        super().action_look_now()
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
         if self.queue is None:
             self._ask_options()
         if self._chosen is not None and not self.gone:

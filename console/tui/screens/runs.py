@@ -264,8 +264,8 @@ class RunsScreen(LiveScreen):
             return run is not None and run.runs
         return True
 
-    def action_look_now(self) -> None:
-        super().action_look_now()
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
         self.look()
 
     def action_open(self) -> None:

@@ -122,31 +122,31 @@ class SmokeScreen(FormScreen):
         if running is not None and isinstance(running.planned, SmokeWork):
             self._trial = running.planned.trial
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
 
-    def live(self) -> ComposeResult:
+    def compose_progress(self) -> ComposeResult:
         with VerticalScroll(id="progress"):
             yield Paragraph(id="smoke-told")
 
-    def opened(self) -> None:
+    def show_first_stage(self) -> None:
         if self.running is None:
-            self.turn(Stage.FORM)
+            self.show_stage(Stage.FORM)
         else:
-            self.follow()
+            self.update_progress()
 
-    def follow(self) -> None:
+    def update_progress(self) -> None:
         if self.running is None or not self.is_seen:
             return
         self.running.seen = not self.runs
         stage = Stage.RUNNING if self.runs else Stage.RESULT
         if self.stage is not stage:
-            self.turn(stage)
+            self.show_stage(stage)
         elif self.runs:
             self._draw_told()
 
-    def enter(self) -> None:
-        super().enter()
+    def focus_stage(self) -> None:
+        super().focus_stage()
         if self.stage is Stage.RESULT:
             self.form.enter()
 
@@ -201,14 +201,16 @@ class SmokeScreen(FormScreen):
         conn = self._conn
         self._trial, self.running = None, None
         if conn is None or self._why_not:
-            self.say(RefusedError("The smoke test was not started.", why=f"{self._why_not}."))
+            self.show_problem(
+                RefusedError("The smoke test was not started.", why=f"{self._why_not}.")
+            )
             return
         live = self.form["how"].value == "live"
 
         def begin(queue: Queue) -> None:
             self._trial = trial = Trial()
             work = trial.work(conn, queue, live=live)
-            self.run_here(self._key, "smoke", work, lambda _: self.follow())
+            self.run_in_console(self._key, "smoke", work, lambda _: self.update_progress())
 
         self.make_plan(lambda: conn.find(*self._key[1:]), begin, "Looking up the queue")
 

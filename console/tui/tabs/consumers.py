@@ -86,7 +86,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
     PACE_SECONDS: ClassVar[float] = 1.0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
-        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy what is known of it"),
     ]
 
@@ -113,7 +113,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
             self._watch = ConsumerWatch(conn.database)
             self._watch.recall(queue, seen or ())
         key = key_of(queue)
-        self._watch.glances([queue], _GLANCES_SECONDS if self.found else 0.0)
+        self._watch.glances([queue], _GLANCES_SECONDS if self.result else 0.0)
         found = self._watch.look([queue], {key: self._pop_rate})[key]
         return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
 
@@ -147,7 +147,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
         return [] if self.table.row is None else _detail(self.table.row)
 
     def summary(self, head: Words) -> list[Text]:
-        missing = self.found.now.missing.values() if self.found is not None else ()
+        missing = self.result.now.missing.values() if self.result is not None else ()
         warning = tone(head, "warning")
         return [
             self._summary(head),
@@ -156,7 +156,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
 
     def _summary(self, head: Words) -> Text:
         line = Text(no_wrap=True)
-        found = self.found
+        found = self.result
         if found is None:
             line.append("" if self.error else "Reading ...", tone(head, "quiet"))
             return line

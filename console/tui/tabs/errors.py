@@ -39,7 +39,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         Binding("q", "close_group", "kinds", show=False, tooltip=_KINDS),
         Binding("enter", "open_group", "open", tooltip="the messages of this group"),
         Binding("a", "act", "actions", tooltip="act on all errors of this group"),
-        Binding("r", "look_again", "now", show=False, tooltip="count again now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="count again now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the sample of this group"),
     ]
 
@@ -62,7 +62,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         return "errors", ()
 
     @classmethod
-    def absent(cls, view: QueueView) -> str:
+    def unavailable(cls, view: QueueView) -> str:
         """Where no message can fail."""
         snapshot = view.snapshot
         if snapshot.problem or snapshot.errors is not None or "errors" in snapshot.unknown:
@@ -83,18 +83,18 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     # What is asked, and what comes of it.
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Count again, where that is cheap; or see what has become of the messages in sight."""
         if self.is_open:
-            self.pane.look()
+            self.pane.poll()
         else:
-            super().look()
+            super().poll()
 
     def read(self, conn: OpenConnection) -> ErrorGroups:
         return error_groups(conn.database, conn.find(*self.key[1:]), masks=conn.masks)
 
-    def ask(self, *, wait: bool = True) -> None:
-        super().ask(wait=wait)
+    def reload(self, *, wait: bool = True) -> None:
+        super().reload(wait=wait)
         self.draw_words()
 
     def show(self, found: ErrorGroups) -> None:
@@ -123,7 +123,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         return [(f"newest{of}: ", "quiet"), (sample, "")]
 
     def _summary(self, head: Words) -> Text:
-        found = self.found
+        found = self.result
         line = Text(no_wrap=True)
         if found is None:
             line.append("Counting ..." if self.question.under_way else "", tone(head, "quiet"))
@@ -154,7 +154,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         if action == "close_group":
             # Escape takes back what is typed, marked or filtered there first.
             return self.is_open and not (self.pane.typing or self.pane.narrowed)
-        return not self.is_open or action not in {"open_group", "act", "look_again", "copy"}
+        return not self.is_open or action not in {"open_group", "act", "refresh_now", "copy"}
 
     def action_open_group(self) -> None:
         group = self.group
@@ -185,7 +185,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     def _count(self, group: ErrorGroup) -> str:
         """A kind that is gone stays, with none of it, while the cursor is there."""
-        certain = self.found is not None and self.found.complete
+        certain = self.result is not None and self.result.complete
         number = 0 if group.key in self.table.left else group.count
         return ("" if certain else ESTIMATE) + count(number)
 

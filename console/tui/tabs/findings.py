@@ -183,7 +183,7 @@ class FindingsTab(QueueTab):
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         """What was found stays as it is while the screen is paused, and where the queue is gone."""
-        if view is None or paused or not self.is_whole:
+        if view is None or paused or not self.is_composed:
             return
         self._views = view.findings
         table = self.query_one(FindingsTable)

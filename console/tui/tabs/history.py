@@ -104,7 +104,7 @@ class HistoryTab(QueueTab):
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
         self.span = SPANS[0]
-        self.found: History | None = None
+        self.result: History | None = None
         self.forecast = Forecast()
         self._found_span = SPANS[0]
         self._error: ConsoleError | None = None
@@ -118,7 +118,7 @@ class HistoryTab(QueueTab):
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
         """What happened; the charts point at what is under the cursor."""
-        self._question: Question[_Found] = Question(self, self.show_found, self.fail)
+        self._question: Question[_Found] = Question(self, self.show_result, self.show_error)
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
@@ -144,7 +144,7 @@ class HistoryTab(QueueTab):
 
     # What is asked.
 
-    def look(self) -> None:
+    def poll(self) -> None:
         root, (connection, schema, name) = self.context.recordings_root, self.key
         now = self.context.clock.monotonic()
         pause = max(_LEAST_PAUSE_SECONDS, self.span.seconds / _PARTS)
@@ -163,13 +163,13 @@ class HistoryTab(QueueTab):
 
         self._question.ask(work)
 
-    def show_found(self, answer: _Found) -> None:
-        self.found, self.forecast = answer
+    def show_result(self, answer: _Found) -> None:
+        self.result, self.forecast = answer
         self._error, self._found_span = None, self.span
         self._show()
 
-    def fail(self, error: ConsoleError) -> None:
-        self.found, self._error, self._asked_at = None, error, None
+    def show_error(self, error: ConsoleError) -> None:
+        self.result, self._error, self._asked_at = None, error, None
         self._show()
 
     # What is drawn.
@@ -183,7 +183,7 @@ class HistoryTab(QueueTab):
         self._show()
 
     def _show(self) -> None:
-        if not self.is_whole:
+        if not self.is_composed:
             return
         self._draw_marks()
         self._draw_charts()
@@ -194,7 +194,7 @@ class HistoryTab(QueueTab):
         line = Text()
         for span in SPANS:
             line.append(f" {span.title} ", tone(head, "sorted" if span is self.span else "quiet"))
-        found = self.found
+        found = self.result
         if found is not None and self._found_span is self.span:
             step = formats.duration(found.step_seconds)
             line.append(
@@ -237,7 +237,7 @@ class HistoryTab(QueueTab):
         return self.table.row
 
     def _draw_marks(self) -> None:
-        marks = () if self.found is None else self.found.marks
+        marks = () if self.result is None else self.result.marks
         self.table.display = bool(marks) and self.size.height > 8
         # The newest first; a key stays the same when others come.
         self.table.show({repr((m.at, m.kind, m.name, m.words)): m for m in reversed(marks)})
@@ -258,7 +258,7 @@ class HistoryTab(QueueTab):
                 chart.show(drawings[conn], of)
 
     def _drawings(self) -> Iterator[Drawing]:
-        found = self.found
+        found = self.result
         if found is None:
             return
         mark, end = self.mark, found.span.end
@@ -300,7 +300,7 @@ class HistoryTab(QueueTab):
         self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
         self._asked_at = None
         self._draw_words()
-        self.look()
+        self.poll()
 
     def action_chart(self, step: int) -> None:
         self._conn += step

@@ -50,7 +50,7 @@ class PageRequest:
 
 
 @dataclass(frozen=True)
-class PageAnswer:
+class LoadedPage:
     """A page, and what was asked for."""
 
     ask: PageRequest
@@ -77,7 +77,7 @@ class MessagePane(Vertical):
             show=False,
             tooltip="reverse sort: newest or oldest first",
         ),
-        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
         Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
@@ -93,9 +93,9 @@ class MessagePane(Vertical):
         self.key = key
         self.first_filters = parse(words)
         """What Escape goes back to."""
-        self.asked = PageRequest(self.first_filters, reverse=False)
+        self.request = PageRequest(self.first_filters, reverse=False)
         """What the list in sight is the answer to."""
-        self._wanted = self.asked
+        self._wanted = self.request
         """What the operator asked for last; the answer may be on its way."""
         self.page: Page | None = None
         """The last one that came."""
@@ -109,7 +109,7 @@ class MessagePane(Vertical):
         self._view: QueueView | None = None
         self._loading = False
         self._pace = RefreshPace(context.clock.monotonic, 5.0)
-        self._question: Question[PageAnswer] = Question(self, self.show_answer, self.fail)
+        self._question: Question[LoadedPage] = Question(self, self.show_page, self.show_error)
 
     def compose(self) -> ComposeResult:
         yield Words(classes="pane-head")
@@ -127,15 +127,15 @@ class MessagePane(Vertical):
 
     # What is asked, and what comes of it.
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask again what has become of the list, where that costs little and moves nothing."""
         first_page = len(self._messages) <= PAGE
         if self._pace.due and first_page and not self.paused:
-            self._ask(replace(self.asked, after=None, limit=PAGE, again=True), wait=False)
+            self._ask(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
 
-    def sample_now(self) -> None:
+    def reload(self) -> None:
         limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
-        self._ask(replace(self.asked, after=None, limit=limit, again=True))
+        self._ask(replace(self.request, after=None, limit=limit, again=True))
 
     def open(self, words: Iterable[str]) -> None:
         """Another list altogether, with these filters to begin with."""
@@ -149,7 +149,7 @@ class MessagePane(Vertical):
         if conn is None or (not wait and self._question.under_way):
             return
 
-        def work() -> PageAnswer:
+        def work() -> LoadedPage:
             queue = conn.find(*self.key[1:])
             found = messages.read_page(
                 conn.database,
@@ -160,7 +160,7 @@ class MessagePane(Vertical):
                 reverse=ask.reverse,
                 masks=conn.masks,
             )
-            return PageAnswer(ask, found)
+            return LoadedPage(ask, found)
 
         self._pace.asked()
         self._loading = not ask.again
@@ -168,14 +168,14 @@ class MessagePane(Vertical):
         self._question.ask(work, wait=wait)
         self._draw_head()
 
-    def show_answer(self, answer: PageAnswer) -> None:
+    def show_page(self, answer: LoadedPage) -> None:
         self._pace.answered()
         ask, page = answer.ask, answer.page
         if ask.after is not None:
             self._messages |= by_row([*page.messages])
         else:
             self._messages = by_row(page.messages)
-        self.asked, self.page, self._at = ask, page, self.context.clock.utc()
+        self.request, self.page, self._at = ask, page, self.context.clock.utc()
         self._error, self._loading = None, False
         same = ask.again or ask.after is not None
         if not same:
@@ -191,20 +191,20 @@ class MessagePane(Vertical):
             self._zone = self.context.zone
             self.table.columns = columns_of(self.page.queue, messages.values(), self._zone)
 
-    def fail(self, error: ConsoleError) -> None:
+    def show_error(self, error: ConsoleError) -> None:
         self._pace.answered()
-        self._error, self._loading, self._wanted = error, False, self.asked
+        self._error, self._loading, self._wanted = error, False, self.request
         self._draw_head()
 
     def on_keyed_table_at_end(self) -> None:
         if self.page is None or self.page.next is None or self._loading:
             return
         if len(self._messages) >= _MOST:
-            self.fail(
+            self.show_error(
                 UsageError(f"The list ends at {_MOST:,} messages.", next_step="Use a filter.")
             )
             return
-        self._ask(replace(self.asked, after=self.page.next.text, limit=_MORE, again=False))
+        self._ask(replace(self.request, after=self.page.next.text, limit=_MORE, again=False))
 
     # What is drawn.
 
@@ -232,7 +232,7 @@ class MessagePane(Vertical):
 
     def _line_of_states(self, head: Words) -> Text:
         line = Text("t", tone(head, "quiet"), no_wrap=True)
-        chosen = self.asked.filters.state
+        chosen = self.request.filters.state
         states = self.page.queue.states if self.page else ()
         for state in ("all", *states):
             if state == (chosen or "all"):
@@ -245,7 +245,7 @@ class MessagePane(Vertical):
         return line
 
     def _order(self) -> str:
-        ask = self.asked
+        ask = self.request
         if self.page is None or ask.filters.state is None:
             return "reversed" if ask.reverse else "order"
         scan = next((w for w in scans_of(self.page.queue) if w.state == ask.filters.state), None)
@@ -268,14 +268,14 @@ class MessagePane(Vertical):
         line.append(self._list_words())
         if self._loading:
             line.append("  reading ...", tone(head, "quiet"))
-        rest = replace(self.asked.filters, state=None)
+        rest = replace(self.request.filters, state=None)
         if rest != NOTHING:
             line.append(f"  filter {plain(line_of(rest.words))}", tone(head, "strong"))
         return line
 
     def _all_words(self) -> str:
         """How many "all matching" are is for the plan to count; some of it may be known."""
-        filters = self.asked.filters
+        filters = self.request.filters
         known = ""
         if filters.state is not None and not filters.narrowing and self._view is not None:
             known = figure(self._view.snapshot, _FIGURES.get(filters.state, filters.state))
@@ -285,7 +285,9 @@ class MessagePane(Vertical):
     def _list_words(self) -> str:
         page = self.page
         if page is None or (not self._messages and page.complete):
-            return "No messages." if replace(self.asked.filters, state=None) == NOTHING else "None."
+            return (
+                "No messages." if replace(self.request.filters, state=None) == NOTHING else "None."
+            )
         more = page.next is not None or not page.complete
         words = loaded(self._messages, more=more)
         if not page.complete:
@@ -295,7 +297,7 @@ class MessagePane(Vertical):
     @property
     def filter_line(self) -> str:
         """What the list is filtered by, as it is typed; empty: by nothing."""
-        return line_of(self.asked.filters.words)
+        return line_of(self.request.filters.words)
 
     # What the operator does.
 
@@ -306,7 +308,7 @@ class MessagePane(Vertical):
     @property
     def narrowed(self) -> bool:
         """Whether Escape has something to take back."""
-        changed = self.asked.filters != self.first_filters
+        changed = self.request.filters != self.first_filters
         return bool(self.table.marks) or self.table.all_matching or changed
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
@@ -327,10 +329,10 @@ class MessagePane(Vertical):
         try:
             filters = parse(expand(words_of(event.value), self.context.filters(self.key)))
         except UsageError as error:
-            self.fail(error)
+            self.show_error(error)
             return
         self._close_line()
-        self._ask(PageRequest(filters, self.asked.reverse))
+        self._ask(PageRequest(filters, self.request.reverse))
 
     def action_back(self) -> None:
         """Take back the last of: what is typed, what was said, the marks, the filter."""
@@ -341,7 +343,7 @@ class MessagePane(Vertical):
         elif self._error is not None:
             self._error = None
         else:
-            self._ask(PageRequest(self.first_filters, self.asked.reverse))
+            self._ask(PageRequest(self.first_filters, self.request.reverse))
         self._draw_head()
 
     def _close_line(self) -> None:
@@ -364,9 +366,9 @@ class MessagePane(Vertical):
         """Each state from its other end."""
         self._ask(PageRequest(self._wanted.filters, not self._wanted.reverse))
 
-    def action_look_again(self) -> None:
+    def action_refresh_now(self) -> None:
         self.context.sample_now()
-        self.sample_now()
+        self.reload()
 
     def action_open(self) -> None:
         message = self.table.row
@@ -381,7 +383,7 @@ class MessagePane(Vertical):
         """Act on all that match, or those that are marked, or the one under the cursor."""
         table = self.table
         if table.all_matching:
-            self.context.navigator.open_actions(self.key, self.asked.filters.words)
+            self.context.navigator.open_actions(self.key, self.request.filters.words)
             return
         meant = table.meant_rows
         ids = [message.id for message in meant]
@@ -400,8 +402,8 @@ class MessagePane(Vertical):
             self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")
 
     def action_equivalent(self) -> None:
-        filters = [word for one in self.asked.filters.words for word in ("--filter", one)]
-        words = [*filters, *(["--reverse"] if self.asked.reverse else [])]
+        filters = [word for one in self.request.filters.words for word in ("--filter", one)]
+        words = [*filters, *(["--reverse"] if self.request.reverse else [])]
         show_equivalent_command(self, self.context.conn(self.key), "messages", self.key, words)
 
     def _tell(self, words: str) -> None:
@@ -421,8 +423,8 @@ class MessagesTab(QueueTab):
     def compose(self) -> ComposeResult:
         yield self.pane
 
-    def look(self) -> None:
-        self.pane.look()
+    def poll(self) -> None:
+        self.pane.poll()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         self.pane.draw(view, paused=paused)

@@ -100,11 +100,11 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "closer", "closer", tooltip="zoom in; a single slot opens its message"),
         Binding("escape,q,backspace", "back", "back", show=False, tooltip="zoom out"),
-        Binding("r", "look_again", "now", show=False, tooltip="read the slots now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="read the slots now"),
     ]
 
     @classmethod
-    def absent(cls, view: QueueView) -> str:
+    def unavailable(cls, view: QueueView) -> str:
         """Rings have slots."""
         snapshot = view.snapshot
         if snapshot.problem or snapshot.capacity is not None or "capacity" in snapshot.unknown:
@@ -137,16 +137,16 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
 
     def draw_words(self) -> None:
         head, foot = self.query_one("#slot-counts", Words), self.query_one("#slot-detail", Words)
-        if self.found is None:
+        if self.result is None:
             words = "Reading the slots ..." if self.error is None else said(self.error)
             head.say(Text(words, tone(head, "quiet" if self.error is None else "critical")))
             foot.say(Text())
             self.query_one(SubscriberSlots).draw((), 0, 0)
             return
-        head.say(self._counts(head, self.found.map))
-        foot.say(self._detail(foot, self.found.map))
+        head.say(self._counts(head, self.result.map))
+        foot.say(self._detail(foot, self.result.map))
         size, rows = self.app.size, self.query_one(SubscriberSlots)
-        rows.draw(self.found.map.subscribers, max(20, size.width - 2), max(2, size.height // 4))
+        rows.draw(self.result.map.subscribers, max(20, size.width - 2), max(2, size.height // 4))
 
     def _counts(self, head: Words, found: SlotMap) -> Text:
         line = Text()
@@ -199,18 +199,18 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
 
     def action_closer(self) -> None:
         """Zoom in, down to a slot; then to its message."""
-        if self.view.zoom_in() or self.found is None:
+        if self.view.zoom_in() or self.result is None:
             return
         part = next(iter(self.view.parts(self.view.cell)), None)
         if part is not None and part.state in _HOLDS_A_MESSAGE and part.first_number is not None:
-            self.navigator.open_message(self.key, message_key(self.found.queue, part.first_number))
+            self.navigator.open_message(self.key, message_key(self.result.queue, part.first_number))
 
     def action_back(self) -> None:
         self.view.zoom_out()
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
         """Where the whole ring is in sight, its keys go out of the screen."""
-        return action != "back" or (self.is_whole and self.view.zoomed)
+        return action != "back" or (self.is_composed and self.view.zoomed)
 
 
 def message_key(queue: Queue, number: int) -> str:

@@ -194,9 +194,9 @@ class SqlTab(ReadingTab[QueueObjects]):
             yield self.table
             yield CodeView(id="sql-code")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Seldom, for they hardly ever change."""
-        self.ask(wait=False)
+        self.reload(wait=False)
 
     def read(self, conn: OpenConnection) -> QueueObjects:
         database = conn.database
@@ -207,7 +207,7 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     def on_resize(self) -> None:
         """Another size may have room for two texts beside each other."""
-        if self.is_whole:
+        if self.is_composed:
             self._draw_code()
 
     @property
@@ -216,21 +216,21 @@ class SqlTab(ReadingTab[QueueObjects]):
 
     def _draw_code(self) -> None:
         part = self.part
-        if part is not None and self.found is not None:
+        if part is not None and self.result is not None:
             view = self.query_one(CodeView)
-            view.show(part.installed, part.shipped, self.found.engine, view.size.width)
+            view.show(part.installed, part.shipped, self.result.engine, view.size.width)
 
     def draw_words(self) -> None:
         self._draw_code()
-        self.query_one("#sql-body").display = self.found is not None
+        self.query_one("#sql-body").display = self.result is not None
         head = self.query_one("#sql-head", Words)
         if self.error is not None:
-            old = "as it was read before: " if self.found is not None else ""
+            old = "as it was read before: " if self.result is not None else ""
             head.say(Text(old + said(self.error), tone(head, "critical")))
-        elif self.found is None:
+        elif self.result is None:
             head.say(Text("Reading the installed code ...", tone(head, "quiet")))
         else:
-            head.say(self._told(head, self.found))
+            head.say(self._told(head, self.result))
 
     def _told(self, head: Words, found: QueueObjects) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")

@@ -174,7 +174,7 @@ class StuckTab(TableTab[QueueHolders]):
         Binding(
             "f", "free", "release gone", tooltip="release all claims whose consumer disconnected"
         ),
-        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy who holds it"),
     ]
 
@@ -187,13 +187,13 @@ class StuckTab(TableTab[QueueHolders]):
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
-        shows_claims = self.found is not None and self.found.claims is not None
+        shows_claims = self.result is not None and self.result.claims is not None
         return ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
 
     @property
     def stuck_after_seconds(self) -> float:
         """From when on a claim is stuck."""
-        if self.found is not None and self.found.expires:
+        if self.result is not None and self.result.expires:
             return float("inf")
         conn = self.conn
         limits = conn.thresholds_of(self.key[2]) if conn else None
@@ -212,12 +212,12 @@ class StuckTab(TableTab[QueueHolders]):
     # What is drawn.
 
     def detail(self) -> list[tuple[str, str]]:
-        row, found = self.table.row, self.found
+        row, found = self.table.row, self.result
         return [] if row is None else detail_of(row, found.library if found is not None else "")
 
     def summary(self, head: Words) -> list[Text]:
         line = Text(no_wrap=True)
-        found = self.found
+        found = self.result
         if found is None:
             line.append("" if self.error else "Reading ...", tone(head, "quiet"))
             return [line]
@@ -246,7 +246,7 @@ class StuckTab(TableTab[QueueHolders]):
             line.append("No claims.", tone(head, "good"))
             return
         line.append(f"{numbered(len(found.claims), 'claim')}{more}", tone(head, "strong"))
-        if self.found is not None and self.found.expires:
+        if self.result is not None and self.result.expires:
             line.append("   each ends by itself after its time-out", tone(head, "good"))
             return
         since = duration(limit)
@@ -273,7 +273,7 @@ class StuckTab(TableTab[QueueHolders]):
         if action == "unmark":
             return self.is_mounted and bool(self.table.marks or self.table.all_matching)
         if action == "free":
-            return self.found is None or self.found.claims is not None
+            return self.result is None or self.result.claims is not None
         return True
 
     def action_unmark(self) -> None:

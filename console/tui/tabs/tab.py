@@ -37,25 +37,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TabLine(Words, can_focus=True):
+class TabBar(Words, can_focus=True):
     """One line, whatever the width: titles are lost before digits are."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-line--chosen"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-bar--active"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", "previous tab", show=False),
         Binding("right,l", "step(1)", "next tab", show=False),
     ]
 
-    class Chosen(Message):
-        """The operator wants another tab in sight."""
+    class Selected(Message):
+        """Another tab is to be shown."""
 
-        def __init__(self, place: int) -> None:
+        def __init__(self, index: int) -> None:
             super().__init__()
-            self.place = place
-            """From 0."""
+            self.index = index
 
     def __init__(self) -> None:
-        super().__init__(id="tab-line")
+        super().__init__(id="tab-bar")
         self._titles: tuple[str, ...] = ()
         self._chosen = 0
         self._ends: list[int] = []
@@ -75,7 +74,7 @@ class TabLine(Words, can_focus=True):
                 texts[place] = f"{digits[place]} "
         line = Text(no_wrap=True)
         self._ends = []
-        mark = self.get_component_rich_style("tab-line--chosen", partial=True)
+        mark = self.get_component_rich_style("tab-bar--active", partial=True)
         for place, text in enumerate(texts):
             mood = "stale" if place in absent else "quiet"
             line.append(text, mark if place == chosen else tone(self, mood))
@@ -84,12 +83,12 @@ class TabLine(Words, can_focus=True):
 
     def action_step(self, tabs: int) -> None:
         if self._titles:
-            self.post_message(self.Chosen((self._chosen + tabs) % len(self._titles)))
+            self.post_message(self.Selected((self._chosen + tabs) % len(self._titles)))
 
     def on_click(self, event: events.Click) -> None:
         place = next((p for p, end in enumerate(self._ends) if event.x - 1 < end), None)
         if place is not None:
-            self.post_message(self.Chosen(place))
+            self.post_message(self.Selected(place))
 
 
 DETAIL_FROM = 18
@@ -99,7 +98,7 @@ DETAIL_FROM = 18
 def take_keys(tab: Widget, first: Widget) -> None:
     """Its screen looked for somebody to take them before there was anybody."""
     shown = all(one.display for one in tab.ancestors_with_self if isinstance(one, Widget))
-    if shown and isinstance(tab.screen.focused, TabLine | None):
+    if shown and isinstance(tab.screen.focused, TabBar | None):
         tab.screen.set_focus(first)
 
 
@@ -154,12 +153,12 @@ class QueueTab(Vertical):
         """Whether it is the tab in sight, of a screen in sight. Its screen keeps this."""
 
     @classmethod
-    def absent(cls, view: QueueView) -> str:  # noqa: ARG003  # most are there for every queue
+    def unavailable(cls, view: QueueView) -> str:  # noqa: ARG003  # most are there for every queue
         """Why a queue has nothing to show in such a tab; empty: it has."""
         return ""
 
     @property
-    def is_whole(self) -> bool:
+    def is_composed(self) -> bool:
         """Whether its parts are there: not before it is made, nor while its screen is closed."""
         return self.is_mounted and bool(self.children)
 
@@ -176,7 +175,7 @@ class QueueTab(Vertical):
     def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask what it shows: when it comes into sight, now and then, and when `r` is pressed.
 
         It only starts a job (`console.tui.jobs`); the answer draws.
@@ -194,14 +193,14 @@ class ReadingTab(QueueTab, Generic[T]):
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self.found: T | None = None
-        self.found_at: datetime | None = None
+        self.result: T | None = None
+        self.result_at: datetime | None = None
         self._found_monotonic = 0.0
         self.error: ConsoleError | None = None
         """Why the last reading failed."""
         self.paused = False
         self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS)
-        self.question: Question[T] = Question(self, self.show_found, self.fail)
+        self.question: Question[T] = Question(self, self.show_result, self.show_error)
 
     def read(self, conn: OpenConnection) -> T:
         """What there is now. In the thread of a job: waits; ConsoleError."""
@@ -216,55 +215,55 @@ class ReadingTab(QueueTab, Generic[T]):
     def on_mount(self) -> None:
         self.draw_words()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.pace.due:
-            self.ask(wait=False)
+            self.reload(wait=False)
 
-    def ask(self, *, wait: bool = True) -> None:
+    def reload(self, *, wait: bool = True) -> None:
         """Read it now; `wait=False`: not at all where that is being done."""
         conn = self.conn
         if conn is not None and (wait or not self.question.under_way):
             self.pace.asked()
             self.question.ask(lambda: self.read(conn), wait=wait)
 
-    def show_found(self, found: T) -> None:
+    def show_result(self, found: T) -> None:
         self.pace.answered()
         clock = self.context.clock
-        self.found, self.error, self.found_at = found, None, clock.utc()
+        self.result, self.error, self.result_at = found, None, clock.utc()
         self._found_monotonic = clock.monotonic()
-        if self.is_whole:
+        if self.is_composed:
             self.show(found)
             self.draw_words()
 
-    def fail(self, error: ConsoleError) -> None:
+    def show_error(self, error: ConsoleError) -> None:
         """What was read last stays."""
         self.pace.answered()
         self.error = error
-        if self.is_whole:
+        if self.is_composed:
             self.draw_words()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         self.paused = paused
-        if self.is_whole:
+        if self.is_composed:
             self.draw_words()
 
     def as_of(self, found: Text, blanks: str = "   ") -> None:
         """Say behind a line when that was."""
-        if self.found_at is not None:
-            at = formats.clock(self.found_at, self.context.zone)
+        if self.result_at is not None:
+            at = formats.clock(self.result_at, self.context.zone)
             found.append(f"{blanks}as of {at}", tone(self.query_one(Words), "quiet"))
 
     @property
     def old(self) -> str:
         """Before what went wrong: how old that is which is shown; empty: nothing is."""
-        if self.found_at is None:
+        if self.result_at is None:
             return ""
         age = self.context.clock.monotonic() - self._found_monotonic
         return f"as it was {whole_seconds(age)} ago: "
 
-    def action_look_again(self) -> None:
+    def action_refresh_now(self) -> None:
         self.context.sample_now()
-        self.ask()
+        self.reload()
 
 
 class TableTab(ReadingTab[T]):
@@ -284,9 +283,9 @@ class TableTab(ReadingTab[T]):
         super().on_mount()
         take_keys(self, self.table)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if not self.paused:
-            super().look()
+            super().poll()
 
     @property
     def wrong(self) -> ConsoleError | None:
@@ -331,7 +330,7 @@ NOT_RECORDED = {
 """Of tabs by their names; the others need no database."""
 
 
-class AbsentTab(QueueTab):
+class UnavailableTab(QueueTab):
     """Stands under the other's title, so that digits mean what they always do."""
 
     def __init__(self, context: Context, key: QueueKey, other: type[QueueTab], why: str) -> None:

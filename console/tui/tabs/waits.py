@@ -146,7 +146,7 @@ def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
             left.append((waiter, here, under))
 
 
-LOOK_SECONDS = 2.0
+SAMPLE_SECONDS = 2.0
 """How long one sample lasts; it samples a few times a second."""
 _REST_SECONDS = 1.5
 _CHART_FROM = 26
@@ -162,7 +162,7 @@ class WaitsPane(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor"),
-        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the details below"),
         Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
@@ -187,7 +187,7 @@ class WaitsPane(Vertical):
         self._error: ConsoleError | None = None
         self._rests_until = 0.0
         self._ended = threading.Event()
-        self._question: Question[WaitReport] = Question(self, self.show_report, self.fail)
+        self._question: Question[WaitReport] = Question(self, self.show_report, self.show_error)
 
     def compose(self) -> ComposeResult:
         yield Words(classes="pane-head", id="waits-head")
@@ -216,7 +216,7 @@ class WaitsPane(Vertical):
 
     # What is asked, and what comes of it.
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look for a while, unless it is being done."""
         rested = self.context.clock.monotonic() >= self._rests_until
         if rested and not self.paused and not self._question.under_way:
@@ -232,7 +232,7 @@ class WaitsPane(Vertical):
             return watch(
                 conn.database,
                 [conn.find(key[1], key[2])] if key else catalog.in_use(conn.database),
-                seconds=LOOK_SECONDS,
+                seconds=SAMPLE_SECONDS,
                 sleep=self._ended.wait,
                 asked_to_end=self._ended.is_set,
             )
@@ -251,7 +251,7 @@ class WaitsPane(Vertical):
         self.query_one(WaitsChart).show_past([*self._past], self._names)
         self.draw(paused=self.paused)
 
-    def fail(self, error: ConsoleError) -> None:
+    def show_error(self, error: ConsoleError) -> None:
         self._rest()
         self._error = error
         self._past.append(None)
@@ -388,7 +388,7 @@ class WaitsPane(Vertical):
             queues = [queue for waiter in waiters for queue in waiter.queues]
         return (self.connection, *queues[0]) if queues else None
 
-    def action_look_again(self) -> None:
+    def action_refresh_now(self) -> None:
         self.context.sample_now()
         if not self._question.under_way:
             self._ask()
@@ -416,8 +416,8 @@ class WaitsTab(QueueTab):
     def compose(self) -> ComposeResult:
         yield self.pane
 
-    def look(self) -> None:
-        self.pane.look()
+    def poll(self) -> None:
+        self.pane.poll()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         self.pane.draw(paused=paused)
@@ -443,4 +443,4 @@ class WaitsScreen(LiveScreen):
             said.append("  There is no such connection.", tone(title, "critical"))
         title.say(said)
         self.pane.draw(paused=paused)
-        self.pane.look()
+        self.pane.poll()
