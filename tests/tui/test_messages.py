@@ -17,7 +17,7 @@ from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
-from console.tui.tabs.messages import MessagePane, MessagesTab, LoadedPage, PageRequest
+from console.tui.tabs.messages import LoadedPage, MessagePane, MessagesTab, PageRequest
 from console.tui.text import Words
 from console.tui.widgets.keyed_table import LEFT, keys_with
 from console.tui.widgets.messages import by_row
@@ -188,7 +188,9 @@ async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> No
 async def test_a_failure_leaves_what_was_seen() -> None:
     async with one_tab(MessagesTab) as shown:
         give(shown.tab.pane, *ABC)
-        shown.tab.pane.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
+        shown.tab.pane.show_error(
+            ConnectionFailedError("Could not look.", why="gone", next_step="wait")
+        )
         await shown.pilot.pause()
         assert all(words in head(shown) for words in ("Could not look.", "gone", "wait", "as of"))
         assert "6 messages" in head(shown)

@@ -57,11 +57,11 @@ def figures(screen: QueueScreen) -> str:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tabs that were asked to look, in turn."""
+def polled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tabs that were polled, in turn."""
     asked: list[str] = []
     for tab in TABS:
-        monkeypatch.setattr(tab, "look", lambda self: asked.append(self.NAME))
+        monkeypatch.setattr(tab, "poll", lambda self: asked.append(self.NAME))
     return asked
 
 
@@ -208,35 +208,35 @@ async def test_however_fast_tabs_are_changed_one_is_in_sight() -> None:
 
 
 async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
-    looks: list[str],
+    polled: list[str],
 ) -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "sql")
-        assert looks == ["sql"]
+        assert polled == ["sql"]
         for _ in range(int(SqlTab.EVERY_SECONDS)):
             screen.draw()
             console.clock.now += 1
-        assert looks == ["sql"]
+        assert polled == ["sql"]
         screen.draw()
-        assert looks == ["sql"] * 2
+        assert polled == ["sql"] * 2
         await console.press(str([one.NAME for one in screen._tabs].index("audit") + 1))
-        assert looks == ["sql", "sql", "audit"]
-        looks.clear()
+        assert polled == ["sql", "sql", "audit"]
+        polled.clear()
         console.clock.now += 1000
         screen.draw()
-        assert looks == ["audit"]
+        assert polled == ["audit"]
         await console.press("r")
-        assert looks == ["audit"] * 2
-        assert console.feed.looks == 1
+        assert polled == ["audit"] * 2
+        assert console.feed.polled == 1
         # A paused screen stands still and asks nothing.
         await console.press("space")
         console.clock.now += 1000
         await console.give(*(replace(one, ready=1) for one in nine()))
         assert "ready 9,412" in figures(screen)
-        assert looks == ["audit"] * 2
+        assert polled == ["audit"] * 2
         await console.press("space")
         assert "ready 1 " in figures(screen)
-        assert looks == ["audit"] * 3
+        assert polled == ["audit"] * 3
         # One that nobody sees asks nothing, and asks when it is back.
         console.app.push_screen(Screen())
         await settled(console.pilot)
@@ -244,10 +244,10 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert not screen.tab.shown
         console.clock.now += 1000
         await console.give(*nine())
-        assert looks == ["audit"] * 3
+        assert polled == ["audit"] * 3
         await console.app.pop_screen()
         await settled(console.pilot)
-        assert looks == ["audit"] * 4
+        assert polled == ["audit"] * 4
         assert screen.tab.shown
 
 
@@ -276,7 +276,7 @@ async def test_keys_are_about_this_queue_and_it_is_not_opened_over_itself() -> N
 
 
 async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
-    looks: list[str],
+    polled: list[str],
 ) -> None:
     async with opened() as console:
         asked: list[object] = []
@@ -291,10 +291,10 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
         assert screen.gone
         assert "no longer exists; last seen 02:13:36 UTC, 31 s ago" in figures(screen)
         assert "ready 9,412" in figures(screen)
-        before = list(looks)
+        before = list(polled)
         await console.press("a", "r", "1", "z")
         assert asked == []
-        assert looks == before
+        assert polled == before
         await console.give(*nine())
         assert "is gone" not in figures(screen)
 

@@ -23,7 +23,7 @@ from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.install import InstallScreen
 from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.screens.queue import TABS
-from console.tui.tabs.messages import MessagesTab, LoadedPage
+from console.tui.tabs.messages import LoadedPage, MessagesTab
 from console.tui.tabs.slots import QueueSlotMap as SlotsFound
 from console.tui.tabs.slots import SlotsTab
 from tests.tui.alone import Bare

@@ -27,7 +27,7 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
 from console.tui.tabs.stuck import StuckTab
-from console.tui.tabs.tab import NOT_RECORDED, UnavailableTab, QueueTab, TabBar
+from console.tui.tabs.tab import NOT_RECORDED, QueueTab, TabBar, UnavailableTab
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
 from console.tui.views import QueueView
