@@ -31,7 +31,7 @@ class FakeFeed:
     def __init__(self, name: str = "prod-orders", interval_seconds: float = 1.0) -> None:
         self.name = name
         self.interval_seconds = interval_seconds
-        self.looks = 0
+        self.samples_requested = 0
         self.stopped = False
         self._deliver: Callable[[Reading], None] | None = None
 
@@ -39,7 +39,7 @@ class FakeFeed:
         self._deliver = deliver
 
     def sample_now(self) -> None:
-        self.looks += 1
+        self.samples_requested += 1
 
     def stop(self, timeout_seconds: float = 0.0) -> None:  # noqa: ARG002  # of the protocol
         self.stopped = True

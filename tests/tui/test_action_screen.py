@@ -108,7 +108,7 @@ def test_from_the_dialog_to_the_result_by_keys(database: Database) -> None:
             await here.ended()
             assert "3 of 3 done" in here.words("#result-words")
             assert here.examined == [here.key("mail")]
-            assert here.feed.looks == 1
+            assert here.feed.samples_requested == 1
             await here.out()
             assert isinstance(here.app.screen, OverviewScreen)
 

@@ -151,7 +151,7 @@ async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) 
         assert "s3cret" not in console.picture
         await console.press("enter")
         assert not is_at(console, PasswordDialog)
-        assert console.feed.looks == 1
+        assert console.feed.samples_requested == 1
     assert credentials().password == "s3cret"
     assert not credentials.wants_typing
     credentials.give(Secret("other"))

@@ -255,7 +255,7 @@ async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
         await console.press("slash", *"srq/ ?+-jG")
         line = console.overview.query_one("#filter", Input)
         assert line.value == "srq/ ?+-jG"
-        assert console.feed.looks == 0
+        assert console.feed.samples_requested == 0
         assert console.table.sort_column.name == "state"
         await console.press("escape")
         assert (line.display, line.value) == (False, "")
@@ -291,7 +291,7 @@ async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
 async def test_r_looks_now_everywhere_and_the_interval_goes_by_steps_between_its_ends() -> None:
     async with opened("a", "b") as console:
         await console.press("r")
-        assert [feed.looks for feed in console.feeds] == [1, 1]
+        assert [feed.samples_requested for feed in console.feeds] == [1, 1]
         await console.press("plus")
         assert console.feed.interval_seconds == 2
         assert "every 2 s" in console.words("#connections")
@@ -299,7 +299,7 @@ async def test_r_looks_now_everywhere_and_the_interval_goes_by_steps_between_its
         assert console.feed.interval_seconds == 60
         await console.press(*["minus"] * 9)
         assert console.feed.interval_seconds == 0.5
-        assert console.feed.looks > 1
+        assert console.feed.samples_requested > 1
 
 
 async def test_vim_keys_and_arrows_move_the_cursor() -> None:

@@ -227,7 +227,7 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert polled == ["audit"]
         await console.press("r")
         assert polled == ["audit"] * 2
-        assert console.feed.polled == 1
+        assert console.feed.samples_requested == 1
         # A paused screen stands still and asks nothing.
         await console.press("space")
         console.clock.now += 1000
