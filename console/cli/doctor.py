@@ -153,7 +153,7 @@ class _WithCodes(ConfirmedVerb):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """All codes, the gravest first."""
         del ctx
-        from console.doctor.families import CODES  # noqa: PLC0415
+        from console.doctor.checks import CODES  # noqa: PLC0415
 
         with formatter.section("Findings"):
             formatter.write_dl(
@@ -226,12 +226,12 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
     found = examined()
     mended = 0
     if fix:
-        from console.doctor.repairs import repairs_of, tried  # noqa: PLC0415
+        from console.doctor.repairs import allowed_repairs, try_repair  # noqa: PLC0415
 
         (before,) = found
         if subscriber:
             before.queue.of(subscriber)  # or it says whom there is
-        repairs = repairs_of(before, call.rights, codes, subscriber)
+        repairs = allowed_repairs(before, call.rights, codes, subscriber)
         only_planned = dry_run or yes != names[0]
         _plan(call, database, before, repairs, shown=only_planned)
         if repairs:
@@ -239,7 +239,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         if only_planned:
             _end(found)
         for repair in repairs:
-            one = tried(repair, database)
+            one = try_repair(repair, database)
             mended += not one.failed
             for line in one.lines:
                 narrate(line)
@@ -264,7 +264,7 @@ def _require_together(
 
 
 def _describe_codes(call: Call) -> None:
-    from console.doctor.families import CODES  # noqa: PLC0415
+    from console.doctor.checks import CODES  # noqa: PLC0415
 
     call.answer(
         {"codes": [code.as_json() for code in CODES]},
@@ -276,11 +276,11 @@ def _examining(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
 ) -> Callable[[], list[Diagnosis]]:
     """Looks each time it is called; of the pops it remembers what it has seen."""
-    from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
-    from console.doctor.consumption import Consumption  # noqa: PLC0415
-    from console.doctor.examination import naming  # noqa: PLC0415
-    from console.doctor.examine import examine  # noqa: PLC0415
-    from console.doctor.unusual import Usual  # noqa: PLC0415
+    from console.doctor.context import with_connection_options  # noqa: PLC0415
+    from console.doctor.diagnose import diagnose  # noqa: PLC0415
+    from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
+    from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
+    from console.doctor.unusual import TrafficForecasts  # noqa: PLC0415
     from console.monitor.consumers import recorded  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
@@ -288,12 +288,12 @@ def _examining(
         now = datetime.now(UTC)
         return recorded(folder(), database.label, queue.schema, queue.name, now)
 
-    consumption = Consumption(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
-    memory, usual = ConsumerMemory(database, recall), Usual(database.label)
+    consumption = ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
+    memory, usual = ConsumerHistory(database, recall), TrafficForecasts(database.label)
 
     def look() -> list[Diagnosis]:
-        with naming(*call.connection_words):
-            return examine(
+        with with_connection_options(*call.connection_words):
+            return diagnose(
                 database,
                 queues,
                 thresholds_of=call.thresholds,
@@ -336,14 +336,14 @@ def _lines(call: Call, found: Sequence[Diagnosis]) -> list[str]:
 
 def _finding(call: Call, finding: Finding) -> list[str]:
     since = "" if finding.since is None else f", since {moment(finding.since, call.zone)}"
-    lines = [f"{finding.grade}: {finding.summary} [{finding.code.name}]{since}"]
+    lines = [f"{finding.severity_text}: {finding.summary} [{finding.code.name}]{since}"]
     lines += [] if finding.silenced is None else [f"  {finding.silenced.words}"]
     parts = (("cause", finding.cause), ("consequence", finding.consequence))
     lines += [f"  {head}: {words}" for head, words in parts if words]
     lines += [f"  {line}" for line in finding.evidence_lines]
     if finding.repair is not None:
         lines += [f"  repair: {finding.repair.summary}", f"    {finding.command}"]
-    return [*lines, *(f"  {line}" for line in finding.needs.splitlines())]
+    return [*lines, *(f"  {line}" for line in finding.judgement_text.splitlines())]
 
 
 @click.command()

@@ -206,9 +206,9 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
         thresholds_of=profile.thresholds,
         masks=profile.masks,
         rights=profile.rights,
-        told=state.told,
+        on_reading=state.told,
     )
-    recording.on_examined = notifier.examined
+    recording.on_update = notifier.examined
     recording.start()
     notifier.start()
     try:

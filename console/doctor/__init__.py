@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from console.doctor.repairs import ByVerb
+    from console.doctor.repairs import VerbRepair
     from console.engines import Database
 
 
@@ -23,14 +23,14 @@ class PlannedVerb(Protocol):
         ...
 
 
-Planner = Callable[["Database", "ByVerb"], PlannedVerb]
+Planner = Callable[["Database", "VerbRepair"], PlannedVerb]
 _planners: list[Planner] = []
 
 
-def plan_by(planner: Planner) -> None:
+def set_planner(planner: Planner) -> None:
     """Let this plan repairs that name a verb: the verbs are a layer above, which says so itself."""
     _planners[:] = [planner]
 
 
-def planned(database: Database, repair: ByVerb) -> PlannedVerb:
+def planned(database: Database, repair: VerbRepair) -> PlannedVerb:
     return _planners[0](database, repair)

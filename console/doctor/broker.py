@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from console.catalog import Kind, Queue
-from console.doctor.examination import MOST, Examination, Family, ask, can_ask, counted
+from console.doctor.context import MOST, CheckContext, CheckGroup, ask, can_query, counted
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import end_conversations, switch_on
 from console.formats import duration
@@ -59,10 +59,10 @@ ACTIVATION_OFF = Code(
 )
 
 
-def _switches(examination: Examination) -> Iterator[Finding]:
-    with examination.moment() as connection:
-        found = health(connection, examination.queue)
-    yield from switches_of(examination.queue, found)
+def _switches(context: CheckContext) -> Iterator[Finding]:
+    with context.moment() as connection:
+        found = health(connection, context.queue)
+    yield from switches_of(context.queue, found)
 
 
 def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
@@ -103,10 +103,10 @@ class Undelivered:
     status: str | None
 
 
-def _undelivered(examination: Examination) -> Iterator[Finding]:
-    if can_ask(examination, "undelivered messages", "undelivered"):
-        for found in ask(examination, Undelivered, "undelivered"):
-            yield from undelivered_of(found, examination.thresholds.stuck_after_seconds)
+def _undelivered(context: CheckContext) -> Iterator[Finding]:
+    if can_query(context, "undelivered messages", "undelivered"):
+        for found in ask(context, Undelivered, "undelivered"):
+            yield from undelivered_of(found, context.thresholds.stuck_after_seconds)
 
 
 def undelivered_of(found: Undelivered, limit_seconds: float) -> Iterator[Finding]:
@@ -136,11 +136,11 @@ class _States:
     found: int
 
 
-def _conversations(examination: Examination) -> Iterator[Finding]:
-    if can_ask(examination, "conversations", "conversations"):
-        states = {row.state: row.found for row in ask(examination, _States, "conversations")}
-        ready = None if examination.snapshot is None else examination.snapshot.ready
-        yield from leak_of(examination.queue, states, ready)
+def _conversations(context: CheckContext) -> Iterator[Finding]:
+    if can_query(context, "conversations", "conversations"):
+        states = {row.state: row.found for row in ask(context, _States, "conversations")}
+        ready = None if context.snapshot is None else context.snapshot.ready
+        yield from leak_of(context.queue, states, ready)
 
 
 def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Iterator[Finding]:
@@ -180,17 +180,17 @@ class Activation:
     activated_seconds: float | None
 
 
-def _activation(examination: Examination) -> Iterator[Finding]:
-    if not can_ask(examination, "activation", "activation"):
+def _activation(context: CheckContext) -> Iterator[Finding]:
+    if not can_query(context, "activation", "activation"):
         return
-    for found in ask(examination, Activation, "activation"):
+    for found in ask(context, Activation, "activation"):
         if found.activated and found.enabled and not found.monitored:
-            missing = examination.database.capabilities.missing
+            missing = context.database.capabilities.missing
             why = missing.get("sessions", "this login lacks VIEW SERVER STATE")
-            examination.unseen.append(f"activation: its monitor is not visible: {why}")
+            context.unseen.append(f"activation: its monitor is not visible: {why}")
             continue
-        ready = None if examination.snapshot is None else examination.snapshot.ready
-        yield from activation_of(found, ready, examination.thresholds.stuck_after_seconds)
+        ready = None if context.snapshot is None else context.snapshot.ready
+        yield from activation_of(found, ready, context.thresholds.stuck_after_seconds)
 
 
 def activation_of(found: Activation, ready: int | None, limit_seconds: float) -> Iterator[Finding]:
@@ -234,7 +234,7 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
     )
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "Service Broker",
     (BROKER_OFF, QUEUE_OFF, UNDELIVERED, LEAK, NOT_STARTED, ACTIVATION_OFF),
     {

@@ -7,16 +7,10 @@ from console.actions.requeue import living
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import states
-from console.doctor.examination import (
-    Examination,
-    Family,
-    counted,
-    follows,
-    scanned,
-    some,
-)
+from console.doctor.context import CheckContext, CheckGroup, counted, follows, some
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import release_claims
+from console.doctor.row_scan import scanned
 from console.formats import duration
 from console.monitor.limits import Severity
 from console.monitor.owners import Evidence, Owner, owner_of, workers_of
@@ -127,38 +121,33 @@ class _Owned:
         return [id_ for _, id_ in self.row.oldest[: self.count]]
 
 
-def _claims(examination: Examination) -> Iterator[Finding]:
-    if follows(examination, _WHAT) or examination.queue.design.claims_expire:
+def _claims(context: CheckContext) -> Iterator[Finding]:
+    if follows(context, _WHAT) or context.queue.design.claims_expire:
         return
-    if (
-        "claimed_at" not in examination.queue.roles
-        and examination.queue.design.flow is not Flow.NUMBERS
-    ):
-        examination.unseen.append("claims: no column has their time")
+    if "claimed_at" not in context.queue.roles and context.queue.design.flow is not Flow.NUMBERS:
+        context.unseen.append("claims: no column has their time")
         return
-    for view in examination.queue.views:
-        with examination.seen_as(view):
-            found = list(_of_view(examination))
-        yield from (one.of_subscriber(view.subscriber) for one in found)
+    for view in context.queue.views:
+        with context.viewed_as(view):
+            found = list(_of_view(context))
+        yield from (one.for_subscriber(view.subscriber) for one in found)
 
 
-def _of_view(examination: Examination) -> Iterator[Finding]:
-    owned = _owned(examination)
-    named = [
-        one for one in owned if one.row.claimed_by is not None or not _names(examination.queue)
-    ]
+def _of_view(context: CheckContext) -> Iterator[Finding]:
+    owned = _owned(context)
+    named = [one for one in owned if one.row.claimed_by is not None or not _names(context.queue)]
     of = {
         evidence: [one for one in named if one.evidence is evidence and one.count]
         for evidence in Evidence
     }
     if gone := of[Evidence.GONE]:
-        yield _gone(examination, gone)
+        yield _gone(context, gone)
     if alive := of[Evidence.ALIVE]:
-        yield _alive(examination, alive)
+        yield _alive(context, alive)
     if unknown := of[Evidence.UNKNOWN]:
-        yield _unknown(examination, unknown)
+        yield _unknown(context, unknown)
     if nobody := [one for one in owned if one not in named and one.count]:
-        yield _nobody(examination, nobody)
+        yield _nobody(context, nobody)
 
 
 def _names(queue: Queue) -> bool:
@@ -166,22 +155,22 @@ def _names(queue: Queue) -> bool:
     return queue.kind is Kind.INSTALLED
 
 
-def _owned(examination: Examination) -> list[_Owned]:
+def _owned(context: CheckContext) -> list[_Owned]:
     """The claims by owner.
 
     They are read again after the check of the owners: one who finished and left between the two
     has no claims any more, and one who is gone does not come back.
     """
-    owners = [owner_of(row.claimed_by, examination.queue) for row in _read(examination)]
+    owners = [owner_of(row.claimed_by, context.queue) for row in _read(context)]
     sessions = [None if owner is None else owner.session for owner in owners]
     if not sessions:
         return []
-    with examination.moment() as connection:
-        limit = examination.thresholds.stuck_after_seconds
-        told = workers_of(connection, examination.queue, sessions, limit)
+    with context.moment() as connection:
+        limit = context.thresholds.stuck_after_seconds
+        told = workers_of(connection, context.queue, sessions, limit)
     found = []
-    for row in _read(examination):
-        owner = owner_of(row.claimed_by, examination.queue)
+    for row in _read(context):
+        owner = owner_of(row.claimed_by, context.queue)
         session = None if owner is None else owner.session
         if session is not None and session not in sessions:
             continue
@@ -189,14 +178,14 @@ def _owned(examination: Examination) -> list[_Owned]:
     return found
 
 
-def _read(examination: Examination) -> list[_Claims]:
+def _read(context: CheckContext) -> list[_Claims]:
     """Without those that have no payload: these are told, and set aside, by themselves."""
-    stuck_after = examination.thresholds.stuck_after_seconds
+    stuck_after = context.thresholds.stuck_after_seconds
     found: dict[str | None, _Claims] = {}
-    for scan in scans(examination.queue):
+    for scan in scans(context.queue):
         if scan.state != "claimed":
             continue
-        for row in scanned(examination, _WHAT, scan, ClaimedRow, "claimed"):
+        for row in scanned(context, _WHAT, scan, ClaimedRow, "claimed"):
             if not row.half:
                 owner = found.setdefault(row.claimed_by, _Claims(row.claimed_by))
                 owner.add(row, stuck_after)
@@ -206,7 +195,7 @@ def _read(examination: Examination) -> list[_Claims]:
 
 
 def _finding(
-    examination: Examination,
+    context: CheckContext,
     code: Code,
     owned: Sequence[_Owned],
     words: str,
@@ -217,7 +206,7 @@ def _finding(
 ) -> Finding:
     """A finding on the claims of some owners; `words` follow their number, `how` release names
     them."""
-    queue, limit = examination.queue, examination.thresholds.stuck_after_seconds
+    queue, limit = context.queue, context.thresholds.stuck_after_seconds
     count = sum(one.count for one in owned)
     return Finding(
         code,
@@ -253,59 +242,59 @@ def _oldest(owned: Sequence[_Owned]) -> float:
     return max((one.row.oldest_seconds or 0.0 for one in owned), default=0.0)
 
 
-def _limit(examination: Examination) -> str:
-    return duration(examination.thresholds.stuck_after_seconds)
+def _limit(context: CheckContext) -> str:
+    return duration(context.thresholds.stuck_after_seconds)
 
 
-def _gone(examination: Examination, owned: Sequence[_Owned]) -> Finding:
+def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     bound = sum(one.count for one in owned if one.owner is not None and one.owner.bound)
     return _finding(
-        examination,
+        context,
         GONE,
         owned,
         f"whose consumer disconnected, the oldest for {duration(_oldest(owned))}",
         "gone",
         "their consumers died or disconnected without complete or fail; a claim counts if it was "
-        f"bound to its session, or is older than {_limit(examination)}",
-        f"no consumer works on these messages, and {_left(examination.queue)}",
+        f"bound to its session, or is older than {_limit(context)}",
+        f"no consumer works on these messages, and {_left(context.queue)}",
         **_evidence(owned, bound=bound),
     )
 
 
-def _alive(examination: Examination, owned: Sequence[_Owned]) -> Finding:
-    who = _living(examination, owned)
-    words = some(who, most=1) or _there(examination.queue)
+def _alive(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
+    who = _living(context, owned)
+    words = some(who, most=1) or _there(context.queue)
     return _finding(
-        examination,
+        context,
         ALIVE,
         owned,
-        f"for longer than {_limit(examination)}, by {words}",
+        f"for longer than {_limit(context)}, by {words}",
         "alive",
         "their consumers still work on them, hang, or have forgotten them",
-        _kept(examination.queue),
+        _kept(context.queue),
         **_evidence(owned, sessions="; ".join(who)),
     )
 
 
-def _unknown(examination: Examination, owned: Sequence[_Owned]) -> Finding:
+def _unknown(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     return _finding(
-        examination,
+        context,
         UNKNOWN,
         owned,
-        f"for longer than {_limit(examination)}; it is not known whether their owners live",
+        f"for longer than {_limit(context)}; it is not known whether their owners live",
         "unknown",
-        _who(examination.queue, owned),
-        _kept(examination.queue),
+        _who(context.queue, owned),
+        _kept(context.queue),
     )
 
 
-def _nobody(examination: Examination, owned: Sequence[_Owned]) -> Finding:
+def _nobody(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     """Whoever claimed them by hand may be at work on the young ones, as with any other claim."""
     return _finding(
-        examination,
+        context,
         NOBODY,
         owned,
-        f"for longer than {_limit(examination)} without a consumer's name",
+        f"for longer than {_limit(context)} without a consumer's name",
         "unknown",
         "they were claimed without the queue's own functions",
         "whether anybody works on them is not known",
@@ -341,14 +330,14 @@ def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
     return "the server does not know who claimed them, or hides it from this login"
 
 
-def _living(examination: Examination, owned: Sequence[_Owned]) -> list[str]:
+def _living(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
-    with examination.moment() as connection:
+    with context.moment() as connection:
         rows = living(connection, sessions[:_SHOWN])
     return [row.line for row in rows]
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "claims",
     (states.STATUS, GONE, ALIVE, UNKNOWN, NOBODY, states.ILLEGAL),
     {

@@ -10,7 +10,7 @@ from datetime import datetime
 from console import sql
 from console.actions import pause
 from console.decisions import Decision
-from console.doctor.examination import Examination, Family, command
+from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.repairs import resume, upgrade
 from console.engines import Database
@@ -38,18 +38,18 @@ ELSEWHERE = Code(
 )
 
 
-def _pause(examination: Examination) -> Iterator[Finding]:
-    queue, seen = examination.queue, examination.snapshot
+def _pause(context: CheckContext) -> Iterator[Finding]:
+    queue, seen = context.queue, context.snapshot
     if seen is None:
         return
     if queue.design.paused:
-        yield from _of_library(examination, seen)
+        yield from _of_library(context, seen)
     if (paused := seen.paused) is None:
         return
     evidence: dict[str, object] = {**paused.as_json(), "ready": seen.ready}
     estimated = ("ready",) if "ready" in seen.estimated else ()
-    if paused.until is not None and paused.until < examination.now:
-        lasted = (examination.now - paused.since).total_seconds()
+    if paused.until is not None and paused.until < context.now:
+        lasted = (context.now - paused.since).total_seconds()
         meant = (paused.until - paused.since).total_seconds()
         yield Finding(
             OVERDUE,
@@ -62,7 +62,7 @@ def _pause(examination: Examination) -> Iterator[Finding]:
             since=paused.until,
             repair=resume(queue),
         )
-    with examination.moment() as connection:
+    with context.moment() as connection:
         replaced = pause.undone(connection, queue)
     if replaced:
         yield Finding(
@@ -77,10 +77,10 @@ def _pause(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _of_library(examination: Examination, seen: QueueSnapshot) -> Iterator[Finding]:
+def _of_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
     """Its own tools pause and resume too, and tell nobody."""
-    queue, library = examination.queue, examination.queue.design.library
-    with examination.moment() as connection:
+    queue, library = context.queue, context.queue.design.library
+    with context.moment() as connection:
         there = pause.paused_by_library(connection, queue)
     if there and seen.paused is None:
         yield Finding(
@@ -112,13 +112,13 @@ def _waiting(seen: QueueSnapshot) -> str:
     return f"; {count(seen.ready, estimated='ready' in seen.estimated)} ready{oldest}"
 
 
-FAMILY = Family("decisions", (OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})
+CHECKS = CheckGroup("decisions", (OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})
 
 
 _LOG = logging.getLogger(__name__)
 
 
-def over(
+def finished_acknowledgements(
     silences: Sequence[Decision], findings: Sequence[Finding], unproven: Callable[[str], bool]
 ) -> Iterator[tuple[Decision, str]]:
     """Which of a queue's end now, and why: `ended`, `worsened`.
@@ -131,16 +131,16 @@ def over(
         code, _, which = one.code.partition(":")
         graver = LIMIT_CRITICAL if code == LIMIT else code
         about = [it for it in findings if it.code.name in {code, graver}]
-        about = [it for it in about if not which or it.which == which]
+        about = [it for it in about if not which or it.subject == which]
         if any(it.code.severity > graveness(one) for it in about):
             yield one, "worsened"
-        elif not any(named(one, it.code.name, it.which) for it in about) and not unproven(code):
+        elif not any(named(one, it.code.name, it.subject) for it in about) and not unproven(code):
             yield one, "ended"
 
 
-def end(database: Database, found: Sequence[Diagnosis]) -> None:
-    """Write it down, where this connection may; where it cannot be, the next examination tries."""
-    ended = [it for diagnosis in found for it in diagnosis.over]
+def end_acknowledgements(database: Database, found: Sequence[Diagnosis]) -> None:
+    """Write it down, where this connection may; where it cannot be, the next check tries."""
+    ended = [it for diagnosis in found for it in diagnosis.finished_decisions]
     if not ended:
         return
     try:

@@ -111,9 +111,9 @@ class Finding:
     """By the database's clock, as all times are that it keeps."""
     repair: Repair | None = None
     for_seconds: float | None = None
-    """How long it has been so, where no time was kept: `dated` makes `since` of it."""
+    """How long it has been so, where no time was kept: `with_since` makes `since` of it."""
 
-    def dated(self, now: datetime) -> "Finding":
+    def with_since(self, now: datetime) -> "Finding":
         """With since when it has been so; `now` is by the database's clock."""
         if self.since is not None or self.for_seconds is None:
             return self
@@ -129,7 +129,7 @@ class Finding:
     """Who has silenced or acknowledged it: then it is shown, and is no problem."""
 
     @property
-    def told(self) -> str:
+    def public_summary(self) -> str:
         """Its summary without what it quotes of an error, which may hold parts of a payload: for
         what leaves the console, or is kept."""
         if not self.evidence.get("first_error"):
@@ -142,30 +142,30 @@ class Finding:
         return str(self.evidence.get("subscriber") or "")
 
     @property
-    def which(self) -> str:
+    def subject(self) -> str:
         """Of several of its code: the figure whose limit it is about, or the subscriber."""
         return str(self.evidence.get("figure") or self.subscriber)
 
     @property
-    def level(self) -> Severity:
+    def effective_severity(self) -> Severity:
         """How grave it is to whoever asks whether all is well."""
         return self.code.severity if self.silenced is None else Severity.NOTE
 
     @property
-    def grade(self) -> str:
+    def severity_text(self) -> str:
         """Its severity, for a reader: `warning`, `warning, silenced`."""
         if self.silenced is None:
             return self.code.severity.word
         return f"{self.code.severity.word}, {self.silenced.done}"
 
     @property
-    def needs(self) -> str:
+    def judgement_text(self) -> str:
         """What it takes where there is no repair; nothing where there is one."""
         if self.repair is not None:
             return ""
         return f"needs your judgement: {self.judgement or self.code.judgement}"
 
-    def of_subscriber(self, name: str) -> "Finding":
+    def for_subscriber(self, name: str) -> "Finding":
         """It is about what one subscriber of a ring has; empty: the same."""
         if not name:
             return self
@@ -198,7 +198,7 @@ class Finding:
             "cause": self.cause,
             "consequence": self.consequence,
             "repair": repair,
-            "judgement": self.needs,
+            "judgement": self.judgement_text,
             "estimated": list(self.estimated),
             "silenced": None if self.silenced is None else self.silenced.as_json(),
         }
@@ -247,13 +247,13 @@ class Diagnosis:
     """Those by which it was judged."""
     clock_ahead: timedelta = timedelta()
     """How far the database's clock, by which findings say since when, is ahead of ours."""
-    over: tuple[tuple[Decision, str], ...] = ()
+    finished_decisions: tuple[tuple[Decision, str], ...] = ()
     """Acknowledgements that end by this, and why: `ended`, `worsened`."""
     unproven: frozenset[str] = frozenset()
     """Codes of which nobody can say that there is no such finding."""
     consumers: Consumers | None = field(default=None, compare=False)
     """Who popped and pushed then; None: it could not be seen."""
-    late: bool = False
+    messages_late: bool = False
     """Whether messages waited for too long."""
     forecast: Forecast | None = field(default=None, compare=False)
     """What to expect of its hours; None: nobody knows."""
@@ -263,7 +263,9 @@ class Diagnosis:
         """Of its gravest finding that nobody has silenced; unknown, where none is grave and not
         everything was seen."""
         unseen = [Severity.UNKNOWN] if self.unseen else []
-        return max((*(one.level for one in self.findings), *unseen), default=Severity.OK)
+        return max(
+            (*(one.effective_severity for one in self.findings), *unseen), default=Severity.OK
+        )
 
     @property
     def healthy(self) -> bool:

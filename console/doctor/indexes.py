@@ -15,19 +15,19 @@ from console.actions import maintain_plan
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.doctor import schema
-from console.doctor.examination import (
+from console.doctor.context import (
     LOCK_SECONDS,
     STATEMENT_SECONDS,
-    Examination,
-    Family,
+    CheckContext,
+    CheckGroup,
     ask,
-    can_ask,
+    can_query,
     counted,
     shortened,
     some,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import MakeIndex, maintained
+from console.doctor.repairs import CreateMissing, maintained
 from console.doctor.schema import Index, ShippedIndex, bare
 from console.engines import Product
 from console.monitor.limits import Severity
@@ -62,16 +62,16 @@ def applies(queue: Queue) -> bool:
     return queue.kind is Kind.INSTALLED and queue.design.shape != "broker"
 
 
-def _by_definition(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
-    if not can_ask(examination, "indexes", "indexes"):
+def _by_definition(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    if not can_query(context, "indexes", "indexes"):
         return
-    wanted = [one for one in schema.wanted(examination.database.product, queue) if not one.is_key]
+    wanted = [one for one in schema.wanted(context.database.product, queue) if not one.is_key]
     if not wanted:
         return
-    there = schema.there(examination, [one.table for one in wanted])
+    there = schema.there(context, [one.table for one in wanted])
     same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
-    missing = schema.on_tables(examination, [one for one, found in same.items() if not found])
+    missing = schema.on_tables(context, [one for one, found in same.items() if not found])
     broken = [
         found[0]
         for found in same.values()
@@ -85,7 +85,7 @@ def _by_definition(examination: Examination) -> Iterator[Finding]:
             evidence={"missing": [one.statement for one in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
-            repair=MakeIndex(queue, tuple(_step(examination, one) for one in missing)),
+            repair=CreateMissing(queue, tuple(_step(context, one) for one in missing)),
         )
     if broken:
         names = ", ".join(index.name for index in broken)
@@ -100,10 +100,10 @@ def _by_definition(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _step(examination: Examination, one: ShippedIndex) -> maintain_plan.MaintainStep:
+def _step(context: CheckContext, one: ShippedIndex) -> maintain_plan.MaintainStep:
     """Beside the traffic, in the words of either engine, as far as the server can."""
     statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
-    if "online_rebuild" not in examination.database.capabilities.missing:
+    if "online_rebuild" not in context.database.capabilities.missing:
         options = "WITH (ALLOW_PAGE_LOCKS"
         statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
     return maintain_plan.MaintainStep(
@@ -123,16 +123,16 @@ def of_pop(product: Product, queue: Queue) -> ShippedIndex | None:
     raise LookupError(f"{queue.design.name} has no index for its pop")
 
 
-def _by_plan(examination: Examination) -> Iterator[Finding]:
-    queue, product = examination.queue, examination.database.product
+def _by_plan(context: CheckContext) -> Iterator[Finding]:
+    queue, product = context.queue, context.database.product
     expected = of_pop(product, queue)
     if expected is None or not sql.has(product, "doctor.pop_plan"):
         return
-    plan = _plan(examination)
+    plan = _plan(context)
     nodes = list(_nodes(plan["Plan"]))
-    if goes_by_index(nodes) or _pages(examination, expected.table) < ENOUGH_PAGES:
+    if goes_by_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
         return
-    same = [one for one in schema.there(examination, [expected.table]) if one.is_wanted(expected)]
+    same = [one for one in schema.there(context, [expected.table]) if one.is_wanted(expected)]
     if not same or any(index.being_built for index in same):
         return  # that it is missing is told by definition
     yield Finding(
@@ -152,12 +152,10 @@ def _by_plan(examination: Examination) -> Iterator[Finding]:
     )
 
 
-def _plan(examination: Examination) -> Mapping[str, Any]:
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        asked = sql.query(
-            "doctor.pop_plan", connection.dialect, examination.queue.scope(connection)
-        )
+def _plan(context: CheckContext) -> Mapping[str, Any]:
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        asked = sql.query("doctor.pop_plan", connection.dialect, context.queue.scope(connection))
         plan: Mapping[str, Any] = connection.execute(asked).scalar_one()[0]
     return plan
 
@@ -180,8 +178,8 @@ def _shown(node: Mapping[str, Any]) -> dict[str, object]:
     return {name: node[name] for name in names if name in node}
 
 
-def _pages(examination: Examination, table: str) -> int:
-    tables = maintain_plan.measure(examination.database, examination.queue).tables
+def _pages(context: CheckContext, table: str) -> int:
+    tables = maintain_plan.measure(context.database, context.queue).tables
     return max((one.pages for one in tables if one.name == table), default=0)
 
 
@@ -194,7 +192,7 @@ def _cause(same: Sequence[Index]) -> str:
     )
 
 
-INDEXES = Family(
+INDEX_CHECKS = CheckGroup(
     "indexes",
     (INDEX_MISSING, INVALID, UNUSED),
     {
@@ -251,15 +249,15 @@ def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
     ]
 
 
-def _constraints(examination: Examination) -> Iterator[Finding]:
-    product, queue = examination.database.product, examination.queue
+def _constraints(context: CheckContext) -> Iterator[Finding]:
+    product, queue = context.database.product, context.queue
     asked = checks_wanted(product, queue)
-    if not asked or not can_ask(examination, "constraints", "checks"):
+    if not asked or not can_query(context, "constraints", "checks"):
         return
     names = product.array(sorted({one.table for one in asked}))
-    there = ask(examination, Check, "checks", schema=queue.schema, tables=names)
+    there = ask(context, Check, "checks", schema=queue.schema, tables=names)
     gone = [one for one in asked if not any(check.is_wanted(one) for check in there)]
-    missing = schema.on_tables(examination, gone)
+    missing = schema.on_tables(context, gone)
     if missing:
         yield Finding(
             CONSTRAINT_MISSING,
@@ -268,7 +266,7 @@ def _constraints(examination: Examination) -> Iterator[Finding]:
             evidence={"missing": [[one.table, one.condition] for one in missing]},
             cause="it was dropped, or the table was recreated without it",
             consequence="a value that no verb handles is accepted, and its row is no longer seen",
-            repair=MakeIndex(
+            repair=CreateMissing(
                 queue,
                 tuple(_check_step(product, queue.schema, one) for one in missing),
                 waits="a moment",
@@ -296,7 +294,7 @@ def _plain(condition: str) -> str:
     return _BETWEEN.sub(r"\1>=\2and\1<=\3", bare(condition))
 
 
-CONSTRAINTS = Family(
+CONSTRAINT_CHECKS = CheckGroup(
     "constraints",
     (CONSTRAINT_MISSING,),
     {"constraints": _constraints},

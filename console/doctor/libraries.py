@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from console import sql
 from console.catalog import Kind
-from console.doctor.examination import (
+from console.doctor.context import (
     MOST,
     STATEMENT_SECONDS,
-    Examination,
-    Family,
+    CheckContext,
+    CheckGroup,
     counted,
 )
 from console.doctor.finding import Code, Finding
@@ -44,16 +44,16 @@ class _Partition:
     partition: str
 
 
-def _default_partition(examination: Examination) -> Iterator[Finding]:
-    if not sql.has(examination.database.product, "partitions.default_partition"):
+def _default_partition(context: CheckContext) -> Iterator[Finding]:
+    if not sql.has(context.database.product, "partitions.default_partition"):
         return
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS)
-        scope = examination.queue.scope(connection)
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS)
+        scope = context.queue.scope(connection)
         found = sql.rows(connection, _Partition, "partitions.default_partition", scope)
         for one in found:
             values = {"partition_schema": one.schema, "partition": one.partition}
-            within = examination.queue.scope(connection, **values)
+            within = context.queue.scope(connection, **values)
             rows = sql.value(connection, int, "partitions.partition_rows", within)
             if rows:
                 yield Finding(
@@ -76,22 +76,22 @@ class _LockedQueue:
     waiting: int
 
 
-def _locked(examination: Examination) -> Iterator[Finding]:
-    if not examination.has("locked_queues"):
+def _locked(context: CheckContext) -> Iterator[Finding]:
+    if not context.has("locked_queues"):
         return
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS)
-        found = examination.fetch(
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS)
+        found = context.fetch(
             connection,
             _LockedQueue,
             "locked_queues",
-            seconds=examination.thresholds.stuck_after_seconds,
+            seconds=context.thresholds.stuck_after_seconds,
         )
-    schema = examination.queue.schema
+    schema = context.queue.schema
     for one in found:
         worker = one.locked_by or "?"
         literal = "'" + worker.replace("'", "''") + "'"
-        own = sql.quote_identifier(examination.database.product.dialect, schema)
+        own = sql.quote_identifier(context.database.product.dialect, schema)
         yield Finding(
             LOCKED,
             f"the named queue {one.name} is locked for {duration(one.seconds)} by {worker}, "
@@ -119,12 +119,12 @@ class _Retrying:
     id: str | None
 
 
-def _retrying(examination: Examination) -> Iterator[Finding]:
-    if not examination.has("retrying"):
+def _retrying(context: CheckContext) -> Iterator[Finding]:
+    if not context.has("retrying"):
         return
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS)
-        (found,) = examination.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS)
+        (found,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
     if not found.jobs or found.oldest_seconds is None:
         return
     yield Finding(
@@ -143,7 +143,7 @@ def _retrying(examination: Examination) -> Iterator[Finding]:
     )
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "tables of libraries",
     (DEFAULT_PARTITION, LOCKED, RETRYING),
     {

@@ -10,23 +10,22 @@ from typing import Any, TypeVar
 
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import claims
-from console.doctor import examination as examining
-from console.doctor.examination import (
+from console.doctor import claims, row_scan
+from console.doctor.context import (
     LOCK_SECONDS,
     STATEMENT_SECONDS,
-    Examination,
-    Family,
+    CheckContext,
+    CheckGroup,
     ask,
-    can_ask,
+    can_query,
     command,
     counted,
-    scanned,
     some,
     texts,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import IncompleteMessages, SetAside, incomplete_messages
+from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
+from console.doctor.row_scan import scanned
 from console.monitor.limits import Severity
 from console.monitor.message import pages
 from console.monitor.sample_queries import be_careful
@@ -86,17 +85,17 @@ class _Found:
             self.chunks.append(newest)
 
 
-def _without_payload(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
-    if not can_ask(examination, _WHAT, "halves"):
+def _without_payload(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    if not can_query(context, _WHAT, "halves"):
         return
     ready, stuck, kept = _Found(), _Found(), _Found()
-    for newest, row in _scan(examination, _WHAT, _incomplete):
+    for newest, row in _scan(context, _WHAT, _incomplete):
         ready.add(row.ready, row.ready_ids, newest)
         stuck.add(row.stuck, row.stuck_ids, newest)
         kept.add(row.kept, row.kept_ids, newest)
     if ready.count or stuck.count:
-        yield _missing(examination, ready, stuck)
+        yield _missing(context, ready, stuck)
     if kept.count:
         yield Finding(
             PAYLOAD_LOST,
@@ -108,8 +107,8 @@ def _without_payload(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _missing(examination: Examination, ready: _Found, stuck: _Found) -> Finding:
-    single = examination.queue.options.get("dequeue") == "single"
+def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
+    single = context.queue.options.get("dequeue") == "single"
     states = {"ready": ready, "claimed": stuck}
     words = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
     ids = [*ready.ids, *stuck.ids][:_SHOWN]
@@ -129,38 +128,38 @@ def _missing(examination: Examination, ready: _Found, stuck: _Found) -> Finding:
         if single
         else "a pop claims it and returns no row for it, and no release takes the claim; the "
         "payload is lost unless a backup has it",
-        repair=SetAside(
-            examination.queue,
+        repair=MarkAsErrors(
+            context.queue,
             count,
-            examination.thresholds.stuck_after_seconds,
+            context.thresholds.stuck_after_seconds,
             tuple(dict.fromkeys(sorted((*ready.chunks, *stuck.chunks), reverse=True))),
         ),
     )
 
 
-def _incomplete(examination: Examination, newest: int) -> IncompleteMessages:
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
+def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         found, _ = incomplete_messages(
             connection,
-            examination.queue,
-            examination.thresholds.stuck_after_seconds,
+            context.queue,
+            context.thresholds.stuck_after_seconds,
             newest=newest,
-            most=examining.CHUNK_ROWS,
+            most=row_scan.CHUNK_ROWS,
         )
     return found
 
 
-def _alone(examination: Examination) -> Iterator[Finding]:
-    if not can_ask(examination, _ALONE, "alone"):
+def _alone(context: CheckContext) -> Iterator[Finding]:
+    if not can_query(context, _ALONE, "alone"):
         return
     alone = _Found()
 
-    def chunk(examination: Examination, newest: int) -> AloneRow:
-        (row,) = ask(examination, AloneRow, "alone", newest=newest, most=examining.CHUNK_ROWS)
+    def chunk(context: CheckContext, newest: int) -> AloneRow:
+        (row,) = ask(context, AloneRow, "alone", newest=newest, most=row_scan.CHUNK_ROWS)
         return row
 
-    for newest, row in _scan(examination, _ALONE, chunk):
+    for newest, row in _scan(context, _ALONE, chunk):
         alone.add(row.alone, row.alone_ids, newest)
     if alone.count:
         yield Finding(
@@ -173,25 +172,25 @@ def _alone(examination: Examination) -> Iterator[Finding]:
 
 
 def _scan(
-    examination: Examination, what: str, chunk: Callable[[Examination, int], Row]
+    context: CheckContext, what: str, chunk: Callable[[CheckContext, int], Row]
 ) -> Iterator[tuple[int, Row]]:
     def read(newest: int) -> tuple[int, Row]:
-        return newest, chunk(examination, newest)
+        return newest, chunk(context, newest)
 
     def after(found: tuple[int, Row]) -> tuple[int, int | None]:
         looked, lowest = found[1].looked, found[1].lowest
-        return looked, None if looked < examining.CHUNK_ROWS or lowest is None else lowest - 1
+        return looked, None if looked < row_scan.CHUNK_ROWS or lowest is None else lowest - 1
 
-    bound, lowest = examining.bound_of(examination), examining.NEWEST
-    for newest, row in pages(examining.NEWEST, read, after, bound):
+    bound, lowest = row_scan.bound_of(context), row_scan.NEWEST
+    for newest, row in pages(row_scan.NEWEST, read, after, bound):
         yield newest, row
         lowest = lowest if row.lowest is None else row.lowest
     if bound.met:
-        words = f"{what}: {examining.told(bound)} examined, those up to id {lowest - 1} not"
-        examination.unseen.append(words)
+        words = f"{what}: {row_scan.told(bound)} examined, those up to id {lowest - 1} not"
+        context.unseen.append(words)
 
 
-INTEGRITY = Family(
+PAYLOAD_CHECKS = CheckGroup(
     _WHAT,
     (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE),
     {
@@ -241,21 +240,21 @@ class _State:
             self.ids.append(row.id or "?")
 
 
-def _poison(examination: Examination) -> Iterator[Finding]:
-    for view in examination.queue.views:
-        with examination.seen_as(view):
-            found = list(_poison_of(examination))
-        yield from (one.of_subscriber(view.subscriber) for one in found)
+def _poison(context: CheckContext) -> Iterator[Finding]:
+    for view in context.queue.views:
+        with context.viewed_as(view):
+            found = list(_poison_of(context))
+        yield from (one.for_subscriber(view.subscriber) for one in found)
 
 
-def _poison_of(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def _poison_of(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
-        examination.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")
+        context.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")
         return
     states: dict[str, _State] = {}
     for scan in scans(queue):
-        for row in _tried(examination, scan):
+        for row in _tried(context, scan):
             states.setdefault(scan.state, _State()).add(row)
     if not states:
         return
@@ -289,12 +288,12 @@ def scans(queue: Queue) -> list[Scan]:
     return [scan for scan in claims.scans(queue) if scan.state in _UNDONE]
 
 
-def _tried(examination: Examination, scan: Scan) -> Iterator[TriedRow]:
-    rows = scanned(examination, _TOO_OFTEN, scan, TriedRow, "tried", least=LEAST_ATTEMPTS)
+def _tried(context: CheckContext, scan: Scan) -> Iterator[TriedRow]:
+    rows = scanned(context, _TOO_OFTEN, scan, TriedRow, "tried", least=LEAST_ATTEMPTS)
     return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
 
 
-ATTEMPTS = Family(
+ATTEMPT_CHECKS = CheckGroup(
     _TOO_OFTEN,
     (POISON,),
     {_TOO_OFTEN: _poison},

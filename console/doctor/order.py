@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.designs.order import OrderVerdict, Overtaken, Pop, judge
-from console.doctor.examination import Examination, Family, ask, can_ask, counted, some
+from console.doctor.context import CheckContext, CheckGroup, ask, can_query, counted, some
 from console.doctor.finding import Code, Finding
 from console.formats import duration
 from console.monitor.limits import Severity
@@ -67,14 +67,14 @@ class PoppedRow:
     due_at: datetime | None
 
 
-def _order(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
-    if not can_ask(examination, "order of pops", "popped"):
+def _order(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    if not can_query(context, "order of pops", "popped"):
         return
     since = queue.installed_at
     log = [
         Pop(row.id, row.pushed_at, row.popped_at, row.due_at)
-        for row in ask(examination, PoppedRow, "popped")
+        for row in ask(context, PoppedRow, "popped")
         if since is None or row.pushed_at is None or row.pushed_at >= since
     ]
     yield from findings(judge(log, queue.design.order_with(queue.options), _TOLERANCE))
@@ -162,7 +162,7 @@ def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
     )
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "order of pops",
     (BROKEN, EARLY, OVERTAKEN),
     {"order of pops": _order},

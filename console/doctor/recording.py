@@ -15,9 +15,9 @@ from typing import Any
 from console import audit, catalog
 from console.catalog import Queue
 from console.doctor.finding import Diagnosis, Repair
-from console.doctor.repairs import tried
+from console.doctor.repairs import try_repair
 from console.doctor.ring_losses import PILE
-from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
+from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database, patience
 from console.errors import ConsoleError
 from console.monitor.activity import Activity, find_objects, sample_activity
@@ -124,17 +124,17 @@ class Recording:
         thresholds_of: ThresholdsOf = defaults_of,
         masks: Masks = (),
         rights: Rights = Rights.READ_ONLY,
-        told: Callable[[Reading], None] = lambda _: None,
+        on_reading: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        """`told`: gets each reading too, in the sampler's thread.
+        """`on_reading`: gets each reading too, in the sampler's thread.
 
         `rights`: with those of an operator a ring's holes that pile up are forgotten.
         """
         self._database = database
         self._recorder = recorder
         self._rights = rights
-        self._told = told
-        self.on_examined: Callable[[Examined], None] = lambda _: None
+        self._on_reading = on_reading
+        self.on_update: Callable[[DoctorUpdate], None] = lambda _: None
         """Gets what the doctor has said too, in its thread. Set before it starts."""
         self._waits_and_actions = WaitsAndActions(database, recorder)
         self._watcher = Watcher(
@@ -145,7 +145,7 @@ class Recording:
             ),
             Doctor(database, thresholds_of, masks, rights=rights),
             on_reading=self._sampled,
-            on_examined=self._examined,
+            on_update=self._examined,
             every_seconds=UNATTENDED_SECONDS,
         )
 
@@ -160,19 +160,19 @@ class Recording:
 
     def _sampled(self, reading: Reading) -> None:
         self._waits_and_actions.sampled(reading)
-        self._told(reading)
+        self._on_reading(reading)
 
-    def _examined(self, examined: Examined) -> None:
-        self.on_examined(examined)
+    def _examined(self, examined: DoctorUpdate) -> None:
+        self.on_update(examined)
         at = datetime.now(UTC)
         self._recorder.add(FINDINGS, findings(examined.diagnoses, at))
         self._recorder.add(CONSUMERS, consumers(examined.diagnoses, at))
-        for repair in holes_to_forget(examined.diagnoses, self._rights):
-            for line in tried(repair, self._database).lines:
+        for repair in hole_repairs(examined.diagnoses, self._rights):
+            for line in try_repair(repair, self._database).lines:
                 _LOG.info("%s: %s", self._recorder.connection, line)
 
 
-def holes_to_forget(found: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
+def hole_repairs(found: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
     """The repairs of rings whose holes are old or many: each proves them again before it acts."""
     repairs = [f.repair for one in found for f in one.findings if f.code is PILE and f.repair]
     return [repair for repair in repairs if repair.unattended and repair.rights <= rights]
@@ -192,7 +192,7 @@ def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
             yield row | {
                 "code": code.name,
                 "severity": code.severity.word,
-                "summary": finding.told,
+                "summary": finding.public_summary,
             }
         if not one.findings:
             yield row
@@ -203,7 +203,7 @@ def consumers(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
     for one in found:
         if one.consumers is not None:
             ready = (one.figures.ready or 0) if one.figures else 0
-            yield from rows(one.consumers, at, ready if one.late else 0)
+            yield from rows(one.consumers, at, ready if one.messages_late else 0)
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:

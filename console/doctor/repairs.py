@@ -16,8 +16,8 @@ from console.actions import end_session, maintain, maintain_plan
 from console.actions.plan import MANY_MESSAGES
 from console.audit import Ledger
 from console.catalog import Queue
-from console.doctor import examination, planned
-from console.doctor.examination import NEWEST, command, counted, texts
+from console.doctor import planned, row_scan
+from console.doctor.context import command, counted, texts
 from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
 from console.errors import ConnectionFailedError, ConsoleError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-def repairs_of(
+def allowed_repairs(
     diagnosis: Diagnosis, rights: Rights, codes: Collection[str] = (), subscriber: str = ""
 ) -> list[Repair]:
     """Those that the connection may, the gravest finding's first: those that run by themselves, or
@@ -47,30 +47,30 @@ def repairs_of(
 
 
 @dataclass(frozen=True)
-class Tried:
+class RepairResult:
     lines: tuple[str, ...]
     failed: bool = False
 
 
-def tried(repair: Repair, database: Database) -> Tried:
+def try_repair(repair: Repair, database: Database) -> RepairResult:
     """Run it; one that cannot be done ends none of the others. Raises ConnectionFailedError."""
     try:
-        return Tried(tuple(repair.run(database)))
+        return RepairResult(tuple(repair.run(database)))
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
         why = " ".join(part for part in (error.what, error.why, error.next_step) if part)
-        return Tried((f"not done: {repair.summary}: {why}",), failed=True)
+        return RepairResult((f"not done: {repair.summary}: {why}",), failed=True)
 
 
 _ARCHIVED_AFTER_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
-class ByVerb:
+class VerbRepair:
     queue: Queue
     verb: str
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     summary: str = ""
     """What it does."""
     unattended: bool = False
@@ -81,7 +81,7 @@ class ByVerb:
 
     @property
     def command(self) -> str:
-        return command(self.queue, self.verb, *self.words)
+        return command(self.queue, self.verb, *self.arguments)
 
     def plan(self, database: Database) -> Sequence[str]:
         return planned(database, self).lines
@@ -96,7 +96,7 @@ def _filtered(older_seconds: float) -> tuple[str, ...]:
 
 def release_claims(
     queue: Queue, count: int, stuck_after_seconds: float, how: str = "gone"
-) -> ByVerb:
+) -> VerbRepair:
     """Claims can be popped again. `how`: gone, unknown or alive, as their owners are."""
     # By force also what is young would be released.
     words = {
@@ -106,7 +106,7 @@ def release_claims(
     }[how]
     if queue.subscriber:
         words = (*words, "--subscriber", queue.subscriber)
-    return ByVerb(
+    return VerbRepair(
         queue,
         "release",
         words,
@@ -117,15 +117,15 @@ def release_claims(
     )
 
 
-def archive_done(queue: Queue) -> ByVerb:
+def archive_done(queue: Queue) -> VerbRepair:
     """It may be millions of rows: somebody chooses the hour and the rate."""
     words = _filtered(_ARCHIVED_AFTER_SECONDS)
-    return ByVerb(queue, "archive", words, "archive messages done for longer than a day")
+    return VerbRepair(queue, "archive", words, "archive messages done for longer than a day")
 
 
-def upgrade(queue: Queue, *, by_hand: bool) -> ByVerb:
+def upgrade(queue: Queue, *, by_hand: bool) -> VerbRepair:
     """`by_hand`: somebody changed the code on purpose, perhaps: not without being asked."""
-    return ByVerb(
+    return VerbRepair(
         queue,
         "upgrade",
         summary="install the code of this console's version (upgrade)",
@@ -134,25 +134,25 @@ def upgrade(queue: Queue, *, by_hand: bool) -> ByVerb:
     )
 
 
-def resume(queue: Queue) -> ByVerb:
+def resume(queue: Queue) -> VerbRepair:
     """Whoever paused it may still want it so: not without being asked."""
-    return ByVerb(queue, "resume", summary="end its pause (resume)", rights=Rights.ADMIN)
+    return VerbRepair(queue, "resume", summary="end its pause (resume)", rights=Rights.ADMIN)
 
 
-def maintained(queue: Queue, what: str) -> ByVerb:
+def maintained(queue: Queue, what: str) -> VerbRepair:
     """What the measures call for: VACUUM, REINDEX, ANALYZE. Callers go on."""
-    return ByVerb(queue, "maintain", summary=f"maintain: {what}", unattended=True)
+    return VerbRepair(queue, "maintain", summary=f"maintain: {what}", unattended=True)
 
 
-def switch_on(queue: Queue) -> ByVerb:
+def switch_on(queue: Queue) -> VerbRepair:
     """Service Broker's queue gives and takes messages again. A poison message would switch it off
     again: somebody reads its head first."""
-    return ByVerb(queue, "requeue", summary="enable the queue again", rights=Rights.ADMIN)
+    return VerbRepair(queue, "requeue", summary="enable the queue again", rights=Rights.ADMIN)
 
 
-def end_conversations(queue: Queue, count: int) -> ByVerb:
+def end_conversations(queue: Queue, count: int) -> VerbRepair:
     """Conversations that are over on the other side are ended here too."""
-    return ByVerb(
+    return VerbRepair(
         queue,
         "release",
         summary="end the conversations that the other side ended and that hold nothing",
@@ -161,9 +161,9 @@ def end_conversations(queue: Queue, count: int) -> ByVerb:
     )
 
 
-def relay(queue: Queue) -> ByVerb:
+def relay(queue: Queue) -> VerbRepair:
     """All live messages are numbered anew; callers wait meanwhile."""
-    return ByVerb(
+    return VerbRepair(
         queue,
         "relay",
         ("--yes", queue.name),
@@ -173,9 +173,9 @@ def relay(queue: Queue) -> ByVerb:
     )
 
 
-def skip(queue: Queue, subscriber: str) -> ByVerb:
+def skip(queue: Queue, subscriber: str) -> VerbRepair:
     """Only its operator knows whether it comes back for what it owes."""
-    return ByVerb(
+    return VerbRepair(
         queue,
         "skip",
         ("--to", "now", subscriber),
@@ -186,7 +186,7 @@ def skip(queue: Queue, subscriber: str) -> ByVerb:
 
 
 @dataclass(frozen=True)
-class EndSession(ByVerb):
+class EndSession(VerbRepair):
     """A session that holds rows is ended; they come back by its rollback."""
 
     older_seconds: float = 0.0
@@ -196,7 +196,7 @@ class EndSession(ByVerb):
         """End it, if it is in its old transaction still."""
         # The verb leaves alone whoever is in another transaction than the one that it planned for.
         found = planned(database, self)
-        now = end_session.plan(database, self.queue, self.words[0])
+        now = end_session.plan(database, self.queue, self.arguments[0])
         if (now.session.transaction_seconds or 0.0) < self.older_seconds:
             return [f"{now.label} is in another transaction by now: it was skipped"]
         return found.done()
@@ -210,7 +210,7 @@ def session_ended(queue: Queue, key: Key, older_seconds: float) -> EndSession:
     return EndSession(queue, "end-session", (str(key),), summary, older_seconds=older_seconds)
 
 
-class OwnRepair:
+class DoctorRepair:
     """What no verb does. It is begun by itself, and changes no message, unless it says so."""
 
     wants_name: bool = False
@@ -223,7 +223,7 @@ class OwnRepair:
 
 
 @dataclass(frozen=True)
-class MakeIndex(OwnRepair):
+class CreateMissing(DoctorRepair):
     """Indexes and keys that are missing are made beside the traffic."""
 
     queue: Queue
@@ -262,7 +262,7 @@ _TRY_AGAIN_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class Mended:
+class RepairCounts:
     """What a repair's statement returns: how many it chose, and how many of them it put right."""
 
     selected: int
@@ -318,7 +318,7 @@ def incomplete_messages(
 
 
 @dataclass(frozen=True)
-class SetAside(OwnRepair):
+class MarkAsErrors(DoctorRepair):
     """Rows of a split queue that have no payload, ready or stuck, become errors; it goes on.
 
     Nothing that could be delivered is touched, nor what a living owner claimed a moment ago. The
@@ -328,7 +328,7 @@ class SetAside(OwnRepair):
     queue: Queue
     count: int
     stuck_after_seconds: float
-    chunks: tuple[int, ...] = (NEWEST,)
+    chunks: tuple[int, ...] = (row_scan.NEWEST,)
     """Where they are: the newest id of each chunk that has some."""
 
     @property
@@ -352,7 +352,9 @@ class SetAside(OwnRepair):
         held_by_others = f"; {counted(left, 'row')} left, held by sessions" if left else ""
         return [told + held_by_others]
 
-    def _chunk(self, connection: Connection, database: Database, newest: int) -> tuple[Mended, int]:
+    def _chunk(
+        self, connection: Connection, database: Database, newest: int
+    ) -> tuple[RepairCounts, int]:
         """What was set aside, and how many are left.
 
         A pop that meets such a row holds it for a moment, and pops meet it again and again: what
@@ -360,7 +362,7 @@ class SetAside(OwnRepair):
         """
         product, queue = database.product, self.queue
         stuck_after = self.stuck_after_seconds
-        where = {"newest": newest, "most": examination.CHUNK_ROWS}
+        where = {"newest": newest, "most": row_scan.CHUNK_ROWS}
         selected = done = 0
         found, gone = incomplete_messages(connection, queue, stuck_after, **where)
         for attempt in range(_TRIES):
@@ -368,7 +370,7 @@ class SetAside(OwnRepair):
                 time.sleep(_TRY_AGAIN_SECONDS)
             n = sql.row(
                 connection,
-                Mended,
+                RepairCounts,
                 f"{queue.design.name}.set_aside",
                 queue.scope(product),
                 error=NO_PAYLOAD,
@@ -380,4 +382,4 @@ class SetAside(OwnRepair):
             found, gone = incomplete_messages(connection, queue, stuck_after, **where)
             if not found.ready + found.stuck:
                 break
-        return Mended(selected, done), found.ready + found.stuck
+        return RepairCounts(selected, done), found.ready + found.stuck

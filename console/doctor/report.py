@@ -103,7 +103,7 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         yield ""
     for finding in diagnosis.findings:
         since = "" if finding.since is None else f", since {moment(finding.since, zone)}"
-        yield f"### {finding.grade}: {_text(finding.summary)}"
+        yield f"### {finding.severity_text}: {_text(finding.summary)}"
         yield ""
         yield f"`{finding.code.name}`{since}"
         yield ""
@@ -117,7 +117,7 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         if finding.repair is not None:
             yield f"- Repair: {_text(finding.repair.summary)} ({_code(finding.command)})"
         else:
-            words, *statement = finding.needs.splitlines()
+            words, *statement = finding.judgement_text.splitlines()
             yield f"- {_text(words)}"
             yield from (f"  - {_code(line)}" for line in statement)
         yield ""

@@ -8,20 +8,20 @@ from datetime import datetime
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import ring_losses
-from console.doctor.examination import Examination, Family, can_ask, command
+from console.doctor.context import CheckContext, CheckGroup, can_query, command
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import relay
-from console.doctor.ring_losses import Ring
-from console.doctor.ring_map import Missing, Structure, losses
-from console.doctor.ring_proof import (
-    Astray,
-    Life,
-    Losses,
-    gated,
+from console.doctor.lost_numbers import (
+    LostKind,
+    LostNumbers,
+    ServerHistory,
     next_numbers,
     total,
+    without_relay,
 )
-from console.doctor.ring_repairs import AddSlots, Straighten
+from console.doctor.repairs import relay
+from console.doctor.ring_losses import Ring
+from console.doctor.ring_repairs import AddSlots, CorrectRing
+from console.doctor.slot_map import Missing, Structure, find_lost_numbers
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
 
@@ -115,32 +115,32 @@ class _Settings:
     cycles: bool
 
 
-def _ring(examination: Examination) -> Iterator[Finding]:
-    if examination.queue.kind is not Kind.INSTALLED:
-        examination.unseen.append(
+def _ring(context: CheckContext) -> Iterator[Finding]:
+    if context.queue.kind is not Kind.INSTALLED:
+        context.unseen.append(
             "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "
             "the database shows proves one lost"
         )
-        if examination.has("sequence_settings"):
-            yield from _sequences(examination)
+        if context.has("sequence_settings"):
+            yield from _sequences(context)
         return
-    if not can_ask(examination, "lost numbers", "lost"):
+    if not can_query(context, "lost numbers", "lost"):
         return
-    (life,) = examination.ask(Life, "life")
+    (life,) = context.ask(ServerHistory, "life")
     if life.recovering:
-        examination.unseen.append("lost numbers: a standby does not know its primary's sequences")
+        context.unseen.append("lost numbers: a standby does not know its primary's sequences")
         return
-    queue = examination.queue
-    rings = [_seen_as(examination, queue, view, life) for view in queue.views]
+    queue = context.queue
+    rings = [_seen_as(context, queue, view, life) for view in queue.views]
     whole = rings[0]
     if queue.subscribers:
-        whole = Ring(examination, queue, queue, life, _structure(examination), Losses())
+        whole = Ring(context, queue, queue, life, _structure(context), LostNumbers())
     slowest = min(rings, key=lambda ring: ring.now.next_pop)
     yield from _of_each(rings, ring_losses.beyond, ring_losses.orphans)
     yield from _of_each([whole], _slots, _missing)
     yield from _of_each(rings, *([_unseen_slots] if queue.subscribers else []), _behind)
-    yield from _sequences(examination)
-    halves = list(ring_losses.astray(examination))
+    yield from _sequences(context)
+    halves = list(ring_losses.astray(context))
     yield from (one for one in halves if one.code is ring_losses.SLOT)
     yield from _of_each([slowest], _room)
     yield from (one for one in halves if one.code is ring_losses.CONTENT)
@@ -148,21 +148,21 @@ def _ring(examination: Examination) -> Iterator[Finding]:
     yield from _of_each(rings, ring_losses.voids)
 
 
-def _structure(examination: Examination) -> Structure:
-    with gated(examination) as connection:
-        (now,) = examination.fetch(connection, Structure, "structure")
+def _structure(context: CheckContext) -> Structure:
+    with without_relay(context) as connection:
+        (now,) = context.fetch(connection, Structure, "structure")
     return now
 
 
-def _seen_as(examination: Examination, whole: Queue, view: Queue, life: Life) -> Ring:
-    patience_seconds = examination.patience_seconds / len(whole.views)
-    with examination.seen_as(view, patience_seconds):
-        now = _structure(examination)
+def _seen_as(context: CheckContext, whole: Queue, view: Queue, life: ServerHistory) -> Ring:
+    patience_seconds = context.patience_seconds / len(whole.views)
+    with context.viewed_as(view, patience_seconds):
+        now = _structure(context)
         # Behind the numbers in use, what looks lost would only be that.
-        lost = Losses() if now.behind else losses(examination)
+        lost = LostNumbers() if now.behind else find_lost_numbers(context)
     of = f"{view.subscriber}: " * bool(view.subscriber)
-    examination.unseen.extend(of + line for line in lost.unseen())
-    return Ring(examination, whole, view, life, now, lost)
+    context.unseen.extend(of + line for line in lost.unseen())
+    return Ring(context, whole, view, life, now, lost)
 
 
 def _of_each(
@@ -172,15 +172,15 @@ def _of_each(
     for check in checks:
         found: list[Finding] = []
         for ring in rings:
-            with ring.examination.seen_as(ring.view):
-                found += [one.of_subscriber(ring.view.subscriber) for one in check(ring)]
+            with ring.context.viewed_as(ring.view):
+                found += [one.for_subscriber(ring.view.subscriber) for one in check(ring)]
         yield from sorted(found, key=lambda one: -one.code.severity)
 
 
 def _slots(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
+    context, now = ring.context, ring.now
     if now.broken:
-        samples = examination.ask(_Broken, "broken_slots")
+        samples = context.ask(_Broken, "broken_slots")
         yield Finding(
             MISMATCH,
             f"{numbered(now.broken, 'contradiction')} in slots"
@@ -193,16 +193,16 @@ def _slots(ring: Ring) -> Iterator[Finding]:
             },
             cause="rows were changed without the ring's own functions",
             consequence="pops do not find messages in them, or pushes find no room",
-            repair=Straighten(examination.queue),
+            repair=CorrectRing(context.queue),
         )
 
 
 def _missing(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
+    context, now = ring.context, ring.now
     inside = now.slots - now.outside
     if inside == now.size and not now.outside:
         return
-    missing = examination.ask(Missing, "missing_slots") if inside < now.size else []
+    missing = context.ask(Missing, "missing_slots") if inside < now.size else []
     yield Finding(
         MISSING,
         f"{inside:,} slots of {now.size:,}"
@@ -216,15 +216,15 @@ def _missing(ring: Ring) -> Iterator[Finding]:
         cause="rows were deleted or added, and not by a relay",
         consequence="pushes that draw a number of a missing slot find no room; the message that "
         "lay in it is lost. A relay with missing slots is refused",
-        repair=Straighten(examination.queue)
+        repair=CorrectRing(context.queue)
         if now.outside
-        else AddSlots(examination.queue, now.size - inside),
+        else AddSlots(context.queue, now.size - inside),
     )
 
 
 def _unseen_slots(ring: Ring) -> Iterator[Finding]:
     """A subscriber pops by rows of its own, one a slot."""
-    missing = ring.examination.ask(Missing, "missing_slots")
+    missing = ring.context.ask(Missing, "missing_slots")
     if count := sum(run.last - run.first + 1 for run in missing):
         yield Finding(
             MISSING,
@@ -255,18 +255,18 @@ def _behind(ring: Ring) -> Iterator[Finding]:
             "set by hand",
             consequence="numbers are handed out twice: pushes meet slots that are taken, ids are "
             "no longer unique, pops miss messages",
-            repair=Straighten(ring.whole),
+            repair=CorrectRing(ring.whole),
         )
 
 
-def _sequences(examination: Examination) -> Iterator[Finding]:
+def _sequences(context: CheckContext) -> Iterator[Finding]:
     found: dict[str, _Settings] = {}
-    for view in examination.queue.views:
-        with examination.seen_as(view):
-            found |= {one.sequence: one for one in examination.ask(_Settings, "sequence_settings")}
+    for view in context.queue.views:
+        with context.viewed_as(view):
+            found |= {one.sequence: one for one in context.ask(_Settings, "sequence_settings")}
     wrong = [s for s in found.values() if s.cached > 1 or s.step != 1 or s.cycles]
     if wrong:
-        installed = examination.queue.kind is Kind.INSTALLED
+        installed = context.queue.kind is Kind.INSTALLED
         yield Finding(
             CACHED,
             "; ".join(
@@ -279,21 +279,21 @@ def _sequences(examination: Examination) -> Iterator[Finding]:
             consequence="on PostgreSQL numbers come out of order, and a session that ends takes "
             "its cache with it; on SQL Server a crash skips the cache: orphans and holes, and a "
             "ring of fewer slots is full until a relay",
-            repair=Straighten(examination.queue) if installed else None,
+            repair=CorrectRing(context.queue) if installed else None,
         )
 
 
 def _room(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
-    if now.gap < now.size and not examination.thresholds.gap_share.exceeded(now.gap / now.size):
+    context, now = ring.context, ring.now
+    if now.gap < now.size and not context.thresholds.gap_share.exceeded(now.gap / now.size):
         return
     # Of a plain read of a sequence up to 32 may be too much: much in a small ring.
-    now = replace(now, **vars(next_numbers(examination)))
+    now = replace(now, **vars(next_numbers(context)))
     share = now.gap / now.size
-    exceeded = examination.thresholds.gap_share.exceeded(share)
+    exceeded = context.thresholds.gap_share.exceeded(share)
     if exceeded is None and share < 1:
         return
-    still = share >= 1 and _stands_still(examination, now)
+    still = share >= 1 and _stands_still(context, now)
     level = exceeded[0] if exceeded else Severity.CRITICAL
     evidence = {
         "gap": now.gap,
@@ -301,9 +301,7 @@ def _room(ring: Ring) -> Iterator[Finding]:
         "live": now.live,
         "next_push": now.next_push,
         "next_pop": now.next_pop,
-        "full_in_seconds": None
-        if examination.snapshot is None
-        else examination.snapshot.full_in_seconds,
+        "full_in_seconds": None if context.snapshot is None else context.snapshot.full_in_seconds,
     }
     yield Finding(
         FULL if still else FILLING,
@@ -315,26 +313,26 @@ def _room(ring: Ring) -> Iterator[Finding]:
         if share >= 1
         else "once it is full, pushes return null and are not stored",
         judgement="start or add consumers; or add slots: "
-        + command(examination.queue, "resize", str(2 * now.size)),
+        + command(context.queue, "resize", str(2 * now.size)),
     )
 
 
-def _stands_still(examination: Examination, now: Structure) -> bool:
+def _stands_still(context: CheckContext, now: Structure) -> bool:
     """Whether a full ring is still full, and from the same number on, a moment later."""
-    deadline = time.monotonic() + min(_STANDSTILL_SECONDS, examination.patience_seconds)
+    deadline = time.monotonic() + min(_STANDSTILL_SECONDS, context.patience_seconds)
     while True:
-        later = next_numbers(examination)
+        later = next_numbers(context)
         if later.next_pop != now.next_pop or later.next_push - later.next_pop < now.size:
             return False
         if time.monotonic() >= deadline:
             return True
-        examination.pause(0.05)
+        context.pause(0.05)
 
 
 def _laps(ring: Ring) -> Iterator[Finding]:
     now = ring.now
     # Pushes that race at full go a few numbers too far and say so: those are void.
-    holes = total(ring.runs(Astray.HOLE))
+    holes = total(ring.runs(LostKind.HOLE))
     over = now.gap - now.voids_ahead - now.size
     numbers = {"next_push": now.next_push, "next_pop": now.next_pop, "size": now.size}
     if over > 0 and holes >= over:
@@ -348,7 +346,7 @@ def _laps(ring: Ring) -> Iterator[Finding]:
             repair=relay(ring.whole),
         )
     waiting = -now.gap
-    if waiting > now.size and total(ring.runs(Astray.SPENT)) <= now.size:
+    if waiting > now.size and total(ring.runs(LostKind.SPENT)) <= now.size:
         yield Finding(
             AHEAD,
             f"the pops are {waiting:,} numbers ahead of the pushes, in {now.size:,} slots",
@@ -360,12 +358,12 @@ def _laps(ring: Ring) -> Iterator[Finding]:
 
 
 def _stranded(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
-    left, oldest_seconds = _left_by_pops(examination)
+    context, now = ring.context, ring.now
+    left, oldest_seconds = _left_by_pops(context)
     if left:
         numbers = [one.number for one in left]
         words = "message" if len(left) == 1 else "messages"
-        holes = total(ring.runs(Astray.PARKED_HOLE))
+        holes = total(ring.runs(LostKind.PARKED_HOLE))
         yield Finding(
             STRANDED,
             f"{len(left):,} {words} of parked numbers that no pop takes, the oldest "
@@ -382,15 +380,15 @@ def _stranded(ring: Ring) -> Iterator[Finding]:
             + (f"; {holes:,} of them are holes" if holes else ""),
             consequence="they wait for their turn, and others overtake them",
             since=min(one.pushed_at for one in left),
-            repair=ring.mend(Astray.PARKED_HOLE) if holes else relay(ring.whole),
+            repair=ring.mend(LostKind.PARKED_HOLE) if holes else relay(ring.whole),
         )
 
 
-def _left_by_pops(examination: Examination) -> tuple[list[_Stranded], float]:
+def _left_by_pops(context: CheckContext) -> tuple[list[_Stranded], float]:
     """What lay there a second ago and still does, although pops came; and the highest age."""
     before = {
         one.number: one
-        for one in examination.ask(_Stranded, "stranded")
+        for one in context.ask(_Stranded, "stranded")
         if one.age_seconds >= _STRANDED_SECONDS
     }
     if not before:
@@ -398,7 +396,7 @@ def _left_by_pops(examination: Examination) -> tuple[list[_Stranded], float]:
     time.sleep(_STRANDED_SECONDS)
     left = [
         one
-        for one in examination.ask(_Stranded, "stranded")
+        for one in context.ask(_Stranded, "stranded")
         if (was := before.get(one.number)) is not None
         and was.pushed_at == one.pushed_at
         and (was.next_pop, was.turn) != (one.next_pop, one.turn)
@@ -406,7 +404,7 @@ def _left_by_pops(examination: Examination) -> tuple[list[_Stranded], float]:
     return left, max((one.age_seconds for one in left), default=0.0)
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "the ring",
     (
         *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),

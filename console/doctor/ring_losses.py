@@ -11,23 +11,23 @@ from datetime import datetime
 
 from console import sql
 from console.catalog import Queue
-from console.doctor import ring_proof as causes
-from console.doctor.examination import Examination, counted
+from console.doctor import lost_numbers
+from console.doctor.context import CheckContext, counted
 from console.doctor.finding import Code, Finding, Repair
-from console.doctor.repairs import Mended, OwnRepair, relay
-from console.doctor.ring_map import Structure
-from console.doctor.ring_proof import (
-    Astray,
-    Life,
-    Loss,
-    Losses,
+from console.doctor.lost_numbers import (
+    LossCause,
+    LostKind,
+    LostNumbers,
     NumberRange,
-    as_evidence,
-    gated,
-    spelled,
+    ServerHistory,
+    format_ranges,
+    ranges_evidence,
     total,
+    without_relay,
 )
+from console.doctor.repairs import DoctorRepair, RepairCounts, relay
 from console.doctor.ring_repairs import Mend, mending
+from console.doctor.slot_map import Structure
 from console.engines import Database
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
@@ -77,21 +77,21 @@ STALE_VOID = Code(
 class Ring:
     """A ring as whoever pops from it has it: of several subscribers, one."""
 
-    examination: Examination
+    context: CheckContext
     whole: Queue
     view: Queue
     """The same where it has no subscribers."""
-    life: Life
+    life: ServerHistory
     now: Structure
-    lost: Losses
+    lost: LostNumbers
 
-    def runs(self, *kinds: Astray) -> list[NumberRange]:
+    def runs(self, *kinds: LostKind) -> list[NumberRange]:
         return [run for kind in kinds for run in self.lost.proven.get(kind, ())]
 
-    def mend(self, *kinds: Astray) -> Mend:
+    def mend(self, *kinds: LostKind) -> Mend:
         counts = {kind: total(self.runs(kind)) for kind in kinds}
         found = {kind: count for kind, count in counts.items() if count}
-        return Mend(self.view, found, self.examination.patience_seconds)
+        return Mend(self.view, found, self.context.patience_seconds)
 
 
 def _lost(
@@ -104,21 +104,21 @@ def _lost(
     **evidence: object,
 ) -> Finding:
     """A finding on lost numbers: which they are, what became of them and since when."""
-    found = causes.causes(runs, ring.life)
+    found = lost_numbers.group_by_cause(runs, ring.life)
     ages = [run.since for run in runs if run.since is not None]
     told: dict[str, object] = {
         "causes": {
             loss.value: [[run.first, run.last] for run in some[:20]] for loss, some in found.items()
         }
     }
-    crashed = Loss.CRASH in found
+    crashed = LossCause.CRASH in found
     if crashed and ring.life.crashed_at is not None:
         told["crashed_at"] = ring.life.crashed_at.isoformat()
     return Finding(
         code,
         summary,
-        evidence=as_evidence(runs) | evidence | told,
-        cause=causes.told(found, ring.life),
+        evidence=ranges_evidence(runs) | evidence | told,
+        cause=lost_numbers.describe_causes(found, ring.life),
         consequence=consequence,
         since=ring.life.crashed_at if crashed else min(ages, default=None),
         repair=repair,
@@ -126,7 +126,7 @@ def _lost(
 
 
 def beyond(ring: Ring) -> Iterator[Finding]:
-    runs, size = ring.runs(Astray.SPENT), ring.now.size
+    runs, size = ring.runs(LostKind.SPENT), ring.now.size
     if total(runs) > size:
         yield _lost(
             ring,
@@ -139,34 +139,34 @@ def beyond(ring: Ring) -> Iterator[Finding]:
 
 
 def orphans(ring: Ring) -> Iterator[Finding]:
-    if runs := ring.runs(Astray.ORPHAN):
+    if runs := ring.runs(LostKind.ORPHAN):
         yield _lost(
             ring,
             ORPHAN,
             runs,
-            f"{numbered(total(runs), 'orphan')}: {spelled(runs)}",
+            f"{numbered(total(runs), 'orphan')}: {format_ranges(runs)}",
             "no pop will ever ask for these messages, and each blocks its slot in every lap",
-            ring.mend(Astray.ORPHAN),
+            ring.mend(LostKind.ORPHAN),
         )
 
 
 def spent(ring: Ring) -> Iterator[Finding]:
-    runs = ring.runs(Astray.SPENT)
+    runs = ring.runs(LostKind.SPENT)
     if runs and total(runs) <= ring.now.size:
         count = numbered(total(runs), "consumed pop number")
         yield _lost(
             ring,
             SPENT,
             runs,
-            f"{count} ahead of the pushes: {spelled(runs)}",
+            f"{count} ahead of the pushes: {format_ranges(runs)}",
             "the messages that will get these numbers will be orphans",
-            ring.mend(Astray.SPENT),
+            ring.mend(LostKind.SPENT),
         )
 
 
 def holes(ring: Ring) -> Iterator[Finding]:
     now = ring.now
-    parked, ahead = ring.runs(Astray.PARKED_HOLE), ring.runs(Astray.HOLE)
+    parked, ahead = ring.runs(LostKind.PARKED_HOLE), ring.runs(LostKind.HOLE)
     runs = sorted([*parked, *ahead], key=lambda run: run.first)
     if not runs:
         return
@@ -178,10 +178,10 @@ def holes(ring: Ring) -> Iterator[Finding]:
         ring,
         PILE if pile else HOLE,
         runs,
-        f"{numbered(total(runs), 'hole')}: {spelled(runs)}{age}",
+        f"{numbered(total(runs), 'hole')}: {format_ranges(runs)}{age}",
         "a pop that meets them spends a few milliseconds on each, and after eight it returns no "
         "row; nothing is lost",
-        ring.mend(Astray.PARKED_HOLE, Astray.HOLE),
+        ring.mend(LostKind.PARKED_HOLE, LostKind.HOLE),
         parked=total(parked),
         not_drawn_yet=total(ahead),
     )
@@ -192,21 +192,21 @@ def _oldest_seconds(ring: Ring, parked: Sequence[NumberRange]) -> float:
     ages = [run.since for run in parked if run.since is not None]
     if not ages or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
         return 0.0
-    with ring.examination.moment() as connection:
+    with ring.context.moment() as connection:
         now = sql.value(connection, datetime, "actions.moment")
     return (now - min(ages)).total_seconds()
 
 
 def voids(ring: Ring) -> Iterator[Finding]:
-    if runs := ring.runs(Astray.VOID):
+    if runs := ring.runs(LostKind.VOID):
         count = numbered(total(runs), "void number")
         yield _lost(
             ring,
             STALE_VOID,
             runs,
-            f"{count} that no pop will drop: {spelled(runs)}",
+            f"{count} that no pop will drop: {format_ranges(runs)}",
             "none but their rows",
-            ring.mend(Astray.VOID),
+            ring.mend(LostKind.VOID),
         )
 
 
@@ -226,7 +226,7 @@ CONTENT = Code(
 
 
 @dataclass(frozen=True)
-class AstrayRow:
+class ContentMismatch:
     kind: str
     id: int
     found: int
@@ -262,7 +262,7 @@ _WAYS = {
 
 
 @dataclass(frozen=True)
-class MendHalves(OwnRepair):
+class RepairContents(DoctorRepair):
     """One statement in one transaction, which proves again what it changes."""
 
     queue: Queue
@@ -284,7 +284,7 @@ class MendHalves(OwnRepair):
         way = _WAYS[self.kind]
         with mending(database, self.queue, self.summary) as (act, scope):
             action, statement = act.record.action_id, f"{self.queue.design.name}.{way.statement}"
-            n = sql.row(act.connection, Mended, statement, scope, action_id=action)
+            n = sql.row(act.connection, RepairCounts, statement, scope, action_id=action)
             ledger = n.ledger("in another's hands")
             act.record.batch(act.connection, ledger.require_balance())
             act.detail = self._words(way.did, n.done)
@@ -294,12 +294,12 @@ class MendHalves(OwnRepair):
         return text.format(counted(count, _WAYS[self.kind].noun))
 
 
-def astray(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def astray(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     if not queue.partitions:
         return
-    with gated(examination) as connection:
-        rows = examination.fetch(connection, AstrayRow, "contents_astray")
+    with without_relay(context) as connection:
+        rows = context.fetch(connection, ContentMismatch, "contents_astray")
     for code, noun, what, consequence in (
         (
             SLOT,
@@ -323,5 +323,5 @@ def astray(examination: Examination) -> Iterator[Finding]:
                 cause="one of the two was deleted or restored by hand, past the ring's own "
                 "functions",
                 consequence=consequence,
-                repair=MendHalves(queue, noun, count),
+                repair=RepairContents(queue, noun, count),
             )

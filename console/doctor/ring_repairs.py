@@ -12,10 +12,10 @@ from console import audit, sql
 from console.actions.relay import retry_while_busy
 from console.audit import Ledger
 from console.catalog import Queue
-from console.doctor.examination import PATIENCE_SECONDS, open_examination
-from console.doctor.repairs import Mended, OwnRepair, relay
-from console.doctor.ring_map import losses, prove
-from console.doctor.ring_proof import Astray, Losses, Proof, Side, spelled, total
+from console.doctor.context import PATIENCE_SECONDS, check_context
+from console.doctor.lost_numbers import LostKind, LostNumbers, Proof, Side, format_ranges, total
+from console.doctor.repairs import DoctorRepair, RepairCounts, relay
+from console.doctor.slot_map import find_lost_numbers, prove
 from console.engines import Database
 from console.errors import BusyError
 from console.formats import numbered
@@ -37,12 +37,12 @@ class _Way:
         return self.does.format(numbered(number, self.to))
 
 
-_WAYS: Mapping[Astray, _Way] = {
-    Astray.ORPHAN: _Way("park_orphans", "park {}", "orphan", "parked meanwhile"),
-    Astray.SPENT: _Way("park_spent", "park {}", "consumed pop number", "parked meanwhile"),
-    Astray.PARKED_HOLE: _Way("drop_holes", "drop {}", "parked hole", "in another's hands"),
-    Astray.HOLE: _Way("void_holes", "make {} void", "hole", "void meanwhile"),
-    Astray.VOID: _Way("drop_voids", "drop {}", "void number", "in another's hands"),
+_WAYS: Mapping[LostKind, _Way] = {
+    LostKind.ORPHAN: _Way("park_orphans", "park {}", "orphan", "parked meanwhile"),
+    LostKind.SPENT: _Way("park_spent", "park {}", "consumed pop number", "parked meanwhile"),
+    LostKind.PARKED_HOLE: _Way("drop_holes", "drop {}", "parked hole", "in another's hands"),
+    LostKind.HOLE: _Way("void_holes", "make {} void", "hole", "void meanwhile"),
+    LostKind.VOID: _Way("drop_voids", "drop {}", "void number", "in another's hands"),
 }
 
 
@@ -63,9 +63,9 @@ def _audited(database: Database, queue: Queue, summary: str) -> AbstractContextM
 
 
 @dataclass(frozen=True)
-class Mend(OwnRepair):
+class Mend(DoctorRepair):
     queue: Queue
-    found: Mapping[Astray, int]
+    found: Mapping[LostKind, int]
     """What is to be repaired, and how many there were."""
     patience_seconds: float = PATIENCE_SECONDS
 
@@ -75,24 +75,20 @@ class Mend(OwnRepair):
         return words + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
     def plan(self, database: Database) -> Sequence[str]:
-        with open_examination(
-            database, self.queue, patience_seconds=self.patience_seconds
-        ) as examination:
-            now = losses(examination)
+        with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
+            now = find_lost_numbers(context)
         lines = []
         for kind in self.found:
             runs = now.proven.get(kind, ())
             if runs:
                 does = _WAYS[kind].words(total(runs))
-                lines.append(f"{does}: {spelled(runs, most=20)}")
+                lines.append(f"{does}: {format_ranges(runs, most=20)}")
         return [*lines, *self._left(now)] or ["nothing is left to repair"]
 
     def run(self, database: Database) -> Sequence[str]:
         """Prove, then repair what is still proven. BusyError where it cannot be proven."""
-        with open_examination(
-            database, self.queue, patience_seconds=self.patience_seconds
-        ) as examination:
-            proof = prove(examination, {kind.side for kind in self.found})
+        with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
+            proof = prove(context, {kind.side for kind in self.found})
         self._require(proof)
         told = []
         ledger = Ledger()
@@ -104,7 +100,7 @@ class Mend(OwnRepair):
                     Side.POP: {"drawn_pop": proof.drawn_pop},
                 }[kind.side]
                 statement = f"{self.queue.design.name}.{way.statement}"
-                n = sql.row(act.connection, Mended, statement, scope, **bound)
+                n = sql.row(act.connection, RepairCounts, statement, scope, **bound)
                 ledger += n.ledger(way.skipped)
                 told.append(way.words(n.done))
             act.record.batch(act.connection, ledger.require_balance())
@@ -121,7 +117,7 @@ class Mend(OwnRepair):
                 "again.",
             )
 
-    def _left(self, now: Losses) -> list[str]:
+    def _left(self, now: LostNumbers) -> list[str]:
         sides = {kind.side for kind in self.found}
         return [
             f"waits for {drawer.line}" for drawer in now.proof.drawers if Side(drawer.side) in sides
@@ -143,7 +139,7 @@ def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
 
 
 @dataclass(frozen=True)
-class AddSlots(OwnRepair):
+class AddSlots(DoctorRepair):
     queue: Queue
     count: int
 
@@ -173,7 +169,9 @@ class AddSlots(OwnRepair):
     def run(self, database: Database) -> Sequence[str]:
         with mending(database, self.queue, self.summary) as (act, scope):
             if self.queue.subscriber:
-                n = sql.row(act.connection, Mended, f"{self.queue.design.name}.add_popped", scope)
+                n = sql.row(
+                    act.connection, RepairCounts, f"{self.queue.design.name}.add_popped", scope
+                )
                 ledger = n.ledger("added meanwhile")
                 act.record.batch(act.connection, ledger.require_balance())
                 act.detail = f"{n.done} rows of {self.queue.subscriber} added to popped"
@@ -191,7 +189,7 @@ class _Straightened:
 
 
 @dataclass(frozen=True)
-class Straighten(OwnRepair):
+class CorrectRing(DoctorRepair):
     """Put slots and sequences straight, then relay, which alone would not see that they contradict
     themselves. Callers wait meanwhile."""
 

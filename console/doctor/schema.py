@@ -13,7 +13,7 @@ from console.actions import maintain_plan, shipped, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.doctor import repairs
-from console.doctor.examination import Examination, Family, ask, texts
+from console.doctor.context import CheckContext, CheckGroup, ask, texts
 from console.doctor.finding import Code, Finding
 from console.engines import Product
 from console.monitor.limits import Severity
@@ -43,9 +43,9 @@ CODE_OLDER = Code(
 )
 
 
-def _code(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
-    found = upgrade.differences(examination.database, queue)
+def _code(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    found = upgrade.differences(context.database, queue)
     if queue.version > INTERFACE_VERSION:
         yield Finding(
             CODE_OLDER,
@@ -56,7 +56,7 @@ def _code(examination: Examination) -> Iterator[Finding]:
         )
         return
     hidden = [one for one in found if one.how is How.HIDDEN]
-    examination.unseen.extend(one.line for one in hidden)
+    context.unseen.extend(one.line for one in hidden)
     found = [one for one in found if one not in hidden and one.how is not How.POPS]
     plan = upgrade.UpgradePlan(queue, tuple(found))
     repair = repairs.upgrade(queue, by_hand=plan.changed_by_hand)
@@ -216,9 +216,9 @@ def _keys(text: str) -> Iterator[ShippedIndex]:
                 yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
 
 
-def there(examination: Examination, tables: Sequence[str]) -> list[Index]:
-    names = examination.database.product.array(sorted(set(tables)))
-    return ask(examination, Index, "indexes", schema=examination.queue.schema, tables=names)
+def there(context: CheckContext, tables: Sequence[str]) -> list[Index]:
+    names = context.database.product.array(sorted(set(tables)))
+    return ask(context, Index, "indexes", schema=context.queue.schema, tables=names)
 
 
 def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.MaintainStep:
@@ -251,11 +251,11 @@ class _OfTable(Protocol):
 Part = TypeVar("Part", bound=_OfTable)
 
 
-def on_tables(examination: Examination, missing: Sequence[Part]) -> list[Part]:
+def on_tables(context: CheckContext, missing: Sequence[Part]) -> list[Part]:
     """Those whose table is there: one that is not is a finding of its own."""
     if not missing:
         return []
-    measures = maintain_plan.measure(examination.database, examination.queue)
+    measures = maintain_plan.measure(context.database, context.queue)
     there = {table.name for table in measures.tables}
     return [one for one in missing if one.table in there]
 
@@ -269,7 +269,7 @@ def _unquoted(name: str) -> str:
     return name[1:-1].replace(name[-1] * 2, name[-1])
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "installed code",
     (CODE_MISSING, CODE_CHANGED, CODE_OLDER),
     {"installed code": _code},

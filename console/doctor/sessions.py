@@ -8,18 +8,18 @@ from console.actions import end_session, maintain_plan
 from console.catalog import Kind
 from console.designs import Order
 from console.doctor import schema as indexes
-from console.doctor.examination import (
-    Examination,
-    Family,
+from console.doctor.context import (
+    CheckContext,
+    CheckGroup,
     ask,
-    can_ask,
+    can_query,
     counted,
     follows,
     shortened,
     some,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import MakeIndex, maintained, session_ended
+from console.doctor.repairs import CreateMissing, maintained, session_ended
 from console.errors import TooSlowError
 from console.formats import duration
 from console.monitor.activity import Session
@@ -68,25 +68,25 @@ KEY_MISSING = Code(
 )
 
 
-def _holders(examination: Examination) -> Iterator[Finding]:
-    missing = examination.database.capabilities.missing
+def _holders(context: CheckContext) -> Iterator[Finding]:
+    missing = context.database.capabilities.missing
     if why := missing.get("waits") or missing.get("sessions"):
-        examination.unseen.append(f"sessions that hold rows: {why}")
+        context.unseen.append(f"sessions that hold rows: {why}")
         return
     what = "sessions that hold rows"
-    if can_ask(examination, what, "recovering") and follows(examination, what):
+    if can_query(context, what, "recovering") and follows(context, what):
         return
-    limit = examination.thresholds.stuck_after_seconds
-    for session in end_session.holding(examination.database, examination.queue, limit):
+    limit = context.thresholds.stuck_after_seconds
+    for session in end_session.holding(context.database, context.queue, limit):
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,
             f"{shortened(_who(session), 75)} holds rows for {session.held_for}",
             evidence=_session(session),
             cause=_why_held(session),
-            consequence=_consequence(examination),
+            consequence=_consequence(context),
             for_seconds=session.held_exactly_seconds,
-            repair=session_ended(examination.queue, session.key, limit),
+            repair=session_ended(context.queue, session.key, limit),
         )
 
 
@@ -124,13 +124,13 @@ def _why_held(session: Session) -> str:
     return "its transaction has not ended: " + (session.wait or session.state or "state unknown")
 
 
-def _consequence(examination: Examination) -> str:
-    design = examination.queue.design.shape
+def _consequence(context: CheckContext) -> str:
+    design = context.queue.design.shape
     if design == "naive":
         return "if it holds the head, every other pop waits until it ends"
-    if design == "status" or examination.queue.options.get("dequeue") == "two_step":
+    if design == "status" or context.queue.options.get("dequeue") == "two_step":
         return "if it holds the next batch, the other consumers wait until it ends"
-    if examination.queue.design.order_with(examination.queue.options) is Order.STRICT:
+    if context.queue.design.order_with(context.queue.options) is Order.STRICT:
         return "no other session pops (or pushes) until it ends"
     if design == "ring":
         return "its numbers are undecided until it ends, and a relay waits for it"
@@ -144,15 +144,15 @@ class _Bottom:
     overtaking: int
 
 
-def _starved(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def _starved(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     if queue.design.order_with(queue.options) is not Order.LIFO or queue.kind is not Kind.INSTALLED:
         return
-    if not can_ask(examination, "starvation", "bottom"):
+    if not can_query(context, "starvation", "bottom"):
         return
-    seen = examination.snapshot
-    limit = examination.thresholds.age_seconds.warning or STARVED_SECONDS
-    for bottom in ask(examination, _Bottom, "bottom"):
+    seen = context.snapshot
+    limit = context.thresholds.age_seconds.warning or STARVED_SECONDS
+    for bottom in ask(context, _Bottom, "bottom"):
         popped = seen is not None and bool(seen.pop_per_second)
         if bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
@@ -175,16 +175,16 @@ def _starved(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _dead_head(examination: Examination) -> Iterator[Finding]:
+def _dead_head(context: CheckContext) -> Iterator[Finding]:
     """Dead rows of a moment are healthy; those that somebody keeps only grow."""
-    if not examination.database.capabilities.counts_rows:
-        examination.unseen.append("dead rows at the head: this server does not count them")
+    if not context.database.capabilities.counts_rows:
+        context.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintain_plan.measure(examination.database, examination.queue)
-    tables = _dead_rows(examination, measures)
+    measures = maintain_plan.measure(context.database, context.queue)
+    tables = _dead_rows(context, measures)
     dead = max(tables.values(), default=0)
-    slow = () if examination.snapshot is None else examination.snapshot.slow
-    keepers = [row for row in measures.horizon if _keeps(row, examination)]
+    slow = () if context.snapshot is None else context.snapshot.slow
+    keepers = [row for row in measures.horizon if _keeps(row, context)]
     # Vacuum comes at that many of itself, and a busy machine is slow for other reasons too.
     if dead < (DEAD_ROWS if keepers else 10 * DEAD_ROWS) or not (slow or keepers):
         return
@@ -204,9 +204,7 @@ def _dead_head(examination: Examination) -> Iterator[Finding]:
         else "the server has not got to them",
         consequence="every pop reads past them to the first live message, slower with each",
         for_seconds=keeper.seconds if keeper else None,
-        repair=None
-        if keeper or not measures.dead_rows
-        else maintained(examination.queue, "vacuum"),
+        repair=None if keeper or not measures.dead_rows else maintained(context.queue, "vacuum"),
     )
 
 
@@ -216,17 +214,17 @@ class _Ghosts:
     dead_rows: int
 
 
-def _dead_rows(examination: Examination, measures: maintain_plan.Measures) -> dict[str, int]:
+def _dead_rows(context: CheckContext, measures: maintain_plan.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count of them has to look for its ghosts."""
-    if sql.has(examination.database.product, "doctor.ghosts"):
-        return {row.name: row.dead_rows for row in ask(examination, _Ghosts, "ghosts")}
+    if sql.has(context.database.product, "doctor.ghosts"):
+        return {row.name: row.dead_rows for row in ask(context, _Ghosts, "ghosts")}
     return {table.name: table.dead_rows for table in measures.tables}
 
 
-def _keeps(row: HorizonRow, examination: Examination) -> bool:
+def _keeps(row: HorizonRow, context: CheckContext) -> bool:
     if row.seconds is None:
         return (row.transactions or 0) >= KEPT_TRANSACTIONS
-    return row.seconds >= examination.thresholds.stuck_after_seconds
+    return row.seconds >= context.thresholds.stuck_after_seconds
 
 
 def counted_rows(dead: int) -> str:
@@ -244,17 +242,17 @@ class Doubled:
     found: int
 
 
-def _keys(examination: Examination) -> Iterator[Finding]:
-    queue, product = examination.queue, examination.database.product
-    if queue.kind is not Kind.INSTALLED or not can_ask(examination, "keys", "indexes"):
+def _keys(context: CheckContext) -> Iterator[Finding]:
+    queue, product = context.queue, context.database.product
+    if queue.kind is not Kind.INSTALLED or not can_query(context, "keys", "indexes"):
         return
     wanted = [one for one in indexes.wanted(product, queue) if one.is_key]
-    there = indexes.there(examination, [one.table for one in wanted])
+    there = indexes.there(context, [one.table for one in wanted])
     gone = [one for one in wanted if not any(index.keeps(one) for index in there)]
-    missing = indexes.on_tables(examination, gone)
+    missing = indexes.on_tables(context, gone)
     if not missing:
         return
-    doubled = _doubled(examination, missing)
+    doubled = _doubled(context, missing)
     words = [f"{one.table_name} has {one.key} {one.found:,} times" for one in doubled]
     stands = f"; in its way: {some(words, most=1)}" if doubled else ""
     yield Finding(
@@ -271,26 +269,26 @@ def _keys(examination: Examination) -> Iterator[Finding]:
         "the whole table"
         + ("; first delete all but one of the rows that share a key" if doubled else "")
         + (f". {product.key_by_hand}" if product.key_by_hand else ""),
-        repair=None if doubled or product.key_by_hand else _made(examination, missing),
+        repair=None if doubled or product.key_by_hand else _made(context, missing),
     )
 
 
-def _doubled(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
-    tables = examination.database.product.array(sorted({one.table for one in missing}))
+def _doubled(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
+    tables = context.database.product.array(sorted({one.table for one in missing}))
     try:
-        return ask(examination, Doubled, "doubled", tables=tables)
+        return ask(context, Doubled, "doubled", tables=tables)
     except TooSlowError:
-        examination.unseen.append("keys: the search for duplicates took too long")
+        context.unseen.append("keys: the search for duplicates took too long")
         return []
 
 
-def _made(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> MakeIndex:
-    schema = examination.queue.schema
-    steps = tuple(indexes.key_step(examination.database.product, schema, one) for one in missing)
-    return MakeIndex(examination.queue, steps, waits="for at most a second")
+def _made(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> CreateMissing:
+    schema = context.queue.schema
+    steps = tuple(indexes.key_step(context.database.product, schema, one) for one in missing)
+    return CreateMissing(context.queue, steps, waits="for at most a second")
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "sessions",
     (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING),
     {

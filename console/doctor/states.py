@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from console import sql
 from console.catalog import Kind
-from console.doctor.examination import Examination, counted, scanned, some, whether
+from console.doctor.context import CheckContext, counted, some, whether
 from console.doctor.finding import Code, Finding
+from console.doctor.row_scan import scanned
 from console.monitor.limits import Severity
 from console.monitor.scans import By, Scan, scans_of
 
@@ -76,14 +77,14 @@ _OF_STATE = {
 """Design and state -> what may be wrong with a row in it that has its time."""
 
 
-def examine(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def examine(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     rowed = queue.design.shape in {"status", "split"} or (
         queue.design.shape == "claim" and queue.kind is Kind.INSTALLED
     )
     if not rowed:
         return
-    unknown = _unknown_states(examination)
+    unknown = _unknown_states(context)
     if unknown.count:
         yield Finding(
             STATUS,
@@ -91,9 +92,9 @@ def examine(examination: Examination) -> Iterator[Finding]:
             evidence=unknown.evidence,
             cause="it was written without the queue's own functions",
             consequence="no pop returns them, and no verb of the console takes them",
-            judgement=_with_sql(examination, STATUS),
+            judgement=_with_sql(context, STATUS),
         )
-    found = _contradictions(examination) if queue.kind is Kind.INSTALLED else {}
+    found = _contradictions(context) if queue.kind is Kind.INSTALLED else {}
     if found:
         words = [f"{counted(one.count, 'row')} {_WRONG[name][0]}" for name, one in found.items()]
         yield Finding(
@@ -102,41 +103,41 @@ def examine(examination: Examination) -> Iterator[Finding]:
             evidence={name: wrong.evidence for name, wrong in found.items()},
             cause="they were changed without the queue's own functions",
             consequence="; ".join(_WRONG[name][1] for name in found),
-            judgement=_with_sql(examination, ILLEGAL),
+            judgement=_with_sql(context, ILLEGAL),
         )
 
 
-def _with_sql(examination: Examination, code: Code) -> str:
+def _with_sql(context: CheckContext, code: Code) -> str:
     """Why it wants judgement, and on the lines below what to judge by."""
-    product = examination.database.product
+    product = context.database.product
     text = sql.script(
-        f"{examination.queue.design.name}.{code.name}",
+        f"{context.queue.design.name}.{code.name}",
         product.dialect,
-        examination.queue.scope(product),
+        context.queue.scope(product),
     )
     return f"{code.judgement}\n{sql.plain(text)}"
 
 
-def _unknown_states(examination: Examination) -> _Wrong:
+def _unknown_states(context: CheckContext) -> _Wrong:
     """All rows are examined, unless a CHECK of the table rules them out."""
     found = _Wrong()
-    if "status" not in examination.queue.roles:
+    if "status" not in context.queue.roles:
         return found
-    if not whether(examination, "status_check"):
+    if not whether(context, "status_check"):
         scan = Scan("any", By.ID)
-        for row in scanned(examination, WHAT, scan, ContradictionRow, "contradictions"):
+        for row in scanned(context, WHAT, scan, ContradictionRow, "contradictions"):
             if row.contradicts:
                 found.add(row)
     return found
 
 
-def _contradictions(examination: Examination) -> dict[str, _Wrong]:
+def _contradictions(context: CheckContext) -> dict[str, _Wrong]:
     found: dict[str, _Wrong] = {}
-    for scan in scans_of(examination.queue):
-        of_state = _OF_STATE.get((examination.queue.design.shape, scan.state))
+    for scan in scans_of(context.queue):
+        of_state = _OF_STATE.get((context.queue.design.shape, scan.state))
         if scan.dated and of_state is None:
             continue
-        for row in scanned(examination, WHAT, scan, ContradictionRow, "contradictions"):
+        for row in scanned(context, WHAT, scan, ContradictionRow, "contradictions"):
             if not scan.dated:
                 found.setdefault(f"{scan.state}_undated", _Wrong()).add(row)
             if of_state is not None and row.contradicts:

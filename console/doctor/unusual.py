@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from console import clock, rollup_files
-from console.doctor.examination import Examination, Family, command
+from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Finding
 from console.errors import ConsoleError
 from console.forecast_files import BAND_PERCENT, HOUR_SECONDS
@@ -35,7 +35,7 @@ UNUSUAL = Code(
 
 
 @dataclass
-class Usual:
+class TrafficForecasts:
     """What the lake and the recordings of this user say of one connection's queues."""
 
     connection: str
@@ -109,10 +109,10 @@ def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[st
     return found
 
 
-def _unusual(examination: Examination) -> Iterator[Finding]:
-    if (usual := examination.usual) is None:
+def _unusual(context: CheckContext) -> Iterator[Finding]:
+    if (usual := context.usual) is None:
         return
-    key = key_of(examination.queue)
+    key = key_of(context.queue)
     known = usual.forecasts.get(key)
     if known is None or not known.holds(clock.utc()):
         return
@@ -142,8 +142,8 @@ def _unusual(examination: Examination) -> Iterator[Finding]:
         consequence="none by itself; where it goes on, depth and age follow",
         since=began,
         judgement="see what changed: "
-        f"{command(examination.queue, 'history', '--forecast', '24h', '--plot')}; "
-        f"who pushes and pops: {command(examination.queue, 'consumers')}",
+        f"{command(context.queue, 'history', '--forecast', '24h', '--plot')}; "
+        f"who pushes and pops: {command(context.queue, 'consumers')}",
     )
 
 
@@ -152,4 +152,4 @@ def _words(name: str, value: float, band: Band) -> str:
     return f"{count(round(value))} {name} where {usual} are usual"
 
 
-FAMILY = Family("what is usual", (UNUSUAL,), {"what is usual": _unusual})
+CHECKS = CheckGroup("what is usual", (UNUSUAL,), {"what is usual": _unusual})

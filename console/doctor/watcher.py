@@ -1,4 +1,4 @@
-"""A connection is watched: sampled, then examined by the doctor. For screens, `record`, metrics.
+"""A connection is watched: sampled, then update by the doctor. For screens, `record`, metrics.
 
 Two daemon threads: the sampler's, and the doctor's beside it. The doctor works a tenth of the time
 at most, and waits while there is no connection: the sampler is the one that tries again. What
@@ -26,9 +26,9 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
 if TYPE_CHECKING:
-    from console.doctor.consumers import ConsumerMemory
-    from console.doctor.consumption import Consumption
-    from console.doctor.unusual import Usual
+    from console.doctor.silent_consumers import ConsumerHistory
+    from console.doctor.stopped_consumers import ConsumptionHistory
+    from console.doctor.unusual import TrafficForecasts
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECONDS = 30.0
@@ -40,7 +40,7 @@ REST = 10.0
 SOON_REST = 3.0
 """The same after queues whose figures call for it; it goes on for as long as there is trouble."""
 CHUNK = 8
-"""Queues that are examined together; what was found is delivered after each."""
+"""Queues that are update together; what was found is delivered after each."""
 CHUNK_SECONDS = 120.0
 """How long one chunk may take, whatever a silent server does."""
 _FIRST_BACK_OFF_SECONDS = 1.0
@@ -51,7 +51,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Examined:
+class DoctorUpdate:
     diagnoses: tuple[Diagnosis, ...] = ()
     next_seconds: float | None = None
     """Until the next round; None: this one is still under way."""
@@ -86,31 +86,31 @@ class Doctor:
         self.database = database
         self._thresholds_of = thresholds_of
         self._masks = masks
-        self._consumption: Consumption | None = None
-        self._memory: ConsumerMemory | None = None
-        self._usual: Usual | None = None
+        self._consumption: ConsumptionHistory | None = None
+        self._memory: ConsumerHistory | None = None
+        self._usual: TrafficForecasts | None = None
 
     def queues(self) -> list[Queue]:
         return catalog.in_use(self.database)
 
-    def examine(
+    def diagnose(
         self, queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]
     ) -> list[Diagnosis]:
         """What is wrong with them. Raises ConnectionFailedError."""
         # Loaded in the doctor's thread: the console shall start at once.
-        from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
-        from console.doctor.consumption import Consumption  # noqa: PLC0415
-        from console.doctor.decisions import end  # noqa: PLC0415
-        from console.doctor.examine import examine  # noqa: PLC0415
-        from console.doctor.unusual import Usual  # noqa: PLC0415
+        from console.doctor.decisions import end_acknowledgements  # noqa: PLC0415
+        from console.doctor.diagnose import diagnose  # noqa: PLC0415
+        from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
+        from console.doctor.stopped_consumers import ConsumptionHistory  # noqa: PLC0415
+        from console.doctor.unusual import TrafficForecasts  # noqa: PLC0415
 
         if self._consumption is None:
-            self._consumption = Consumption(waits=False)
+            self._consumption = ConsumptionHistory(waits=False)
         if self._memory is None:
-            self._memory = ConsumerMemory(self.database)
+            self._memory = ConsumerHistory(self.database)
         if self._usual is None:
-            self._usual = Usual(self.database.label)
-        found = examine(
+            self._usual = TrafficForecasts(self.database.label)
+        found = diagnose(
             self.database,
             queues,
             thresholds_of=self._thresholds_of,
@@ -121,7 +121,7 @@ class Doctor:
             usual=self._usual,
         )
         if self._writes and not self.database.read_only:
-            end(self.database, found)
+            end_acknowledgements(self.database, found)
         return found
 
 
@@ -144,17 +144,17 @@ class Watcher:
         doctor: Doctor,
         *,
         on_reading: Callable[[Reading], None],
-        on_examined: Callable[[Examined], None],
+        on_update: Callable[[DoctorUpdate], None],
         every_seconds: float = EVERY_SECONDS,
         rest: float = REST,
         turns: Turns | None = None,
     ) -> None:
-        """`on_reading` is called in the sampler's thread, `on_examined` in the doctor's. `turns`:
+        """`on_reading` is called in the sampler's thread, `on_update` in the doctor's. `turns`:
         those of all watchers, where there are many."""
         self._sampler = sampler
         self._doctor = doctor
         self._on_reading = on_reading
-        self._on_examined = on_examined
+        self._on_examined = on_update
         self._every_seconds = every_seconds
         self._rest = rest
         self._turns = turns
@@ -177,7 +177,7 @@ class Watcher:
     def start(self) -> None:
         self._sampler.start(self._sampled)
 
-    def examine(self, pair: Pair | None = None) -> None:
+    def request_diagnosis(self, pair: Pair | None = None) -> None:
         with self._changed:
             if pair is None:
                 self._wanted.all = True
@@ -188,7 +188,7 @@ class Watcher:
             self._changed.notify()
         self._wake_turns()
 
-    def explain(self, pairs: Collection[Pair]) -> None:
+    def prioritize(self, pairs: Collection[Pair]) -> None:
         """Figures say that something is wrong there: examine it before the next round."""
         with self._changed:
             if not self._soon >= set(pairs):
@@ -286,7 +286,7 @@ class Watcher:
         with self._changed:
             self._due = time.monotonic() + pause
         # Others will have their turns before it again.
-        self._tell(Examined(next_seconds=pause + waited, whole_round=True))
+        self._tell(DoctorUpdate(next_seconds=pause + waited, whole_round=True))
 
     def _rested(self, seconds: float) -> set[Pair]:
         """A breath between two chunks, for the server and for the screen; what is asked for."""
@@ -306,10 +306,10 @@ class Watcher:
         with self._turn(why):
             began = time.monotonic()
             with patience(CHUNK_SECONDS, lambda: self._stopped):
-                found = self._doctor.examine(queues, self._snapshots)
+                found = self._doctor.diagnose(queues, self._snapshots)
             now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))
-        self._tell(Examined(tuple(found), self._until_due()))
+        self._tell(DoctorUpdate(tuple(found), self._until_due()))
         return now - began
 
     def _turn(self, why: int) -> AbstractContextManager[None]:
@@ -334,11 +334,13 @@ class Watcher:
         with self._changed:
             self._not_before = time.monotonic() + pause
             self._due = min(self._due, self._not_before)
-        self._tell(Examined(error=error if isinstance(error, ConsoleError) else _unforeseen(error)))
+        self._tell(
+            DoctorUpdate(error=error if isinstance(error, ConsoleError) else _unforeseen(error))
+        )
 
-    def _tell(self, examined: Examined) -> None:
+    def _tell(self, update: DoctorUpdate) -> None:
         if not self._stopped:
-            self._on_examined(examined)
+            self._on_examined(update)
 
 
 def _worst_first(queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]) -> list[Queue]:

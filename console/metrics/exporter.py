@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from console.doctor.finding import SEVERITIES, Diagnosis, Finding
-from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
+from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.monitor.latency import PERCENTILES, Percentiles
@@ -283,7 +283,7 @@ class Watch:
             ),
             Doctor(database, thresholds_of),
             on_reading=self._sampled,
-            on_examined=self._examined,
+            on_update=self._examined,
             every_seconds=UNATTENDED_SECONDS,
         )
 
@@ -309,7 +309,7 @@ class Watch:
         if was_well != is_well:
             _LOG.warning("%s: %s", reading.connection, "back" if is_well else "cannot be read")
 
-    def _examined(self, examined: Examined) -> None:
+    def _examined(self, examined: DoctorUpdate) -> None:
         self._round += examined.diagnoses
         if examined.error is not None:
             name = self._database.label

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from console.doctor.finding import Diagnosis
-from console.doctor.watcher import Examined
+from console.doctor.watcher import DoctorUpdate
 from console.engines import Database, patience
 from console.errors import ConsoleError
 from console.formats import duration
@@ -161,7 +161,7 @@ class Notifier:
             return
         self._thread.start()
 
-    def examined(self, examined: Examined) -> None:
+    def examined(self, examined: DoctorUpdate) -> None:
         """What the doctor said, in its thread."""
         with self._lock:
             if examined.error is not None:

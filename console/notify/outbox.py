@@ -132,9 +132,16 @@ def changes(
             for identity, finding in there.items():
                 known = entries_here.get(identity)
                 silenced = finding.silenced is not None
-                if known is None and not silenced and target.wants(queue.name, finding.level):
+                if (
+                    known is None
+                    and not silenced
+                    and target.wants(queue.name, finding.effective_severity)
+                ):
                     code, which = identity
-                    severity, told = finding.code.severity.word, finding.told[:SUMMARY_LENGTH]
+                    severity, told = (
+                        finding.code.severity.word,
+                        finding.public_summary[:SUMMARY_LENGTH],
+                    )
                     at = now + one.clock_ahead
                     begun.append(New(target.name, *here, code, which, severity, told, at))
                 elif known is not None and silenced and not known.tries:
@@ -164,7 +171,7 @@ def of_gone_queues(
 
 def _by_identity(findings: Sequence[Finding]) -> Mapping[Identity, Finding]:
     """The first of several that nothing tells apart."""
-    return {(one.code.name, one.which): one for one in reversed(findings)}
+    return {(one.code.name, one.subject): one for one in reversed(findings)}
 
 
 def _open(entries: Sequence[Entry], target: str, here: Pair) -> Mapping[Identity, Entry]:

@@ -14,10 +14,10 @@ from console.actions.push import Payload, push, push_many
 from console.actions.smoke_result import number_of, payload_of
 from console.catalog import Queue
 from console.designs import Flow, Order
-from console.doctor.consumption import Consumption
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
-from console.doctor.repairs import repairs_of, tried
+from console.doctor.repairs import allowed_repairs, try_repair
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError
 from console.formats import numbered
@@ -169,11 +169,11 @@ class Trial:
 
     def diagnosis(self, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
         """What the doctor says. That nobody consumes the queue is nothing to it, here."""
-        (found,) = examine(
+        (found,) = diagnose(
             self.database,
             [self.whole],
             thresholds_of=lambda _: thresholds,
-            consumption=Consumption(3600.0, waits=False),
+            consumption=ConsumptionHistory(3600.0, waits=False),
         )
         return found
 
@@ -185,9 +185,9 @@ class Trial:
             codes = ", ".join(one.code.name for one in found.findings) or "nothing"
             unseen = f"; not examined: {'; '.join(found.unseen)}" if found.unseen else ""
             raise DisprovedError(f"the doctor found {codes}, not {code}{unseen}")
-        repairs = repairs_of(found, Rights.ADMIN, {code})
+        repairs = allowed_repairs(found, Rights.ADMIN, {code})
         require(repairs, f"{code} has no repair")
-        told = [tried(repair, self.database) for repair in repairs]
+        told = [try_repair(repair, self.database) for repair in repairs]
         lines = "; ".join(line for one in told for line in one.lines)
         require(not any(one.failed for one in told), f"{code} was not repaired: {lines}")
         left = [one.code.name for one in self.diagnosis(thresholds).findings]

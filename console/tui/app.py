@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
-from console.doctor.watcher import REST, Doctor, Examined, Watcher
+from console.doctor.watcher import REST, Doctor, DoctorUpdate, Watcher
 from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, Turns
 from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
@@ -218,7 +218,7 @@ class ConsoleApp(Navigator):
             return
         doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
         hear = self._hearer(feed.name)
-        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear, turns=self._turns)
+        watcher = Watcher(feed, doctor, on_reading=receive, on_update=hear, turns=self._turns)
         self._watchers[feed.name] = watcher
         watcher.start()
 
@@ -242,11 +242,11 @@ class ConsoleApp(Navigator):
 
         return receive
 
-    def _hearer(self, name: str) -> Callable[[Examined], None]:
+    def _hearer(self, name: str) -> Callable[[DoctorUpdate], None]:
         """What a watcher calls in the doctor's thread: it records, and posts."""
         recording = self._recording(name)
 
-        def hear(examined: Examined) -> None:
+        def hear(examined: DoctorUpdate) -> None:
             if recording is not None:
                 recording.told(examined.diagnoses)
             with contextlib.suppress(RuntimeError):
@@ -260,7 +260,7 @@ class ConsoleApp(Navigator):
         store.take(message.name, message.reading, message.at)
         watcher = self._watchers.get(message.name)
         if watcher and (keys := store.unexplained(message.name, message.at)):
-            watcher.explain([(schema, queue) for _, schema, queue in keys])
+            watcher.prioritize([(schema, queue) for _, schema, queue in keys])
         self._draw(message.name)
         self.call_after_refresh(self.prepare)
 
@@ -385,10 +385,10 @@ class ConsoleApp(Navigator):
         """Let the doctor look now: at one queue, or at all."""
         for name, watcher in self._watchers.items():
             if key is None:
-                watcher.examine()
+                watcher.request_diagnosis()
                 self.context.store.asked_to_examine(name)
             elif key[0] == name:
-                watcher.examine(key[1:])
+                watcher.request_diagnosis(key[1:])
                 self.context.store.asked_to_examine(name, key)
 
     def _heed_signals(self) -> None:

@@ -12,7 +12,7 @@ from textual.message import Message
 
 from console import formats
 from console.clock import elapsed
-from console.doctor.watcher import Examined, Sampling
+from console.doctor.watcher import DoctorUpdate, Sampling
 from console.monitor.filters import Saved, Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.sampler import Reading
@@ -70,7 +70,7 @@ class ReadingCame(Message):
 class DiagnosesCame(Message):
     """Queues were examined. Posted from the doctor's thread; nothing in it can change any more."""
 
-    def __init__(self, name: str, examined: Examined, at: float, moment: datetime) -> None:
+    def __init__(self, name: str, examined: DoctorUpdate, at: float, moment: datetime) -> None:
         super().__init__()
         self.name = name
         self.examined = examined

@@ -8,10 +8,10 @@ line and the equivalent command line are made of these values.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from console.doctor import plan_by
+from console.doctor import set_planner
 
 if TYPE_CHECKING:
-    from console.doctor.repairs import ByVerb
+    from console.doctor.repairs import VerbRepair
     from console.engines import Database
     from console.verbs.verb import Plan, Verb
 
@@ -61,10 +61,10 @@ def all_verbs() -> "tuple[Verb, ...]":
     return tuple(map(named, MODULES))
 
 
-def _plan(database: "Database", repair: "ByVerb") -> "Plan":
+def _plan(database: "Database", repair: "VerbRepair") -> "Plan":
     from console.verbs.findings import planned  # noqa: PLC0415  # --help needs none of it
 
     return planned(named(repair.verb), database, repair)
 
 
-plan_by(_plan)
+set_planner(_plan)

@@ -14,10 +14,10 @@ from console import audit, sql
 from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
-from console.doctor.consumption import STOPPED, Consumption
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Repair
-from console.doctor.repairs import ByVerb, repairs_of, tried
+from console.doctor.repairs import VerbRepair, allowed_repairs, try_repair
+from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import duration, numbered
@@ -104,14 +104,14 @@ def _examined(
     target: Target, queues: Sequence[Queue] | None = None, *, waits: bool = False
 ) -> list[Diagnosis]:
     """`waits`: for a second sample, which tells whether anybody consumes; no repair comes of it."""
-    from console.doctor.examine import examine  # noqa: PLC0415  # --help needs none of it
+    from console.doctor.diagnose import diagnose  # noqa: PLC0415  # --help needs none of it
 
-    return examine(
+    return diagnose(
         target.database,
         queues,
         thresholds_of=target.thresholds_of,
         masks=target.masks,
-        consumption=Consumption(waits=waits),
+        consumption=ConsumptionHistory(waits=waits),
     )
 
 
@@ -122,7 +122,7 @@ def _having(target: Target, code: Code, text: str) -> list[Pair]:
     return [
         (one.queue.schema, one.queue.name)
         for one in found
-        if any(it.code is code and which in {"", it.which} for it in one.findings)
+        if any(it.code is code and which in {"", it.subject} for it in one.findings)
     ]
 
 
@@ -256,10 +256,14 @@ UNSILENCE = Verb(
 )
 
 
-def planned(verb: Verb, database: Database, repair: ByVerb) -> Plan:
+def planned(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
     """The verb's plan for the words of a repair."""
     # Whoever runs a repair has had it confirmed already.
-    words = repair.words[: repair.words.index("--yes")] if "--yes" in repair.words else repair.words
+    words = (
+        repair.arguments[: repair.arguments.index("--yes")]
+        if "--yes" in repair.arguments
+        else repair.arguments
+    )
     if any(one.placement is Placement.ARGUMENT for one in verb.parameters):
         words = (*words[:-1], "--", words[-1])  # a session's name may begin as an option does
     thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
@@ -271,9 +275,9 @@ def _plan_doctor(target: Target, values: Values) -> Plan:
     """What the doctor would repair of a queue now."""
     del values
     (diagnosis,) = _examined(target, [target.queue])
-    repairs = repairs_of(diagnosis, target.rights)
+    repairs = allowed_repairs(diagnosis, target.rights)
     lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]
-    lines += [f"  {one.grade}: {one.summary}" for one in diagnosis.findings]
+    lines += [f"  {one.severity_text}: {one.summary}" for one in diagnosis.findings]
     lines += [f"  not examined: {why}" for why in diagnosis.unseen]
     lines += [f"  {line}" for repair in repairs for line in repair.plan(target.database)]
     if not repairs:
@@ -303,7 +307,7 @@ def _repair(
             outcome = Outcome.STOPPED
             break
         on_progress(Progress(done, len(repairs), repair.summary))
-        one = tried(repair, target.database)
+        one = try_repair(repair, target.database)
         lines += one.lines
         outcome = Outcome.FAILED if one.failed else outcome
     (after,) = _examined(target, [target.queue])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.servers import connect

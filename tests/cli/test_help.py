@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from console.cli.topics import complete_topics, laid_out
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 from console.help import topics
 from tests.cli.calls import COMMAND, call, command
 

@@ -18,7 +18,7 @@ HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
     *("sqlalchemy.dialects.mssql", "numpy", "pandas", "pyarrow", "pyspark"),
     *("plotext", "prometheus_client", "rich.console", "textual"),
-    *("console.tui", "console.demo", "console.pipeline.session", "console.doctor.examine"),
+    *("console.tui", "console.demo", "console.pipeline.session", "console.doctor.diagnose"),
 }
 POSTGRESQL = {"asyncio", "psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql"}
 """What comes with a connection; asyncio is psycopg's."""
@@ -109,7 +109,7 @@ def test_a_verb_on_a_database_imports_its_driver_and_what_it_does(
         ("pop", name, *place),
         ("doctor", *place),
     )
-    assert found == [POSTGRESQL, *[set()] * 5, {"console.doctor.examine"}]
+    assert found == [POSTGRESQL, *[set()] * 5, {"console.doctor.diagnose"}]
 
 
 def test_history_without_recordings_imports_no_driver_and_no_arrow(
@@ -136,7 +136,7 @@ def test_the_list_of_verbs_says_what_the_verbs_say() -> None:
 def test_the_screens_that_open_first_import_nothing_of_the_others() -> None:
     absent = [
         *("sqlalchemy", "psycopg", "pyarrow", "plotext", "console.actions.execute"),
-        *("console.doctor.examine", "console.verbs.messages", "console.tui.screens.help"),
+        *("console.doctor.diagnose", "console.verbs.messages", "console.tui.screens.help"),
     ]
     code = f"import sys, console.tui; print([m for m in {absent} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -202,7 +202,7 @@ def kept(client: Client) -> list[dict[str, object]]:
 def examined(
     client: Client, rights: Rights = Rights.READ_ONLY, limits: Thresholds = DEFAULTS
 ) -> Diagnosis:
-    (found,) = Doctor(client.database, lambda _: limits, rights=rights).examine([client.queue], ())
+    (found,) = Doctor(client.database, lambda _: limits, rights=rights).diagnose([client.queue], ())
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from console.actions.end_session import holding, plan
 from console.designs import DESIGNS
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
 from console.monitor.activity import find_objects, sample_activity
 from console.monitor.limits import DEFAULTS
@@ -46,7 +46,7 @@ class Scene:
         return self.holder.info.backend_pid
 
     def diagnosis(self) -> Diagnosis:
-        (found,) = examine(
+        (found,) = diagnose(
             self.client.database,
             [self.client.queue],
             thresholds_of=lambda _: IMPATIENT,

@@ -13,7 +13,7 @@ from console.clock import utc
 from console.decisions import Decision
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.doctor.watcher import Examined
+from console.doctor.watcher import DoctorUpdate
 from console.engines import Database
 from console.errors import ConnectionFailedError
 from console.monitor.limits import Severity
@@ -61,7 +61,7 @@ class Recorder:
         """Its doctor has been round."""
         found = tuple(Finding(code, f"{code.name} it is") for code in codes)
         one = Diagnosis(queue, found, unproven=frozenset({unproven}))
-        self.notifier.examined(Examined((one,), whole_round=True))
+        self.notifier.examined(DoctorUpdate((one,), whole_round=True))
 
     def sends(self) -> bool:
         return any("it sends the notifications" in words for words in self.said)
@@ -116,7 +116,7 @@ def test_a_finding_and_its_end_arrive_once_each_and_restarts_change_nothing(
             wait_until(arrived(receiver, *told), "they end")
             one.sees(queue, FULL)
             wait_until(arrived(receiver, *told, ("begun", FULL.name)), "it begins anew")
-            one.notifier.examined(Examined(whole_round=True))
+            one.notifier.examined(DoctorUpdate(whole_round=True))
             again = *told, ("begun", FULL.name), ("ended", FULL.name)
             wait_until(arrived(receiver, *again), "its queue is gone")
         wait_until(lambda: not unfinished(database), "all is kept")
@@ -252,12 +252,12 @@ def test_what_is_silenced_is_not_sent(database: Database, queue: Queue) -> None:
         with recorder(database, target(receiver, within=HOUR)) as one:
             one.sees(queue, STOPPED)
             wait_until(lambda: len(unfinished(database)) == 1, "it has to be sent")
-            one.notifier.examined(Examined((quiet,)))
+            one.notifier.examined(DoctorUpdate((quiet,)))
             wait_until(lambda: not unfinished(database), "it is withdrawn")
         with recorder(database, target(receiver)) as one:
             one.sees(queue, FULL, STOPPED)
             wait_until(lambda: len(receiver.events) == 2, "both have come")
-            one.notifier.examined(Examined((quiet,)))
+            one.notifier.examined(DoctorUpdate((quiet,)))
             wait_until(lambda: len(receiver.events) == 3, "one has ended")
             one.sees(queue)
             wait_until(lambda: len(receiver.events) == 4, "what was told ends")

@@ -16,10 +16,10 @@ from console.actions import pause
 from console.actions.install import install
 from console.actions.upgrade import differences, upgrade
 from console.designs import DESIGNS
-from console.doctor.consumption import Consumption
 from console.doctor.decisions import OVERDUE, UNDONE
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.metrics.exporter import ConnectionState, families
@@ -253,7 +253,9 @@ def orders(virgin: Database) -> Client:
 
 
 def examined(orders: Client) -> Diagnosis:
-    (found,) = examine(orders.database, [orders.queue], consumption=Consumption(0.0, waits=False))
+    (found,) = diagnose(
+        orders.database, [orders.queue], consumption=ConsumptionHistory(0.0, waits=False)
+    )
     return found
 
 
@@ -306,9 +308,9 @@ def test_status_and_report_say_it(orders: Client) -> None:
 
 def test_a_pause_that_lasts_too_long_is_a_finding_and_no_stopped_consumer(orders: Client) -> None:
     stop(orders, 3600.0)
-    watch = Consumption(0.0, waits=False)
+    watch = ConsumptionHistory(0.0, waits=False)
     for _ in range(2):
-        (found,) = examine(orders.database, [orders.queue], consumption=watch)
+        (found,) = diagnose(orders.database, [orders.queue], consumption=watch)
         assert {"consumer_stopped", OVERDUE.name}.isdisjoint(f.code.name for f in found.findings)
     with connect(orders.url) as connection:
         connection.execute("UPDATE dbq.pause SET until = paused_at - interval '1 second'")
@@ -324,11 +326,11 @@ def test_a_pause_that_lasts_too_long_is_a_finding_and_no_stopped_consumer(orders
 
 def test_a_limit_that_a_pause_brings_says_so(orders: Client) -> None:
     stop(orders)
-    (found,) = examine(
+    (found,) = diagnose(
         orders.database,
         [orders.queue],
         thresholds_of=lambda _: replace(DEFAULTS, depth=Limits(1)),
-        consumption=Consumption(0.0, waits=False),
+        consumption=ConsumptionHistory(0.0, waits=False),
     )
     (one,) = [f for f in found.findings if f.code.name == "limit_reached"]
     assert one.cause.startswith("it is paused by")

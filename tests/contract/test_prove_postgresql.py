@@ -17,7 +17,7 @@ from console.bench.candidate import PROOF_PREFIX
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
-from console.doctor.repairs import Tried
+from console.doctor.repairs import RepairResult
 from console.engines import Database, open_database
 from console.errors import ConsoleError
 from console.prove import run, trial
@@ -153,7 +153,7 @@ def test_a_doctor_who_fails_disproves_his_claims(
         nothing = [Diagnosis(on_trial.queue, ())]
         monkeypatch.setattr(trial, "examine", lambda *_, **__: nothing)
     else:
-        monkeypatch.setattr(trial, "tried", lambda *_: Tried(()))
+        monkeypatch.setattr(trial, "try_repair", lambda *_: RepairResult(()))
     line = line_of("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
     assert line.outcome is Outcome.FAILED
     assert code in line.evidence

@@ -18,10 +18,10 @@ from typing import Any, cast
 import psycopg
 
 import console.verbs  # noqa: F401  # they plan the doctor's repairs
-from console.doctor.consumption import Consumption
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.ring_proof import Astray, Side
+from console.doctor.lost_numbers import LostKind, Side
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
@@ -34,13 +34,13 @@ from tests.faults.ring_model import Store
 
 SETTINGS = {"max_prepared_transactions": "20"}
 """What the server needs."""
-NAMED_BY: dict[str, tuple[Astray, ...]] = {
-    "orphan": (Astray.ORPHAN,),
-    "spent": (Astray.SPENT,),
-    "spent_beyond_ring": (Astray.SPENT,),
-    "hole": (Astray.HOLE, Astray.PARKED_HOLE),
-    "holes_pile_up": (Astray.HOLE, Astray.PARKED_HOLE),
-    "stale_void": (Astray.VOID,),
+NAMED_BY: dict[str, tuple[LostKind, ...]] = {
+    "orphan": (LostKind.ORPHAN,),
+    "spent": (LostKind.SPENT,),
+    "spent_beyond_ring": (LostKind.SPENT,),
+    "hole": (LostKind.HOLE, LostKind.PARKED_HOLE),
+    "holes_pile_up": (LostKind.HOLE, LostKind.PARKED_HOLE),
+    "stale_void": (LostKind.VOID,),
 }
 """Which finding names which numbers."""
 _STAYS = {"full", "filling", "poison"}
@@ -87,24 +87,24 @@ COLUMNS = (
 )
 
 
-def codes_of(store: Store, lost: dict[Astray, set[int]], *, slowest: bool) -> set[str]:
+def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> set[str]:
     """What the doctor has to find at such a ring, where nobody is under way.
 
     Of several subscribers the slowest tells how full it is.
     """
     size, gap = store.size, store.gap
-    parked_holes, spent = len(lost[Astray.PARKED_HOLE]), len(lost[Astray.SPENT])
+    parked_holes, spent = len(lost[LostKind.PARKED_HOLE]), len(lost[LostKind.SPENT])
     ahead = sum(void and number >= store.next_pop for number, void in store.parked)
     over = gap - ahead - size
     holes = "holes_pile_up" if parked_holes > size else "hole"
     share = Limits(0.9).exceeded(gap / size) is not None
     expected = {
-        "orphan": bool(lost[Astray.ORPHAN]),
+        "orphan": bool(lost[LostKind.ORPHAN]),
         "spent_beyond_ring": spent > size,
         "spent": 0 < spent <= size,
-        holes: bool(parked_holes or lost[Astray.HOLE]),
-        "stale_void": bool(lost[Astray.VOID]),
-        "lapped": over > 0 and len(lost[Astray.HOLE]) >= over,
+        holes: bool(parked_holes or lost[LostKind.HOLE]),
+        "stale_void": bool(lost[LostKind.VOID]),
+        "lapped": over > 0 and len(lost[LostKind.HOLE]) >= over,
         "pop_ahead": -gap > size and spent <= size,
         "full": slowest and gap >= size,
         "filling": slowest and share and gap < size,
@@ -139,9 +139,11 @@ class Case(Mishaps):
             self.tally.counts["unexplained"] += 1
             self.tally.wrong.append(f"under way {drawing}, hidden {hidden}, told {unseen}")
 
-    def compare(self, who: Mirror, found: Sequence[Finding], lost: dict[Astray, set[int]]) -> None:
+    def compare(
+        self, who: Mirror, found: Sequence[Finding], lost: dict[LostKind, set[int]]
+    ) -> None:
         """Each number that went astray is named, with its subscriber, and no other is."""
-        named: dict[tuple[Astray, ...], set[int]] = {}
+        named: dict[tuple[LostKind, ...], set[int]] = {}
         for finding in found:
             kinds = NAMED_BY.get(finding.code.name)
             if kinds and finding.subscriber == who.name:
@@ -152,7 +154,7 @@ class Case(Mishaps):
             self._wrong("unexplained", (who.name, kinds), of_kind - told)
             self._wrong("false_alarms", (who.name, kinds), told - of_kind)
 
-    def _codes(self, who: Mirror, lost: dict[Astray, set[int]]) -> set[str]:
+    def _codes(self, who: Mirror, lost: dict[LostKind, set[int]]) -> set[str]:
         slowest = min(self.all, key=lambda one: one.store.next_pop)
         expected = codes_of(who.store, lost, slowest=who is slowest)
         if any(row.claimed for row in who.hand.values()):
@@ -179,12 +181,12 @@ class Case(Mishaps):
 
     def diagnosis(self) -> Diagnosis:
         """The whole doctor, as `dbq-console doctor NAME` asks him."""
-        (found,) = examine(
+        (found,) = diagnose(
             self.ring.database,
             [self.ring.queue],
             thresholds_of=lambda _: _THRESHOLDS,
             patience_seconds=_PATIENCE_SECONDS,
-            consumption=Consumption(3600.0, waits=False),
+            consumption=ConsumptionHistory(3600.0, waits=False),
         )
         assert not found.unseen, found.unseen
         return found
@@ -217,12 +219,12 @@ class Case(Mishaps):
 
     def _mend_model(self, who: Mirror) -> None:
         lost, store = astray(who.store), who.store
-        store.parked |= {(n, False) for n in lost[Astray.ORPHAN]}
-        if len(lost[Astray.SPENT]) <= store.size:
-            store.parked |= {(n, False) for n in lost[Astray.SPENT]}
-        store.parked -= {(n, False) for n in lost[Astray.PARKED_HOLE]}
-        store.parked |= {(n, True) for n in lost[Astray.HOLE]}
-        store.parked -= {(n, True) for n in lost[Astray.VOID]}
+        store.parked |= {(n, False) for n in lost[LostKind.ORPHAN]}
+        if len(lost[LostKind.SPENT]) <= store.size:
+            store.parked |= {(n, False) for n in lost[LostKind.SPENT]}
+        store.parked -= {(n, False) for n in lost[LostKind.PARKED_HOLE]}
+        store.parked |= {(n, True) for n in lost[LostKind.HOLE]}
+        store.parked -= {(n, True) for n in lost[LostKind.VOID]}
         for row in who.hand.values():  # its owner is gone: callers_leave
             row.claimed = False
 
@@ -234,8 +236,8 @@ class Case(Mishaps):
         for who in self.all:
             lost = astray(who.store)
             if who.waiting <= model.MOST_PARKED_LOOKED_AT:
-                holes = lost[Astray.PARKED_HOLE] | lost[Astray.HOLE]
-                orphans, voids = lost[Astray.ORPHAN], lost[Astray.VOID]
+                holes = lost[LostKind.PARKED_HOLE] | lost[LostKind.HOLE]
+                orphans, voids = lost[LostKind.ORPHAN], lost[LostKind.VOID]
                 assert left_behind(who.store) == (orphans, holes, voids)
             for kind, of_kind in lost.items():
                 self.tally.counts[kind.value] += len(of_kind)

@@ -2,18 +2,18 @@
 
 import psycopg
 
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Finding
-from console.doctor.ring import FAMILY
+from console.doctor.ring import CHECKS
 from console.errors import BusyError
 from tests.faults.ring_tools import Ring
 
 
 def look_at(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
     """What the doctor finds, and what it could not see."""
-    with open_examination(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
-        found = list(FAMILY.examine(look))
-    assert {finding.code for finding in found} <= set(FAMILY.codes)
+    with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
+        found = list(CHECKS.run(look))
+    assert {finding.code for finding in found} <= set(CHECKS.codes)
     assert found == sorted(found, key=lambda finding: -finding.code.severity)
     return found, look.unseen
 

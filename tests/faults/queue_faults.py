@@ -11,9 +11,9 @@ from psycopg.sql import SQL, Composed, Identifier
 from console.actions import maintain_plan
 from console.catalog import Queue
 from console.designs import DESIGNS
-from console.doctor.consumption import Consumption
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds
 from tests.contract.client import Client
@@ -189,7 +189,7 @@ def diagnosed(
     thresholds: Thresholds = DEFAULTS,
     queue: Queue | None = None,
     patience_seconds: float = 2.0,
-    consumption: Consumption | None = None,
+    consumption: ConsumptionHistory | None = None,
 ) -> Diagnosis:
     """That nobody consumes is `test_doctor_consumption`'s: here no message waits for an hour."""
     found = diagnosis(
@@ -197,7 +197,7 @@ def diagnosed(
         queue or client.queue,
         thresholds,
         patience_seconds=patience_seconds,
-        consumption=consumption or Consumption(3600.0, waits=False),
+        consumption=consumption or ConsumptionHistory(3600.0, waits=False),
     )
     for finding in found.findings:
         assert len(finding.summary) <= _LINE, finding.summary
@@ -209,7 +209,7 @@ def diagnosis(
     database: Database, queue: Queue, thresholds: Thresholds = DEFAULTS, **more: Any
 ) -> Diagnosis:
     """What it says of one queue."""
-    (found,) = examine(database, [queue], thresholds_of=lambda _: thresholds, **more)
+    (found,) = diagnose(database, [queue], thresholds_of=lambda _: thresholds, **more)
     return found
 
 

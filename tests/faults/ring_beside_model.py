@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from console.doctor.ring_proof import Astray, Side
+from console.doctor.lost_numbers import LostKind, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
 from tests.faults import ring_model_together as together
@@ -29,17 +29,17 @@ _NUMBERS = """
 """
 
 
-def astray(store: Store) -> dict[Astray, set[int]]:
+def astray(store: Store) -> dict[LostKind, set[int]]:
     """The numbers that went astray where nobody is under way (DESIGN section 5)."""
     live = {message.message_id for message in store.slots.values()}
     waiting = {number for number, void in store.parked if not void}
     voids = {number for number, void in store.parked if void}
     return {
-        Astray.ORPHAN: {number for number in live - waiting if number < store.next_pop},
-        Astray.SPENT: set(range(store.next_push, store.next_pop)) - waiting,
-        Astray.VOID: {number for number in voids - waiting if number < store.next_pop},
-        Astray.HOLE: set(range(store.next_pop, store.next_push)) - live - voids,
-        Astray.PARKED_HOLE: {n for n in waiting - live - voids if n < store.next_push},
+        LostKind.ORPHAN: {number for number in live - waiting if number < store.next_pop},
+        LostKind.SPENT: set(range(store.next_push, store.next_pop)) - waiting,
+        LostKind.VOID: {number for number in voids - waiting if number < store.next_pop},
+        LostKind.HOLE: set(range(store.next_pop, store.next_push)) - live - voids,
+        LostKind.PARKED_HOLE: {n for n in waiting - live - voids if n < store.next_push},
     }
 
 

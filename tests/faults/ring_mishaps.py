@@ -3,8 +3,8 @@
 from collections import Counter
 
 from console.doctor.finding import Diagnosis
+from console.doctor.lost_numbers import Side
 from console.doctor.repairs import release_claims
-from console.doctor.ring_proof import Side
 from console.engines.embedded import EmbeddedServer
 from tests.faults import ring_model as model
 from tests.faults.ring_beside_model import Mirror, RingBesideModel

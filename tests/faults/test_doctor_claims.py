@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from console.doctor import examination, repairs
+from console.doctor import repairs, row_scan
 from console.doctor.repairs import NO_PAYLOAD
 from console.monitor.limits import DEFAULTS, Severity
 from tests.contract.conftest import Use
@@ -48,7 +48,7 @@ KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many chunks in few rows."""
-    monkeypatch.setattr(examination, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
 
 
 # --------------------------------------------------------------------------------------- claims
@@ -179,7 +179,7 @@ def test_a_status_that_nobody_knows(use: Use, of: Variant) -> None:
     found = the(diagnosed(client), "status_unknown")
     assert found.evidence == {"count": 1, "ids": ["70"]}
     # What to judge by is told, and it tells that row.
-    words, _, statement = found.needs.partition("\n")
+    words, _, statement = found.judgement_text.partition("\n")
     assert words.startswith("needs your judgement: ")
     with connect(client.url) as connection:
         assert connection.execute(statement.encode()).fetchall() == [(70, 7)]
@@ -282,7 +282,7 @@ def test_a_half_in_a_claim_is_set_aside(use: Use, how: str) -> None:
         pop = named(client, "SELECT id FROM {pop}('worker', %s)")
         assert consumer.execute(pop, [how == "by its owner"]).fetchall() == []
         assert names(diagnosed(client)) == ["payload_lost"], "a living owner claimed it just now"
-        repairs.SetAside(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
+        repairs.MarkAsErrors(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
         assert names(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
         if how == "by age":
             age(client, "1")

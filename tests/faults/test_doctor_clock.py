@@ -6,8 +6,8 @@ from typing import LiteralString
 
 import pytest
 
-from console.doctor.consumption import Consumption
 from console.doctor.finding import Diagnosis
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading
@@ -27,7 +27,7 @@ AGE = 1800.0
 @pytest.fixture(params=SKEWS, ids=str)
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> datetime:
     """The database's clock, as good as: both are this machine's."""
-    for module in ("doctor.examination", "monitor.sample_queries"):
+    for module in ("doctor.context", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.utc", lambda: datetime.now(UTC) + request.param)
     return datetime.now(UTC)
 
@@ -42,7 +42,7 @@ def waiting(use: Use, of: Variant) -> Client:
 
 
 def told(client: Client) -> Diagnosis:
-    consumption = Consumption(0.05)
+    consumption = ConsumptionHistory(0.05)
     return diagnosis(client.database, client.queue, WAITING, consumption=consumption)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from console.doctor.consumers import SILENT, ConsumerMemory
-from console.doctor.consumption import STOPPED, Consumption
 from console.doctor.finding import Diagnosis, Finding
+from console.doctor.silent_consumers import SILENT, ConsumerHistory
+from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
 from console.monitor.consumers import Consumers, gone, latest, recorded
 from console.monitor.consumers import rows as rows_of
 from console.monitor.figures import key_of
@@ -31,11 +31,11 @@ REGULAR = 7
 class Crew:
     """Consumers of one queue, and who looks at them."""
 
-    def __init__(self, client: Client, workers: dict[str, Client], memory: ConsumerMemory) -> None:
+    def __init__(self, client: Client, workers: dict[str, Client], memory: ConsumerHistory) -> None:
         self.client = client
         self.workers = workers
         self.memory = memory
-        self.consumption = Consumption(0.0, waits=False)
+        self.consumption = ConsumptionHistory(0.0, waits=False)
         self.figures = client.snapshot()
 
     def work(self, *names: str) -> list[Callable[[], object]]:
@@ -78,7 +78,7 @@ def crew(use: Use, request: pytest.FixtureRequest) -> Iterator[Crew]:
     with ExitStack() as all_of_them:
         names = ("ada", "bob", "cleo")
         workers = {n: all_of_them.enter_context(program(client, f"{n} program")) for n in names}
-        yield Crew(client, workers, ConsumerMemory(client.database, apart_seconds=0.0))
+        yield Crew(client, workers, ConsumerHistory(client.database, apart_seconds=0.0))
 
 
 def until_silent(crew: Crew, *at_work: str, late: bool = True) -> Finding | None:
@@ -108,7 +108,7 @@ def test_who_stops_while_messages_wait_is_named_until_it_is_back(crew: Crew) -> 
 
 def regular(crew: Crew, *at_work: str) -> None:
     """A new memory, in which these have popped regularly."""
-    crew.memory = ConsumerMemory(crew.client.database, apart_seconds=0.0)
+    crew.memory = ConsumerHistory(crew.client.database, apart_seconds=0.0)
     for _ in range(REGULAR):
         crew.see(*at_work)
 
@@ -134,7 +134,7 @@ def test_a_new_doctor_knows_it_from_the_recording(crew: Crew, tmp_path: Path) ->
         recorder.add(CONSUMERS, rows_of(crew.see(*at_work)[1], at, late=5))
     recorder.close()
     rows = recorded(tmp_path, "here", queue.schema, queue.name, datetime.now(UTC))
-    crew.memory = ConsumerMemory(crew.client.database, lambda _: rows)
+    crew.memory = ConsumerHistory(crew.client.database, lambda _: rows)
     found = silent(crew.examined("bob"))
     assert found is not None
     assert "ada" in found.summary

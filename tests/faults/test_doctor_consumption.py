@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from console.actions import pop
-from console.doctor import consumption
-from console.doctor import examination as look_module
-from console.doctor.consumption import Consumption, Position
-from console.doctor.examine import examine
+from console.doctor import context as context_module
+from console.doctor import stopped_consumers
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
+from console.doctor.stopped_consumers import ConsumptionHistory, Position
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
 from console.monitor.sample import QueueSample
@@ -52,7 +52,7 @@ PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two samples of the database its clock goes on by half a minute and a bit."""
-    positions, numbers = consumption._positions, itertools.count(1)
+    positions, numbers = stopped_consumers._positions, itertools.count(1)
 
     def later(
         database: Database, queues: list[QueueSample], thresholds_of: ThresholdsOf
@@ -69,11 +69,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
             for key, one in positions(database, queues, thresholds_of).items()
         }
 
-    monkeypatch.setattr(consumption, "_positions", later)
+    monkeypatch.setattr(stopped_consumers, "_positions", later)
 
 
 def look(
-    client: Client, seen: Consumption, thresholds: Thresholds = AT_ONCE
+    client: Client, seen: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
     """The codes that were found, and what is not known of the consumption."""
     found = diagnosed(client, seen, thresholds)
@@ -81,7 +81,7 @@ def look(
 
 
 def diagnosed(
-    client: Client, seen: Consumption, thresholds: Thresholds = AT_ONCE, **more: Any
+    client: Client, seen: ConsumptionHistory, thresholds: Thresholds = AT_ONCE, **more: Any
 ) -> Diagnosis:
     whole: dict[str, Any] = {"patience_seconds": 0.1, "consumption": seen, **more}
     return diagnosis(client.database, client.queue, thresholds, **whole)
@@ -107,7 +107,7 @@ def test_two_samples_prove_that_nobody_consumes_until_a_pop_comes_between(
     use: Use, of: Variant
 ) -> None:
     client = filled(use, of)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     codes, why = look(client, seen)
     assert not codes
     assert "this is the first" in why
@@ -122,7 +122,7 @@ def test_two_samples_prove_that_nobody_consumes_until_a_pop_comes_between(
 @pytest.mark.usefixtures("steps")
 def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
     heap, stack = filled(use, HEAP), filled(use, STACK)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     for client in (heap, stack):
         look(client, seen)
     assert stack.push(stack.payload(9)) is not None
@@ -133,9 +133,9 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("of", [FIFO, CLAIM, RING], ids=str)
 def test_who_holds_rows_is_at_work(use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumption, "_AT_WORK_SECONDS", 0.0)
+    monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = filled(use, of)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         popped_by(other, client)
         for _ in range(3):
@@ -145,7 +145,7 @@ def test_who_holds_rows_is_at_work(use: Use, of: Variant, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("steps")
 def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use) -> None:
     client = filled(use, CLAIM)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     with closing(connect(client.url)) as other:
         popped_by(other, client)
         for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use
 @pytest.mark.usefixtures("steps")
 def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> None:
     client = filled(use, FIFO)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
@@ -167,7 +167,7 @@ def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> 
 def test_what_a_sampler_has_seen_popped_is_no_backlog(use: Use) -> None:
     client = filled(use, FIFO)
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     for _ in range(2):
         found = diagnosed(client, seen, snapshots=[rated])
         assert (_codes(found), _unknown(found)) == FINE
@@ -181,7 +181,7 @@ def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
         "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
         "due_time = clock_timestamp() - interval '1 minute'",
     )
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
     for _ in range(2):
         assert look(client, seen, wait) == FINE
@@ -190,7 +190,9 @@ def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
 def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
     client = filled(use, STATUS)
     assert client.pop()
-    assert look(client, Consumption(waits=False)) == FINE, "something was popped a moment ago"
+    assert look(client, ConsumptionHistory(waits=False)) == FINE, (
+        "something was popped a moment ago"
+    )
 
 
 # --------------------------------------------------------------------------------- one wait for all
@@ -207,9 +209,9 @@ def test_the_doctor_waits_once_for_all_queues_together(
         time.sleep(seconds)
 
     clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
-    monkeypatch.setattr(consumption, "time", clock)
-    found = examine(
-        clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=Consumption(0.5)
+    monkeypatch.setattr(stopped_consumers, "time", clock)
+    found = diagnose(
+        clients[0].database, thresholds_of=lambda _: AT_ONCE, consumption=ConsumptionHistory(0.5)
     )
     assert [_codes(one) for one in found] == [["consumer_stopped"]] * 6
     assert sum(waited) < 2 * 0.5, "each of them waits for itself"
@@ -228,18 +230,18 @@ def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> N
             all_wait.wait(60)  # broken, and an error, where one waits after the other
         time.sleep(seconds)
 
-    monkeypatch.setattr(look_module, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(context_module, "time", SimpleNamespace(sleep=sleep))
     try:
         for client, other in zip(clients, others, strict=True):
             with other.transaction(force_rollback=True):
                 popped_by(other, client)
             other.execute("BEGIN")
             popped_by(other, client)
-        found = examine(
+        found = diagnose(
             clients[0].database,
             [client.queue for client in clients],
             patience_seconds=0.5,
-            consumption=Consumption(waits=False),
+            consumption=ConsumptionHistory(waits=False),
         )
     finally:
         for other in others:
@@ -247,7 +249,7 @@ def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> N
     assert all("may be held by" in "; ".join(one.unseen) for one in found)
 
 
-def stopped(client: Client, seen: Consumption) -> list[Finding]:
+def stopped(client: Client, seen: ConsumptionHistory) -> list[Finding]:
     found = diagnosed(client, seen)
     told = [one for one in found.findings if one.code.name.endswith("_stopped")]
     assert _unknown(found) or "subscriber_stopped" not in found.unproven
@@ -257,14 +259,18 @@ def stopped(client: Client, seen: Consumption) -> list[Finding]:
 @pytest.mark.usefixtures("steps")
 def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
     client = made(use)
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     client.push_many(client.payloads(*range(5)))
     assert stopped(client, seen) == []
     assert len(popped(client, "billing")) == 5
     client.push_many(client.payloads(*range(5)))
     assert len(popped(client, "billing", 2)) == 2
     (one,) = stopped(client, seen)
-    assert (one.code.name, one.subscriber, one.which) == ("subscriber_stopped", "search", "search")
+    assert (one.code.name, one.subscriber, one.subject) == (
+        "subscriber_stopped",
+        "search",
+        "search",
+    )
     assert one.code.severity is Severity.CRITICAL, "it fills the ring in 37 s"
     assert one.summary.startswith("search: 10 ready")
     assert "unsubscribe" in one.consequence
@@ -284,14 +290,14 @@ def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_han
     """In an open transaction, or on a claim; the other one's work is no sign of it."""
     client = made(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     with client.database.transaction("work") as connection:
         pop.pop_many(connection, client.queue.of("search"), 1, "worker")
         assert stopped(client, seen) == []
         (one,) = stopped(client, seen)
         assert one.subscriber == "billing"
         assert one.code.severity is Severity.WARNING, "nothing was pushed"
-    seen = Consumption(waits=False)
+    seen = ConsumptionHistory(waits=False)
     assert stopped(client, seen) == []
     assert [one.subscriber for one in stopped(client, seen)] == [
         *["billing"],

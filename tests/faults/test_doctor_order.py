@@ -13,7 +13,7 @@ from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
 from console.designs import DESIGNS
 from console.doctor import order, ring
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.errors import TooSlowError
 from console.monitor.sample_queries import be_careful
@@ -39,8 +39,8 @@ JUDGED = [STRICT, PENDING, LAX, RING, NAIVE]
 def found(client: Client) -> list[Finding]:
     queue = known(client.database, client.queue)
     assert queue is not None
-    with open_examination(client.database, queue) as look:
-        findings = list(order.FAMILY.examine(look))
+    with check_context(client.database, queue) as look:
+        findings = list(order.CHECKS.run(look))
         assert look.unseen == []
     return findings
 
@@ -137,8 +137,8 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
 
 
 def run_repairs(client: Client) -> None:
-    with open_examination(client.database, client.queue) as look:
-        repairs = [one.repair for one in ring.FAMILY.examine(look)]
+    with check_context(client.database, client.queue) as look:
+        repairs = [one.repair for one in ring.CHECKS.run(look)]
     for repair in repairs:
         assert repair is not None
         assert repair.run(client.database)
@@ -227,7 +227,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
         "FROM generate_series(1, 30000) AS s (n)",
     )
-    with open_examination(client.database, client.queue) as look, look.moment() as connection:
+    with check_context(client.database, client.queue) as look, look.moment() as connection:
         be_careful(connection, client.database, 5.0)
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -241,7 +241,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
 
 def test_of_whom_it_is_looked_for() -> None:
     for of in JUDGED:
-        assert order.FAMILY.applies(of.queue("s", "q"))
-        assert not order.FAMILY.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
+        assert order.CHECKS.applies(of.queue("s", "q"))
+        assert not order.CHECKS.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
     others = [archiving("heap"), archiving("stack"), variant("fifo", order="strict")]
-    assert not any(order.FAMILY.applies(of.queue("s", "q")) for of in others)
+    assert not any(order.CHECKS.applies(of.queue("s", "q")) for of in others)

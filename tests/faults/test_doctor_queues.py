@@ -17,9 +17,9 @@ from sqlalchemy import text
 
 from console import sql
 from console.designs import designs_on
-from console.doctor import common, sessions
-from console.doctor.consumption import Consumption
-from console.doctor.families import CODES
+from console.doctor import general, sessions
+from console.doctor.checks import CODES
+from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sample_queries import be_careful
@@ -82,7 +82,7 @@ def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> N
     with traffic.going_on():
         looks = 0
         while looks < 2 or time.monotonic() < ends_at:
-            found = diagnosed(client, consumption=Consumption())
+            found = diagnosed(client, consumption=ConsumptionHistory())
             looks += 1
             assert [one.summary for one in grave(found)] == []
             assert found.unseen == ()
@@ -148,16 +148,16 @@ def test_who_keeps_dead_rows_at_the_head_and_of_the_whole_database(
         assert not {"dead_head", "xmin_held"} & {*names(diagnosed(client))}, "not for long"
         finding = the(diagnosed(client, IMPATIENT), "dead_head")
         assert str(keeper.info.backend_pid) in finding.summary
-        monkeypatch.setattr(common, "XMIN_NOTE_SECONDS", SOON)
+        monkeypatch.setattr(general, "XMIN_NOTE_SECONDS", SOON)
         finding = the(diagnosed(client), "xmin_held")
         assert finding.evidence["session_id"] == keeper.info.backend_pid
-        monkeypatch.setattr(common, "XMIN_WARNING_SECONDS", SOON)
+        monkeypatch.setattr(general, "XMIN_WARNING_SECONDS", SOON)
         assert the(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
     wait_until(lambda: "dead_head" not in names(diagnosed(client, IMPATIENT)), "the keeper is gone")
 
 
 def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "_WAITED_SECONDS", SOON)
+    monkeypatch.setattr(general, "_WAITED_SECONDS", SOON)
     client = filled(use, NAIVE)
     with holding(client) as holder, closing(connect(client.url)) as waiter:
         assert "waits" not in names(diagnosed(client))
@@ -194,7 +194,7 @@ def test_a_ring_that_fills_is_told_with_its_range(
     pushes: Callable[[], object] = lambda: client.push_many(client.payloads(1, 2, 3))  # noqa: E731
     with at_work(iter(pushes, object()), pause_seconds=0.02):
         evidence = evidence_of(the(diagnosed(client, patience_seconds=0.8), "full_soon"))
-        monkeypatch.setattr(common, "FULL_CRITICAL_SECONDS", 0.0)
+        monkeypatch.setattr(general, "FULL_CRITICAL_SECONDS", 0.0)
         assert the(diagnosed(client, patience_seconds=0.8), "full_within_hour").evidence
     soonest, middle, latest = (
         evidence[f"full_in_{which}"] for which in ("soonest_seconds", "seconds", "latest_seconds")

@@ -17,7 +17,7 @@ from console import audit
 from console.actions import upgrade
 from console.catalog import Queue
 from console.doctor import sessions
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database, open_database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
@@ -254,8 +254,8 @@ def test_dead_rows_at_the_head_are_cleared_away(use: Use, monkeypatch: pytest.Mo
     slow = replace(client.snapshot(), slow=("ready",))
 
     def found() -> list[Finding]:
-        with open_examination(client.database, client.queue, snapshot=slow) as look:
-            some = list(sessions.FAMILY.examine(look))
+        with check_context(client.database, client.queue, snapshot=slow) as look:
+            some = list(sessions.CHECKS.run(look))
         assert {finding.code for finding in some} <= {sessions.DEAD_HEAD}
         return some
 

@@ -11,10 +11,10 @@ import pytest
 
 from console.audit import EntryFilter, entries
 from console.doctor import ring as doctor
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
-from console.doctor.recording import Recording, holes_to_forget
-from console.doctor.ring_map import slot_map
+from console.doctor.recording import Recording, hole_repairs
+from console.doctor.slot_map import slot_map
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, RefusedError
 from console.monitor.recording.recorder import Recorder
@@ -403,14 +403,14 @@ def test_who_records_as_an_operator_forgets_old_holes(make: Make, tmp_path: Path
 
         pusher.execute("BEGIN")
         assert ring.push(pusher, "to come") == 9
-        with open_examination(ring.database, ring.queue, patience_seconds=0.0) as look:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.FAMILY.examine(look)))
-        assert holes_to_forget([diagnosis], Rights.OPERATOR) == [], "a push is under way"
+        with check_context(ring.database, ring.queue, patience_seconds=0.0) as look:
+            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(look)))
+        assert hole_repairs([diagnosis], Rights.OPERATOR) == [], "a push is under way"
         pusher.execute("COMMIT")
 
-        with open_examination(ring.database, ring.queue, patience_seconds=10.0) as look:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.FAMILY.examine(look)))
-        assert holes_to_forget([diagnosis], Rights.READ_ONLY) == []
+        with check_context(ring.database, ring.queue, patience_seconds=10.0) as look:
+            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(look)))
+        assert hole_repairs([diagnosis], Rights.READ_ONLY) == []
         recording.start()
         try:
             wait_until(

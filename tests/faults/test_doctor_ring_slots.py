@@ -18,10 +18,10 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL
 
 from console import sql
-from console.doctor.examination import open_examination
-from console.doctor.ring_map import SlotRange, slot_map
-from console.doctor.ring_proof import Astray, losses
+from console.doctor.context import check_context
+from console.doctor.lost_numbers import LostKind, find_lost_numbers
 from console.doctor.ring_repairs import AddSlots, Mend
+from console.doctor.slot_map import SlotRange, slot_map
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
 from console.sql import templates
@@ -290,8 +290,8 @@ def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -
         @given(laid())
         def check(state: Store) -> None:
             ring.lay(connection, state)
-            with open_examination(ring.database, ring.queue) as look:
-                found = losses(look)
+            with check_context(ring.database, ring.queue) as look:
+                found = find_lost_numbers(look)
             for kind, expected in astray(state).items():
                 runs = found.proven[kind]
                 told = [number for run in runs for number in range(run.first, run.last + 1)]
@@ -299,10 +299,10 @@ def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -
                 pairs = itertools.pairwise(runs)
                 assert all(one.last + 1 < two.first for one, two in pairs)
             check_map(slot_map(ring.database, ring.queue), state)
-            Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
-            with open_examination(ring.database, ring.queue) as look:
+            Mend(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
+            with check_context(ring.database, ring.queue) as look:
                 # A hole that a pop had come to is void twice over by now: parked too, or spent.
-                left = {kind: runs for kind, runs in losses(look).proven.items() if runs}
+                left = {kind: runs for kind, runs in find_lost_numbers(look).proven.items() if runs}
             assert left == {}
             assert {number for _, number, _, _ in ring.live(connection)} == lying(state)
 
@@ -327,7 +327,7 @@ def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
         if r.state == "orphan" and r.first_number is not None
         for number in range(r.first_number, r.first_number + r.count)
     }
-    assert orphans == astray(state)[Astray.ORPHAN]
+    assert orphans == astray(state)[LostKind.ORPHAN]
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
@@ -354,7 +354,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             assert ring.pop(connection)
             look_at(ring, patience_seconds=0.01)
             connection.execute("ROLLBACK")
-            Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
+            Mend(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
             mend_by(ring, found["slot_mismatch"])
             mend_halves(make(content="apart", partitions=1))

@@ -6,8 +6,8 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from console.doctor import claims, examination, messages
-from console.doctor.examination import Examination, ask, open_examination
+from console.doctor import claims, messages, row_scan
+from console.doctor.context import CheckContext, ask, check_context
 from console.doctor.repairs import IncompleteMessages
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.thinned(3)
 def test_claims_and_states_that_were_not_looked_at_are_told(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
     client = filled(use, STATUS, 100)
     for message in client.pop_many(50):
         assert client.complete(message)
     assert len(client.pop_many(50)) == 50
     assert diagnosed(client).verdict == "all clear"
-    monkeypatch.setattr(examination, "MOST_ROWS", 40)
+    monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
     told = "\n".join(diagnosed(client).unseen)
     assert "claims and their owners: 40 rows" in told
     assert re.search(r"states of rows: 40 rows .* those that are done, the others not", told)
@@ -49,16 +49,16 @@ def test_claims_and_states_that_were_not_looked_at_are_told(
 def test_what_was_not_looked_at_is_told(
     use: Use, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
     client = filled(use, SPLIT, 100)
     assert changed(client, "DELETE FROM {data} WHERE id IN (10, 90)") == 2
     run(client, "UPDATE {table} SET attempts = 7 WHERE id IN (5, 95)")
     if bound == "rows":
-        monkeypatch.setattr(examination, "MOST_ROWS", 40)
+        monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
     patience = 0.0 if bound == "seconds" else 60.0
-    with open_examination(client.database, client.queue, patience_seconds=patience) as look:
-        (missing,) = messages.INTEGRITY.examine(look)
-        (poison,) = messages.ATTEMPTS.examine(look)
+    with check_context(client.database, client.queue, patience_seconds=patience) as look:
+        (missing,) = messages.PAYLOAD_CHECKS.run(look)
+        (poison,) = messages.ATTEMPT_CHECKS.run(look)
     assert missing.evidence["ids"] == ["90"], "the newest come first"
     assert poison.evidence["ready"]["ids"] == ["5"], "what is popped first"  # type: ignore[index]
     looked = 40 if bound == "rows" else 20
@@ -105,7 +105,7 @@ _CLAIM: dict[str, LiteralString] = {
 }
 
 
-def recorded(look: Examination) -> Recorder:
+def recorded(look: CheckContext) -> Recorder:
     with look.moment() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -130,31 +130,31 @@ def rows_read(statement: Statement, relation: str) -> float:
 def test_each_chunk_reads_its_rows_and_no_more(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "CHUNK_ROWS", 4_000)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 4_000)
     client, design = use(of), of.design.name
     load(client)
     queue = client.queue
-    with open_examination(client.database, queue, patience_seconds=600.0) as look:
+    with check_context(client.database, queue, patience_seconds=600.0) as look:
         recorder = recorded(look)
-        assert list(messages.ATTEMPTS.examine(look)) == []
+        assert list(messages.ATTEMPT_CHECKS.run(look)) == []
         scanned = labelled("common.tried", recorder)
         run(client, _CLAIM[design])
-        assert list(claims.FAMILY.examine(look)) == []
+        assert list(claims.CHECKS.run(look)) == []
         asked = recorder.take()
         stated = [one for one in asked if "common.contradictions" in one.text]
         claimed = [one for one in asked if "common.claimed" in one.text]
-        assert list(messages.INTEGRITY.examine(look)) == []
+        assert list(messages.PAYLOAD_CHECKS.run(look)) == []
         pieces = labelled("split.halves", recorder)
         assert look.unseen == []
     check(scanned, queue.table, buffers=4_400)
     check(stated, queue.table, buffers=4_400)
     check(claimed, queue.table, buffers=18_000)
     if design != "claim":
-        full = [one for one in stated if rows_read(one, queue.table) >= examination.CHUNK_ROWS]
+        full = [one for one in stated if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
         assert len(full) == 5 + 2
-    full = [one for one in claimed if rows_read(one, queue.table) >= examination.CHUNK_ROWS]
+    full = [one for one in claimed if rows_read(one, queue.table) >= row_scan.CHUNK_ROWS]
     assert len(full) == 2, "once before the look at the owners, and once after it"
-    full = [one for one in scanned if rows_read(one, queue.table) == examination.CHUNK_ROWS]
+    full = [one for one in scanned if rows_read(one, queue.table) == row_scan.CHUNK_ROWS]
     assert len(full) == (5 if design == "claim" else 2)
     if design == "split":
         assert len(pieces) == 6
@@ -169,7 +169,7 @@ AHEAD = 64
 def check(statements: list[Statement], table: str, buffers: int) -> None:
     assert statements
     for one in statements:
-        assert rows_read(one, table) <= examination.CHUNK_ROWS + AHEAD
+        assert rows_read(one, table) <= row_scan.CHUNK_ROWS + AHEAD
         assert not one.sequential()
         assert one.buffers <= buffers
 
@@ -181,7 +181,7 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         "stuck_after": 300.0,
         "gone": client.database.product.array([]),
     }
-    with open_examination(client.database, client.queue) as look:
+    with check_context(client.database, client.queue) as look:
         (row,) = ask(look, IncompleteMessages, "halves", newest=7, **rest)
         assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
         (row,) = ask(look, IncompleteMessages, "halves", newest=0, **rest)
@@ -189,5 +189,5 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
 
 
 def test_of_whom_incomplete_are_looked_for() -> None:
-    assert messages.INTEGRITY.applies(SPLIT.queue("s", "q"))
-    assert not messages.INTEGRITY.applies(STATUS.queue("s", "q"))
+    assert messages.PAYLOAD_CHECKS.applies(SPLIT.queue("s", "q"))
+    assert not messages.PAYLOAD_CHECKS.applies(STATUS.queue("s", "q"))

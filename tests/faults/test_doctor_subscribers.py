@@ -9,7 +9,7 @@ import pytest
 from psycopg.sql import SQL
 
 from console.doctor import claims
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.engines.embedded import EmbeddedServer
 from tests.faults.doctor_tools import look_at, mend_now, numbers
@@ -270,5 +270,5 @@ def test_claims_are_released_of_the_one_whose_owner_is_gone(make: Make) -> None:
 
 
 def claims_at(ring: Ring) -> list[Finding]:
-    with open_examination(ring.database, ring.queue, patience_seconds=10.0) as look:
-        return list(claims.FAMILY.examine(look))
+    with check_context(ring.database, ring.queue, patience_seconds=10.0) as look:
+        return list(claims.CHECKS.run(look))

@@ -10,7 +10,7 @@ from console.actions.adopt import adopt, forget
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.designs import DESIGNS
 from console.doctor import indexes
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.engines import PRODUCTS, Database, open_database
 from console.monitor.limits import Severity
@@ -74,8 +74,8 @@ PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"
 
 
 def use_of_indexes(database: Database, queue: Queue) -> dict[str, Finding]:
-    with open_examination(database, queue) as look:
-        findings = {one.code.name: one for one in indexes.INDEXES.examine(look)}
+    with check_context(database, queue) as look:
+        findings = {one.code.name: one for one in indexes.INDEX_CHECKS.run(look)}
         assert look.unseen == []
     return findings
 
@@ -199,8 +199,8 @@ def test_who_may_only_read_is_told_the_same_of_indexes(use: Use) -> None:
 
 def test_of_whom_the_index_of_pops_is_looked_for() -> None:
     queue = FIFO.queue("s", "q")
-    assert indexes.INDEXES.applies(queue)
-    assert not indexes.INDEXES.applies(replace(queue, kind=Kind.ADOPTED))
+    assert indexes.INDEX_CHECKS.applies(queue)
+    assert not indexes.INDEX_CHECKS.applies(replace(queue, kind=Kind.ADOPTED))
     for of in (of for of in ALL if of.design.name != "broker"):
         for engine in of.engines:
             expected = indexes.of_pop(PRODUCTS[engine], of.queue("s", "q", engine))

@@ -14,9 +14,9 @@ from console.actions.install import uninstall
 from console.actions.restore import Restore
 from console.catalog import installed_queue
 from console.designs import DESIGNS
-from console.doctor.examination import open_examination
+from console.doctor.context import check_context
 from console.doctor.finding import Finding
-from console.doctor.ring_losses import AstrayRow
+from console.doctor.ring_losses import ContentMismatch
 from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
@@ -234,10 +234,10 @@ def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
     """Producers and consumers commit and roll back, a relay comes between; both halves agree."""
     ring = make(size=60)
     chance = random.Random(5)
-    with clients(ring.url) as of, open_examination(ring.database, ring.queue) as examination:
+    with clients(ring.url) as of, check_context(ring.database, ring.queue) as examination:
         traffic(of, ring, chance, producers=2, consumers=2)
         for _ in range(500 if long else 30):
-            assert examination.ask(AstrayRow, "contents_astray") == []
+            assert examination.ask(ContentMismatch, "contents_astray") == []
             if chance.random() < 0.1:
                 try_relay(ring, chance)
         settle(of, ring, relays=0, kills=0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.doctor.finding import Finding
 from console.doctor.sessions import PREPARED
 from console.engines import open_database
@@ -45,7 +45,7 @@ def mend(url: str) -> None:
 
     def forgotten(stuck_after_seconds: float) -> list[Finding]:
         thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
-        found = examine(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
+        found = diagnose(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
         findings = [finding for one in found for finding in one.findings]
         return [finding for finding in findings if finding.code is PREPARED]
 

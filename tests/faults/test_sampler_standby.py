@@ -9,7 +9,7 @@ import pytest
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs.shipped import CLAIM
-from console.doctor.examine import examine
+from console.doctor.diagnose import diagnose
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.monitor.limits import DEFAULTS
@@ -67,7 +67,7 @@ def test_a_standby_tells_what_it_can(standby: Database) -> None:
         assert claim.claims is not None
         assert [one.owner for one in claim.claims] == ["unknown"]  # a session of the primary's
     assert "rates" in standby.capabilities.missing
-    for one in examine(standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)):
+    for one in diagnose(standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)):
         assert one.verdict == "unknown", one.findings
         assert "its primary's" in "\n".join(one.unseen)
 

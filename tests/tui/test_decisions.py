@@ -11,7 +11,7 @@ from console.catalog import installed_queue
 from console.decisions import Decision
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.doctor.watcher import Examined
+from console.doctor.watcher import DoctorUpdate
 from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sampler import Reading
@@ -183,7 +183,7 @@ def codes_in_sight(console: Opened) -> set[str]:
 async def examined(
     console: Opened, *findings: Finding, silenced: frozenset[str] = frozenset()
 ) -> None:
-    came = Examined((Diagnosis(QUEUE, findings),))
+    came = DoctorUpdate((Diagnosis(QUEUE, findings),))
     console.app.post_message(DiagnosesCame("prod", came, console.clock.now, AT_TWO))
     names = {one.code.name for one in findings} - silenced
     await until(console, lambda: codes_in_sight(console) == names)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.cli import doctor as command_line
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.recording import findings as recorded
 from console.doctor.report import markdown
@@ -65,7 +65,7 @@ def on_the_command_line(of: Diagnosis) -> bool:
     call: Any = SimpleNamespace(zone=None)
     (finding,) = of.findings
     text = "\n".join(command_line._lines(call, [of]))
-    wanted = (SUMMARY, f"[{finding.code.name}]", finding.needs, *EVIDENCE)
+    wanted = (SUMMARY, f"[{finding.code.name}]", finding.judgement_text, *EVIDENCE)
     return all(words in text for words in wanted) and "None" not in text
 
 
@@ -134,8 +134,8 @@ def test_every_code_is_shown_everywhere() -> None:
 def test_every_code_says_what_to_do_where_nothing_mends_it(code: Code) -> None:
     """By itself; findings say more where they can."""
     (finding,) = diagnosis(code).findings
-    assert finding.needs.startswith("needs your judgement: ")
-    assert len(finding.needs) > len("needs your judgement: ") + 10
+    assert finding.judgement_text.startswith("needs your judgement: ")
+    assert len(finding.judgement_text) > len("needs your judgement: ") + 10
 
 
 async def test_what_cannot_be_told_is_not_all_clear_on_the_screen() -> None:

@@ -17,7 +17,7 @@ import pytest
 from console.catalog import Queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
-from console.doctor.watcher import Examined
+from console.doctor.watcher import DoctorUpdate
 from console.forecast_files import HOURS
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Severity
@@ -55,7 +55,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
         quoted = {"first_error": "card 4111"}
         code = Code("odd", Severity.WARNING, "")
         finding = Finding(code, "it is odd; the first: card 4111", quoted)
-        examined = Examined(
+        examined = DoctorUpdate(
             (Diagnosis(Queue("public", "mail", design("fifo"), {}, {}), (finding,)),)
         )
         console.app._hearer("prod")(examined)

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from console.catalog import installed_queue
 from console.designs import design
-from console.doctor.ring_map import SlotMap, SlotRange
+from console.doctor.slot_map import SlotMap, SlotRange
 from console.engines import open_database
 from console.errors import ConnectionFailedError
 from console.monitor.scans import read_key, scans_of

@@ -14,7 +14,7 @@ from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import broker
 from console.doctor.broker import (
-    FAMILY,
+    CHECKS,
     MANY_CONVERSATIONS,
     Activation,
     Undelivered,
@@ -23,8 +23,8 @@ from console.doctor.broker import (
     switches_of,
     undelivered_of,
 )
-from console.doctor.examination import open_examination
-from console.doctor.families import FAMILIES
+from console.doctor.checks import CHECK_GROUPS
+from console.doctor.context import check_context
 from console.doctor.finding import Finding, Repair
 from console.doctor.repairs import end_conversations, switch_on
 from console.engines import Database
@@ -43,9 +43,9 @@ def codes(found: Iterable[Finding]) -> list[str]:
 
 
 def test_it_is_asked_of_broker_queues_only() -> None:
-    asked = {name for name, design in DESIGNS.items() if broker.FAMILY.applies(of(design.name))}
+    asked = {name for name, design in DESIGNS.items() if broker.CHECKS.applies(of(design.name))}
     assert asked == {"broker"}
-    assert broker.FAMILY in FAMILIES
+    assert broker.CHECKS in CHECK_GROUPS
 
 
 def of(design: str) -> Queue:
@@ -186,8 +186,8 @@ def database(odbc: Odbc) -> Iterator[Database]:
 
 
 def looked_at(database: Database) -> tuple[list[Finding], list[str]]:
-    with open_examination(database, QUEUE) as look:
-        return list(broker.FAMILY.examine(look)), look.unseen
+    with check_context(database, QUEUE) as look:
+        return list(broker.CHECKS.run(look)), look.unseen
 
 
 def test_all_statements_together(odbc: Odbc, database: Database) -> None:
@@ -228,5 +228,5 @@ def test_every_code_can_be_found() -> None:
         *activation_of(replace(STARTED, state=None), 7, LIMIT),
         *activation_of(replace(STARTED, enabled=False), 7, LIMIT),
     ]
-    assert [finding.code for finding in found] == list(FAMILY.codes)
+    assert [finding.code for finding in found] == list(CHECKS.codes)
     assert all(finding.cause and finding.consequence for finding in found)

@@ -3,7 +3,7 @@
 import re
 
 from console.cli.verbs import cli
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 
 
 def test_codes_are_words_and_distinct() -> None:

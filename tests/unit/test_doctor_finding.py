@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import DESIGNS
-from console.doctor import claims, common, examine, schema
-from console.doctor.consumption import Position
-from console.doctor.examination import Examination, checked, command, counted, texts
-from console.doctor.families import CODES
+from console.doctor import claims, diagnose, general, schema
+from console.doctor.checks import CODES
+from console.doctor.context import CheckContext, checked, command, counted, texts
 from console.doctor.finding import SEVERITIES, Code, Diagnosis, Finding
+from console.doctor.stopped_consumers import Position
 from console.engines import PRODUCTS, Database, Session
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.limits import Severity
@@ -93,17 +93,17 @@ def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
 # ---------------------------------------------------------------------------------- what is seen
 
 
-def a_look() -> Examination:
+def a_look() -> CheckContext:
     nobody: Session = None  # type: ignore[assignment]
     nowhere: Database = None  # type: ignore[assignment]
-    return Examination(nowhere, nobody, QUEUE)
+    return CheckContext(nowhere, nobody, QUEUE)
 
 
 def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
     found = Finding(CODES[0], "something")
     look = a_look()
 
-    def check(_: Examination) -> Iterator[Finding]:
+    def check(_: CheckContext) -> Iterator[Finding]:
         yield found
         raise RefusedError("Could not look.", why="permission denied")
 
@@ -112,7 +112,7 @@ def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
 
 
 def test_a_lost_connection_is_no_finding() -> None:
-    def check(look: Examination) -> Iterator[Finding]:
+    def check(look: CheckContext) -> Iterator[Finding]:
         yield Finding(CODES[0], "something")
         raise ConnectionFailedError("Gone.")
 
@@ -155,7 +155,7 @@ def ring(gap: int, push: float, pop: float, net: tuple[float, float] | None) -> 
 
 
 def codes_of(seen: QueueSnapshot) -> list[str]:
-    return [finding.code.name for finding in common.full_of(seen, RING_QUEUE)]
+    return [finding.code.name for finding in general.full_of(seen, RING_QUEUE)]
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,12 @@ def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
     gap: int, push: float, pop: float, net: tuple[float, float] | None
 ) -> None:
     ordered = None if net is None else (min(net), max(net))
-    for finding in common.full_of(ring(gap, push, pop, ordered), RING_QUEUE):
+    for finding in general.full_of(ring(gap, push, pop, ordered), RING_QUEUE):
         assert ordered is not None
         assert ordered[0] > 0
         latest = finding.evidence["full_in_latest_seconds"]
         assert isinstance(latest, float)
-        limit = 300.0 if finding.code is common.FULL_SOON else 3600.0
+        limit = 300.0 if finding.code is general.FULL_SOON else 3600.0
         assert latest < limit
 
 
@@ -206,8 +206,8 @@ def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
 
 def errors(
     recent: int, before: int, span: float = 80_000.0, lately: float = 599.0
-) -> common.Errors:
-    return common.Errors(recent, lately, "1", "no", before, span)
+) -> general.Errors:
+    return general.Errors(recent, lately, "1", "no", before, span)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def errors(
         (errors(10_001, 10_001, 0.0), False),
     ],
 )
-def test_a_burst_is_many_and_many_more_than_usual(seen: common.Errors, is_burst: bool) -> None:
+def test_a_burst_is_many_and_many_more_than_usual(seen: general.Errors, is_burst: bool) -> None:
     assert seen.is_burst == is_burst
 
 
@@ -301,12 +301,12 @@ def test_an_index_is_known_however_the_server_writes_it() -> None:
 @pytest.mark.parametrize("design", DESIGNS)
 def test_claims_are_looked_at_wherever_a_message_can_be_claimed(design: str) -> None:
     keeps = {"claim", "status", "split"}
-    assert claims.FAMILY.applies(queue(design)) == (design in keeps)
-    assert claims.FAMILY.applies(queue("ring", in_hand="on"))
+    assert claims.CHECKS.applies(queue(design)) == (design in keeps)
+    assert claims.CHECKS.applies(queue("ring", in_hand="on"))
 
 
 def test_a_ring_that_is_empty_is_not_looked_at_for_its_rates() -> None:
-    assert not examine.may_fill(ring(100, 1.0, 1.0, None))
+    assert not diagnose.may_fill(ring(100, 1.0, 1.0, None))
     unrated = replace(ring(9_000, 0.0, 0.0, None), push_per_second=None)
-    assert examine.may_fill(unrated)
-    assert not examine.may_fill(snapshot(QueueSample(QUEUE, NOTHING), "c"))
+    assert diagnose.may_fill(unrated)
+    assert not diagnose.may_fill(snapshot(QueueSample(QUEUE, NOTHING), "c"))

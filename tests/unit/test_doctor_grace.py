@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import ring, ring_map, ring_proof
-from console.doctor.examination import Examination, open_examination
-from console.doctor.ring import _Settings, _Stranded
-from console.doctor.ring_map import Structure, in_both, was_open
-from console.doctor.ring_proof import (
-    Astray,
-    Life,
-    Losses,
+from console.doctor import lost_numbers, ring, slot_map
+from console.doctor.context import CheckContext, check_context
+from console.doctor.lost_numbers import (
+    LostKind,
+    LostNumbers,
     NumberRange,
     Proof,
     SequencePositions,
+    ServerHistory,
     Side,
 )
+from console.doctor.ring import _Settings, _Stranded
+from console.doctor.slot_map import Structure, in_both, was_open
 from console.engines import PRODUCTS
 from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
 
@@ -36,7 +36,7 @@ HIDDEN = Blocker(None, None, None, None, None, None, None)
 """What stands for all that this login may not see: see `blockers` in queries/mssql/ring.sql."""
 
 
-def run(kind: Astray, first: int, last: int) -> NumberRange:
+def run(kind: LostKind, first: int, last: int) -> NumberRange:
     return NumberRange(
         kind.value, first, last, AT, AT - timedelta(seconds=1), AT + timedelta(seconds=1)
     )
@@ -48,7 +48,7 @@ def blocker(seconds: float | None, pid: int | None = 7, prepared: str | None = N
 
 @pytest.fixture(autouse=True)
 def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_map, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(slot_map, "GRACE_SECONDS", 0.0)
 
 
 def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
@@ -60,7 +60,7 @@ def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
 RUNS = st.lists(
     st.builds(
         lambda kind, first, more: run(kind, first, first + more),
-        st.sampled_from(Astray),
+        st.sampled_from(LostKind),
         st.integers(0, 60),
         st.integers(0, 12),
     ),
@@ -69,7 +69,7 @@ RUNS = st.lists(
 
 
 def numbers(runs: Sequence[NumberRange], side: Side) -> set[int]:
-    return {n for r in runs if Astray(r.kind).side is side for n in range(r.first, r.last + 1)}
+    return {n for r in runs if LostKind(r.kind).side is side for n in range(r.first, r.last + 1)}
 
 
 @given(RUNS, RUNS)
@@ -90,16 +90,16 @@ def test_what_has_not_changed_is_kept_as_it_is(seen: list[NumberRange]) -> None:
 
 
 def test_a_number_may_be_another_kind_of_the_same_loss() -> None:
-    hole, parked = run(Astray.HOLE, 10, 12), run(Astray.PARKED_HOLE, 10, 10)
-    rest = run(Astray.HOLE, 11, 12)
+    hole, parked = run(LostKind.HOLE, 10, 12), run(LostKind.PARKED_HOLE, 10, 10)
+    rest = run(LostKind.HOLE, 11, 12)
     assert in_both([hole], [parked, rest]) == [rest, parked]
-    spent, orphan = run(Astray.SPENT, 30, 31), run(Astray.ORPHAN, 30, 30)
+    spent, orphan = run(LostKind.SPENT, 30, 31), run(LostKind.ORPHAN, 30, 30)
     assert in_both([spent], [orphan]) == [orphan]
-    assert in_both([hole], [run(Astray.ORPHAN, 10, 12)]) == []
+    assert in_both([hole], [run(LostKind.ORPHAN, 10, 12)]) == []
 
 
 def test_times_around_a_run_are_not_those_around_a_part_of_it() -> None:
-    (part,) = in_both([run(Astray.ORPHAN, 5, 6)], [run(Astray.ORPHAN, 5, 9)])
+    (part,) = in_both([run(LostKind.ORPHAN, 5, 6)], [run(LostKind.ORPHAN, 5, 9)])
     assert (part.first, part.last) == (5, 6)
     assert part.before_at is not None
     assert part.after_at is None
@@ -122,32 +122,32 @@ def test_who_was_open_at_the_first_look(
 
 def test_whoever_ends_is_not_waited_for_any_longer() -> None:
     seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
-    assert ring_map._outwait(seen, 60) == []
+    assert slot_map._outwait(seen, 60) == []
 
 
 def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody is to be seen: one look may have missed him."""
-    monkeypatch.setattr(ring_map, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(slot_map, "GRACE_SECONDS", 0.05)
     looks = []
 
     def nobody() -> list[Blocker]:
         looks.append(1)
         return []
 
-    assert ring_map._outwait(nobody, 0.0) == []
+    assert slot_map._outwait(nobody, 0.0) == []
     assert len(looks) > 1
 
 
 def test_patience_ends_and_names_who_is_left() -> None:
     old = blocker(9.0)
-    assert ring_map._outwait(lambda: [old], 0.02) == [old]
+    assert slot_map._outwait(lambda: [old], 0.02) == [old]
     prepared = blocker(None, pid=-2, prepared="6F9619FF")
-    assert ring_map._outwait(lambda: [prepared], 0.02) == [prepared]
+    assert slot_map._outwait(lambda: [prepared], 0.02) == [prepared]
 
 
 def test_what_is_hidden_is_not_waited_for() -> None:
     """Its patience would last for hours."""
-    assert ring_map._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
+    assert slot_map._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
 
 
 class Fake:
@@ -165,29 +165,29 @@ class Fake:
         self.lost = list(lost)
 
     def has(self, name: str) -> bool:
-        return Examination.has(cast("Examination", self), name)
+        return CheckContext.has(cast("CheckContext", self), name)
 
     def ask(self, _: Any, name: str) -> list[Any]:
         self.asked.append(name)
         return [SequencePositions(100, 90)] if name == "next_numbers" else list(self.blockers)
 
 
-def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> Losses:
-    patch.setattr(ring_map, "_read", lambda look, _: look.lost.pop(0))
-    return ring_map.losses(fake)
+def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> LostNumbers:
+    patch.setattr(slot_map, "_read", lambda look, _: look.lost.pop(0))
+    return slot_map.find_lost_numbers(fake)
 
 
 def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [run(Astray.ORPHAN, 5, 9), run(Astray.HOLE, 95, 95)]
-    fake = Fake("mssql", [], seen, [run(Astray.ORPHAN, 5, 7)])
+    seen = [run(LostKind.ORPHAN, 5, 9), run(LostKind.HOLE, 95, 95)]
+    fake = Fake("mssql", [], seen, [run(LostKind.ORPHAN, 5, 7)])
     found = losses_of(fake, monkeypatch)
-    assert [(r.first, r.last) for r in found.proven[Astray.ORPHAN]] == [(5, 7)]
-    assert found.proven[Astray.HOLE] == ()
+    assert [(r.first, r.last) for r in found.proven[LostKind.ORPHAN]] == [(5, 7)]
+    assert found.proven[LostKind.HOLE] == ()
     assert found.unseen() == []
 
 
 def test_nothing_is_proven_over_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [run(Astray.ORPHAN, 5, 9)]
+    seen = [run(LostKind.ORPHAN, 5, 9)]
     found = losses_of(Fake("mssql", [blocker(99.0)], seen, seen), monkeypatch)
     assert not any(found.proven.values())
     (line,) = found.unseen()
@@ -195,7 +195,7 @@ def test_nothing_is_proven_over_an_open_transaction(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_the_right_to_see_them_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [run(Astray.PARKED_HOLE, 5, 5)]
+    seen = [run(LostKind.PARKED_HOLE, 5, 5)]
     found = losses_of(Fake("mssql", [HIDDEN], seen, seen), monkeypatch)
     assert not any(found.proven.values())
     (line,) = found.unseen()
@@ -212,11 +212,11 @@ def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.Monke
 
 def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = Fake("postgresql", [])
-    expected = Losses(Proof(1, 2))
-    monkeypatch.setattr(ring_proof, "losses", lambda _: expected)
-    monkeypatch.setattr(ring_proof, "prove", lambda _, __: expected.proof)
+    expected = LostNumbers(Proof(1, 2))
+    monkeypatch.setattr(lost_numbers, "find_lost_numbers", lambda _: expected)
+    monkeypatch.setattr(lost_numbers, "prove", lambda _, __: expected.proof)
     assert losses_of(fake, monkeypatch) is expected
-    assert ring_map.prove(fake) is expected.proof
+    assert slot_map.prove(fake) is expected.proof
     assert fake.asked == []
 
 
@@ -229,7 +229,7 @@ STRUCTURE = {
     "highest": 999,
     "parked_seconds": None,
 }
-LIFE = Life(AT, None, AT, None, 0, 0, False, 100_000)
+LIFE = ServerHistory(AT, None, AT, None, 0, 0, False, 100_000)
 
 
 def rows(*found: Any) -> list[Any]:
@@ -265,8 +265,8 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
 
     odbc.answer = answer
     database = opened()
-    with open_examination(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
-        found = {finding.code.name: finding for finding in ring.FAMILY.examine(look)}
+    with check_context(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
+        found = {finding.code.name: finding for finding in ring.CHECKS.run(look)}
     database.close()
     assert look.unseen == []
     assert found["orphan"].summary == "21 orphans: 507-527"

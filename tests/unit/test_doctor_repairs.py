@@ -10,7 +10,7 @@ from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import repairs
-from console.doctor.repairs import ByVerb
+from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.rights import Rights
 from console.verbs import MODULES, named
@@ -26,7 +26,7 @@ def a_queue(design: str, name: str = "mail") -> Queue:
 
 
 CLAIM, RING = a_queue("claim"), a_queue("ring", "--size")
-EVERY: list[tuple[ByVerb, str, dict[str, object]]] = [
+EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
     (repairs.release_claims(CLAIM, 3, SECONDS), "release", {}),
     (repairs.release_claims(CLAIM, 3, SECONDS, "unknown"), "release", {"unknown": True}),
     (
@@ -49,7 +49,7 @@ EVERY: list[tuple[ByVerb, str, dict[str, object]]] = [
     ("repair", "verb", "said"), EVERY, ids=lambda one: getattr(one, "verb", "")
 )
 def test_a_repair_is_the_verb_that_its_command_line_names(
-    repair: ByVerb, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    repair: VerbRepair, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Target, Values]] = []
 
@@ -80,7 +80,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     assert repair.queue.name in words
     assert repair.rights >= of.right(values) > Rights.READ_ONLY
     assert repair.summary
-    assert set(repair.words) <= set(words)
+    assert set(repair.arguments) <= set(words)
     if not isinstance(repair, repairs.EndSession):
         assert repair.run(database) == ("done",)
     database.close()

@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import repairs, ring_map, ring_proof
-from console.doctor.examination import Examination
+from console.doctor import lost_numbers, repairs, slot_map
+from console.doctor.context import CheckContext
 from console.doctor.finding import SEVERITIES, Repair
-from console.doctor.ring import FAMILY
-from console.doctor.ring_map import SlotRange
-from console.doctor.ring_proof import (
+from console.doctor.lost_numbers import (
     AHEAD,
-    Astray,
     Drawer,
-    Life,
-    Loss,
-    Losses,
+    LossCause,
+    LostKind,
+    LostNumbers,
     NumberRange,
     Proof,
+    ServerHistory,
     Side,
-    as_evidence,
-    causes,
-    loss_of,
-    spelled,
-    told,
+    cause_of,
+    describe_causes,
+    format_ranges,
+    group_by_cause,
+    ranges_evidence,
     total,
 )
-from console.doctor.ring_repairs import AddSlots, Mend, Straighten
+from console.doctor.ring import CHECKS
+from console.doctor.ring_repairs import AddSlots, CorrectRing, Mend
+from console.doctor.slot_map import SlotRange
 
 START = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 QUEUE = installed_queue("public", "orders", DESIGNS["ring"], {})
@@ -49,9 +49,9 @@ def life(
     counts: float | None = -9999,
     rollbacks: int = 0,
     lost: int = 0,
-) -> Life:
+) -> ServerHistory:
     """A server that started at START; its counters began so many seconds later."""
-    return Life(
+    return ServerHistory(
         START,
         None if checkpointer is None else START + seconds(checkpointer),
         None if counts is None else START + seconds(counts),
@@ -81,7 +81,7 @@ def run(
         (life(checkpointer=500, counts=-9999), 500),
     ],
 )
-def test_when_the_server_crashed(server: Life, crashed_at: float | None) -> None:
+def test_when_the_server_crashed(server: ServerHistory, crashed_at: float | None) -> None:
     expected = None if crashed_at is None else START + seconds(crashed_at)
     assert server.crashed_at == expected
 
@@ -89,31 +89,31 @@ def test_when_the_server_crashed(server: Life, crashed_at: float | None) -> None
 @pytest.mark.parametrize(
     ("lost", "server", "loss"),
     [
-        (run(507, 527, before=-5), life(counts=0.5), Loss.CRASH),
-        (run(507, 527, before=-5, after=9), life(counts=0.5), Loss.CRASH),
-        (run(507, 527), life(counts=0.5), Loss.CRASH),
-        (run(507, 527, before=-5), life(counts=0.5, rollbacks=2), Loss.CRASH),
-        (run(507, 527, after=9), life(counts=0.5, rollbacks=2), Loss.UNKNOWN),  # or of those
-        (run(507, 527), life(counts=0.5, lost=1), Loss.UNKNOWN),
-        (run(507, 507, before=-5), life(counts=0.5), Loss.UNKNOWN),  # or a rollback before it
-        (run(507, 527, before=5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),
-        (run(507, 527, after=-5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),
-        (run(507, 507), life(rollbacks=2), Loss.ROLLBACK),
-        (run(507, 507), life(rollbacks=2, lost=1), Loss.EITHER),
-        (run(507, 507), life(rollbacks=1, lost=1), Loss.DEATH),
-        (run(507, 507), life(), Loss.UNKNOWN),
-        (run(1, AHEAD + 1, before=-5), life(counts=0.5, rollbacks=2), Loss.BATCH),
+        (run(507, 527, before=-5), life(counts=0.5), LossCause.CRASH),
+        (run(507, 527, before=-5, after=9), life(counts=0.5), LossCause.CRASH),
+        (run(507, 527), life(counts=0.5), LossCause.CRASH),
+        (run(507, 527, before=-5), life(counts=0.5, rollbacks=2), LossCause.CRASH),
+        (run(507, 527, after=9), life(counts=0.5, rollbacks=2), LossCause.UNKNOWN),  # or of those
+        (run(507, 527), life(counts=0.5, lost=1), LossCause.UNKNOWN),
+        (run(507, 507, before=-5), life(counts=0.5), LossCause.UNKNOWN),  # or a rollback before it
+        (run(507, 527, before=5), life(counts=0.5, rollbacks=2), LossCause.ROLLBACK),
+        (run(507, 527, after=-5), life(counts=0.5, rollbacks=2), LossCause.ROLLBACK),
+        (run(507, 507), life(rollbacks=2), LossCause.ROLLBACK),
+        (run(507, 507), life(rollbacks=2, lost=1), LossCause.EITHER),
+        (run(507, 507), life(rollbacks=1, lost=1), LossCause.DEATH),
+        (run(507, 507), life(), LossCause.UNKNOWN),
+        (run(1, AHEAD + 1, before=-5), life(counts=0.5, rollbacks=2), LossCause.BATCH),
     ],
 )
-def test_the_class_of_a_loss(lost: NumberRange, server: Life, loss: Loss) -> None:
-    assert loss_of(lost, server) is loss
+def test_the_class_of_a_loss(lost: NumberRange, server: ServerHistory, loss: LossCause) -> None:
+    assert cause_of(lost, server) is loss
 
 
 def test_causes_are_told_with_their_numbers() -> None:
     server = life(counts=0.5, rollbacks=3)
-    found = causes([run(507, 527, before=-5), run(600, 600, before=5)], server)
-    assert list(found) == [Loss.CRASH, Loss.ROLLBACK]
-    words = told(found, server)
+    found = group_by_cause([run(507, 527, before=-5), run(600, 600, before=5)], server)
+    assert list(found) == [LossCause.CRASH, LossCause.ROLLBACK]
+    words = describe_causes(found, server)
     assert "21 (507-527): the server crashed before 2026-11-21 01:58:11 UTC" in words
     assert "1 (600): their callers rolled back (3 transactions" in words
     assert "timeline" not in words
@@ -122,14 +122,16 @@ def test_causes_are_told_with_their_numbers() -> None:
 def test_a_crash_that_came_before_is_no_possible_cause() -> None:
     """The server's counters are a moment late: the caller's own rollback may not be in them yet."""
     server = life(counts=0.5)
-    words = told(causes([run(600, 600, before=5)], server), server)
+    words = describe_causes(group_by_cause([run(600, 600, before=5)], server), server)
     assert words == "1 (600): not known: nothing in the server's counters explains it"
-    assert "or the crash before 2026" in told(causes([run(600, 600)], server), server)
+    assert "or the crash before 2026" in describe_causes(
+        group_by_cause([run(600, 600)], server), server
+    )
 
 
 def test_a_promoted_server_says_so() -> None:
-    promoted = Life(START, START, None, 2, 0, 0)
-    assert "timeline 2" in told(causes([run(1, 99)], promoted), promoted)
+    promoted = ServerHistory(START, START, None, 2, 0, 0)
+    assert "timeline 2" in describe_causes(group_by_cause([run(1, 99)], promoted), promoted)
 
 
 RUNS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), max_size=150)
@@ -142,7 +144,7 @@ def test_evidence_counts_all_and_names_a_hundred(lengths: list[tuple[int, int]])
         at += skipped + 1
         runs.append(run(at, at + more))
         at += more
-    evidence = as_evidence(runs)
+    evidence = ranges_evidence(runs)
     shown = evidence["numbers"]
     assert isinstance(shown, list)
     assert evidence["count"] == total(runs) == sum(more + 1 for _, more in lengths)
@@ -151,8 +153,10 @@ def test_evidence_counts_all_and_names_a_hundred(lengths: list[tuple[int, int]])
 
 
 def test_runs_are_spelled_up_to_a_few() -> None:
-    assert spelled([run(507, 527), run(530, 530)]) == "507-527, 530"
-    assert spelled([run(n, n + 1) for n in range(0, 30, 3)], most=2) == "0-1, 3-4, and 16 more"
+    assert format_ranges([run(507, 527), run(530, 530)]) == "507-527, 530"
+    assert (
+        format_ranges([run(n, n + 1) for n in range(0, 30, 3)], most=2) == "0-1, 3-4, and 16 more"
+    )
 
 
 def drawer(holder: str, side: str = "pop") -> Drawer:
@@ -170,19 +174,19 @@ def test_whoever_came_later_is_not_waited_for() -> None:
     other_side = drawer("1/1", "push")
     seen = answers([one, two], [late, two], [late, two, other_side, one], [late, other_side])
     # One that was gone does not count again, whoever has its number by then.
-    assert ring_proof._outwait(seen, 60) == []
+    assert lost_numbers._outwait(seen, 60) == []
 
 
 def test_patience_ends() -> None:
     one = drawer("1/1")
-    assert ring_proof._outwait(lambda: [one], 0.02) == [one]
-    assert ring_proof._outwait(list, 60) == []
+    assert lost_numbers._outwait(lambda: [one], 0.02) == [one]
+    assert lost_numbers._outwait(list, 60) == []
 
 
 def test_what_is_in_progress_names_its_holder() -> None:
     held = Proof(100, 50, (drawer("1/1"),))
     assert held.in_the_way(Side.PUSH) == ()
-    lost = Losses(held, {}, {Side.POP: (run(7, 9),), Side.PUSH: ()})
+    lost = LostNumbers(held, {}, {Side.POP: (run(7, 9),), Side.PUSH: ()})
     (line,) = lost.unseen()
     assert line.startswith("3 pop numbers (7-9) may be held by pid 7 (anna, worker, local)")
 
@@ -193,28 +197,32 @@ def test_a_side_that_was_not_waited_for_is_not_proven(monkeypatch: pytest.Monkey
     looks = [[orphan], [orphan, hole]]
     asked: list[set[Side]] = []
 
-    def prove(_: Examination, sides: set[Side]) -> Proof:
+    def prove(_: CheckContext, sides: set[Side]) -> Proof:
         asked.append(sides)
         return Proof(100, 50)
 
-    monkeypatch.setattr(ring_proof, "next_numbers", lambda _: ring_proof.SequencePositions(90, 40))
-    monkeypatch.setattr(ring_proof, "_read", lambda *_: looks.pop(0))
-    monkeypatch.setattr(ring_proof, "prove", prove)
-    found = ring_proof.losses(Mock(spec=Examination))
+    monkeypatch.setattr(
+        lost_numbers, "next_numbers", lambda _: lost_numbers.SequencePositions(90, 40)
+    )
+    monkeypatch.setattr(lost_numbers, "_read", lambda *_: looks.pop(0))
+    monkeypatch.setattr(lost_numbers, "prove", prove)
+    found = lost_numbers.find_lost_numbers(Mock(spec=CheckContext))
     assert asked == [{Side.POP}]
-    assert {kind: runs for kind, runs in found.proven.items() if runs} == {Astray.ORPHAN: (orphan,)}
+    assert {kind: runs for kind, runs in found.proven.items() if runs} == {
+        LostKind.ORPHAN: (orphan,)
+    }
     assert found.unseen() == []
 
 
 def test_each_kind_is_proven_by_its_own_side() -> None:
-    of_pushes = {kind for kind in Astray if kind.side is Side.PUSH}
-    assert of_pushes == {Astray.HOLE, Astray.PARKED_HOLE}
+    of_pushes = {kind for kind in LostKind if kind.side is Side.PUSH}
+    assert of_pushes == {LostKind.HOLE, LostKind.PARKED_HOLE}
 
 
 def test_repairs_say_what_they_do() -> None:
-    mend = Mend(QUEUE, {Astray.ORPHAN: 21, Astray.HOLE: 1_000})
+    mend = Mend(QUEUE, {LostKind.ORPHAN: 21, LostKind.HOLE: 1_000})
     assert mend.summary == "park 21 orphans, make 1,000 holes void"
-    relay, straighten = repairs.relay(QUEUE), Straighten(QUEUE)
+    relay, straighten = repairs.relay(QUEUE), CorrectRing(QUEUE)
     assert relay.command == "dbq-console relay orders --yes orders"
     assert straighten.command == ""
     assert "relay" in straighten.summary
@@ -233,7 +241,7 @@ def test_a_name_is_quoted_for_the_shell() -> None:
 def test_slots_without_a_row_are_missing(present: set[int], size: int) -> None:
     inside = sorted(slot for slot in present if slot < size)
     rows = [SlotRange(slot, slot, "free", 1, None, None) for slot in inside]
-    whole = list(ring_map._with_gaps(rows, size))
+    whole = list(slot_map._with_gaps(rows, size))
     slots = [slot for r in whole for slot in range(r.first_slot, r.last_slot + 1)]
     assert slots == list(range(size))
     missing = sum(r.count for r in whole if r.state == "missing")
@@ -241,10 +249,10 @@ def test_slots_without_a_row_are_missing(present: set[int], size: int) -> None:
 
 
 def test_codes_are_their_own_and_in_order_of_gravity() -> None:
-    names = [code.name for code in FAMILY.codes]
+    names = [code.name for code in CHECKS.codes]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() and name.islower() for name in names)
-    severities = [code.severity for code in FAMILY.codes]
+    severities = [code.severity for code in CHECKS.codes]
     assert severities == sorted(severities, reverse=True)
     assert set(severities) == set(SEVERITIES)
     assert names[0] == "spent_beyond_ring"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from console import clock
 from console.doctor import unusual
-from console.doctor.examination import Examination
-from console.doctor.unusual import Usual
+from console.doctor.context import CheckContext
+from console.doctor.unusual import TrafficForecasts
 from console.forecast_files import HOUR_SECONDS, HOURS
 from console.monitor.recording import forecast
 from console.monitor.recording.forecast import Band, Expected, Filling, Forecast, full_after
@@ -169,13 +169,13 @@ def test_a_band_is_marked_in_the_cells_that_it_touches(size: tuple[int, int]) ->
 
 
 def found(seen: dict[str, float], known: Forecast = MONDAYS, **more: Any) -> list[Any]:
-    usual = Usual("prod", lake=None, **more)
+    usual = TrafficForecasts("prod", lake=None, **more)
     of = queue("ring")
     usual.forecasts = {(of.schema, of.name): known}
     usual._hour = forecast.hour_of(clock.utc()) - timedelta(hours=1)
     usual._seen = {(of.schema, of.name): seen}
     nothing: Any = None
-    return list(unusual._unusual(Examination(nothing, nothing, of, usual=usual)))
+    return list(unusual._unusual(CheckContext(nothing, nothing, of, usual=usual)))
 
 
 def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +199,6 @@ def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) ->
         "band_percent": 90,
         "weeks": 8,
     }
-    assert "history" in one.needs
+    assert "history" in one.judgement_text
     (both,) = found({"pushes": 0, "pops": 0})
     assert both.summary.startswith("0 pushes where 1,350 to 1,650 are usual, 0 pops where 900")

@@ -12,7 +12,7 @@ from textual.binding import Binding
 import console.tui
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from console.doctor.families import CODES
+from console.doctor.checks import CODES
 from console.formats import numbered
 from console.help import topics
 from console.verbs import all_verbs

@@ -13,9 +13,9 @@ from console.actions.pop import pop_many
 from console.actions.push import push_many
 from console.catalog import Queue, installed_queue
 from console.designs import design
-from console.doctor import examine
+from console.doctor import diagnose
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.watcher import CHUNK, Doctor, Examined, Watcher
+from console.doctor.watcher import CHUNK, Doctor, DoctorUpdate, Watcher
 from console.engines import open_database
 from console.errors import BusyError, ConnectionFailedError
 from console.monitor.sampler import Reading
@@ -38,7 +38,7 @@ class Surgery(Doctor):
         self.names = list(names)
         self.found: tuple[Finding, ...] = ()
         self.looks: list[list[str]] = []
-        self.told: list[Examined] = []
+        self.told: list[DoctorUpdate] = []
         self.readings: list[Reading] = []
         self.errors: list[Exception] = []
         self.changed = threading.Condition()
@@ -49,7 +49,7 @@ class Surgery(Doctor):
             self.feed,
             self,
             on_reading=self.readings.append,
-            on_examined=self._hear,
+            on_update=self._hear,
             **{"every_seconds": 3600.0, "rest": 0.0, **options},
         )
         self.watcher.start()
@@ -65,7 +65,7 @@ class Surgery(Doctor):
     def queues(self) -> list[Queue]:
         return [a_queue(name) for name in self.names]
 
-    def examine(
+    def diagnose(
         self,
         queues: Sequence[Queue],
         snapshots: Sequence[QueueSnapshot],  # noqa: ARG002
@@ -79,7 +79,7 @@ class Surgery(Doctor):
             raise self.errors.pop(0)
         return [Diagnosis(one, self.found) for one in queues]
 
-    def _hear(self, told: Examined) -> None:
+    def _hear(self, told: DoctorUpdate) -> None:
         with self.changed:
             self.told.append(told)
             self.changed.notify_all()
@@ -97,7 +97,7 @@ class Surgery(Doctor):
 def test_he_looks_once_there_is_a_reading_and_at_what_looks_bad_first() -> None:
     with Surgery(["a", "b", "c"]) as surgery:
         surgery.feed.deliver(Reading("here", error=LOST))
-        surgery.watcher.examine()
+        surgery.watcher.request_diagnosis()
         assert surgery.looks == []
         surgery.see(queue("a"), queue("b"), queue("c", errors=1))
         surgery.wait("told", 2)
@@ -115,7 +115,7 @@ def test_many_queues_are_told_chunk_by_chunk_and_who_asks_goes_before() -> None:
         surgery.go_on.clear()
         surgery.see()
         surgery.wait("looks", 1)
-        surgery.watcher.examine(("public", names[-1]))
+        surgery.watcher.request_diagnosis(("public", names[-1]))
         surgery.go_on.set()
         surgery.wait("told", 5)
         assert surgery.looks[1] == [names[-1]]
@@ -128,8 +128,8 @@ def test_one_at_a_time_however_often_he_is_asked() -> None:
         surgery.see()
         surgery.wait("looks", 1)
         for _ in range(5):
-            surgery.watcher.examine(("public", "b"))
-            surgery.watcher.examine()
+            surgery.watcher.request_diagnosis(("public", "b"))
+            surgery.watcher.request_diagnosis()
         surgery.go_on.set()
         surgery.wait("told", 5)
         assert surgery.looks[1:] in ([["b"], ["a", "b"]], [["a", "b"]])
@@ -139,7 +139,7 @@ def test_what_figures_say_is_looked_into_before_the_next_round() -> None:
     with Surgery(["a", "b"]) as surgery:
         surgery.see()
         surgery.wait("told", 2)
-        surgery.watcher.explain([("public", "b")])
+        surgery.watcher.prioritize([("public", "b")])
         surgery.wait("looks", 2)
         assert surgery.looks[1] == ["b"]
 
@@ -149,8 +149,8 @@ def test_while_the_connection_is_lost_nobody_tries_it_but_the_sampler() -> None:
         surgery.see()
         surgery.wait("told", 2)
         surgery.feed.deliver(Reading("here", error=LOST))
-        surgery.watcher.examine(("public", "a"))
-        surgery.watcher.examine()
+        surgery.watcher.request_diagnosis(("public", "a"))
+        surgery.watcher.request_diagnosis()
         assert len(surgery.looks) == 1
         surgery.see()
         surgery.wait("looks", 2)
@@ -172,11 +172,11 @@ def test_a_look_that_fails_is_told_and_tried_again() -> None:
         surgery.see()
         surgery.wait("told", 1)
         assert isinstance(surgery.told[0].error, BusyError)
-        surgery.watcher.examine()
+        surgery.watcher.request_diagnosis()
         surgery.wait("told", 2)
         assert surgery.told[1].error is not None
         assert "a mistake" in surgery.told[1].error.why
-        surgery.watcher.examine()
+        surgery.watcher.request_diagnosis()
         surgery.wait("told", 3)
         assert surgery.told[2].error is None
 
@@ -191,9 +191,9 @@ def test_what_findings_quote_is_masked_as_the_connection_says(
         seen.update(options)
         return []
 
-    monkeypatch.setattr(examine, "examine", nothing)
+    monkeypatch.setattr(diagnose, "diagnose", nothing)
     with Surgery(["a"]) as surgery:
-        Doctor(surgery.database, masks=masks).examine(surgery.queues(), ())
+        Doctor(surgery.database, masks=masks).diagnose(surgery.queues(), ())
     assert seen["masks"] == masks
 
 
@@ -203,7 +203,7 @@ def test_a_round_that_failed_after_long_rests_as_one_that_went_well() -> None:
         surgery.see()
         surgery.wait("told", 1)
         # Whoever asks is not made to wait.
-        surgery.watcher.examine()
+        surgery.watcher.request_diagnosis()
         surgery.wait("told", 3)
         assert len(surgery.looks) == 2
 
@@ -245,10 +245,10 @@ class _LostError(Exception):
 
 def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url: str) -> None:
     a_torn_ring(database_url)
-    told: list[Examined] = []
+    told: list[DoctorUpdate] = []
     enough = threading.Event()
 
-    def hear(one: Examined) -> None:
+    def hear(one: DoctorUpdate) -> None:
         told.append(one)
         if sum(bool(it.diagnoses) for it in told) >= 6:
             enough.set()
@@ -260,7 +260,7 @@ def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url:
             feed,
             Doctor(database),
             on_reading=lambda _: None,
-            on_examined=hear,
+            on_update=hear,
             every_seconds=0.0,
             rest=0.0,
         )

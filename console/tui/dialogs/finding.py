@@ -268,7 +268,7 @@ class FindingDialog(Dialog[None]):
             return "The console keeps trying by itself."
         if self.finding.finding is None:
             return "The figures say so; the doctor has not explained it yet."
-        words = self.finding.finding.needs.splitlines()[:1]
+        words = self.finding.finding.judgement_text.splitlines()[:1]
         return plain(f"It {words[0]}.") if words else ""
 
     def _keys(self) -> str:

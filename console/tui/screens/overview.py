@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
-from console.doctor.ring_map import SlotMap, whole_map
+from console.doctor.slot_map import SlotMap, read_slot_map
 from console.errors import ConsoleError
 from console.monitor.filters import MARK
 from console.monitor.limits import Severity
@@ -88,7 +88,7 @@ class RingSlots(SlotStrip):
         self._pace.asked()
 
         def work() -> _RingMap:
-            return key, whole_map(conn.database, conn.find(*key[1:]))
+            return key, read_slot_map(conn.database, conn.find(*key[1:]))
 
         self._question.ask(work)
 

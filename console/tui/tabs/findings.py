@@ -71,7 +71,7 @@ class FindingLines(Static):
             if finding.command:
                 yield "command", Text(plain(finding.command))
         else:
-            yield "repair", Text("\n".join(map(plain, finding.needs.splitlines())))
+            yield "repair", Text("\n".join(map(plain, finding.judgement_text.splitlines())))
 
     def _evidence(self, view: FindingView) -> Iterator[tuple[str, Text]]:
         head = "evidence"

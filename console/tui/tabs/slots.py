@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 from console import formats
 from console.catalog import Queue
-from console.doctor.ring_map import SlotMap, SlotRange, whole_map
+from console.doctor.slot_map import SlotMap, SlotRange, read_slot_map
 from console.monitor.scans import By, scans_of
 from console.monitor.scans import ScanKey as Place
 from console.tui.open_connection import OpenConnection
@@ -125,7 +125,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
 
     def read(self, conn: OpenConnection) -> QueueSlotMap:
         queue = conn.find(*self.key[1:])
-        return QueueSlotMap(queue, whole_map(conn.database, queue))
+        return QueueSlotMap(queue, read_slot_map(conn.database, queue))
 
     def show(self, found: QueueSlotMap) -> None:
         self.view.show(found.map)

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
 
-from console.doctor.ring_map import SlotMap, SlotRange
+from console.doctor.slot_map import SlotMap, SlotRange
 from console.tui.text import Words, tone
 
 # A ring's slots as one strip of cells, or as several lines of it, with the two heads under it.

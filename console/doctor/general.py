@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from console.actions import maintain_plan
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor.examination import (
+from console.doctor.context import (
     MOST,
-    Examination,
-    Family,
+    CheckContext,
+    CheckGroup,
     ask,
-    can_ask,
+    can_query,
     command,
     counted,
     shortened,
@@ -107,18 +107,16 @@ WAITS = Code(
 )
 
 
-def _figures(examination: Examination) -> Iterator[Finding]:
-    if examination.snapshot is not None:
-        yield from limits_of(examination, examination.snapshot)
-        yield from full_of(examination.snapshot, examination.queue)
+def _figures(context: CheckContext) -> Iterator[Finding]:
+    if context.snapshot is not None:
+        yield from limits_of(context, context.snapshot)
+        yield from full_of(context.snapshot, context.queue)
 
 
-def limits_of(examination: Examination, seen: QueueSnapshot) -> Iterator[Finding]:
+def limits_of(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
     """Limits that are reached. How full a ring of ours is, its own family tells."""
-    ring = (
-        examination.queue.design.flow is Flow.NUMBERS and examination.queue.kind is Kind.INSTALLED
-    )
-    for one in judge(seen, examination.thresholds):
+    ring = context.queue.design.flow is Flow.NUMBERS and context.queue.kind is Kind.INSTALLED
+    for one in judge(seen, context.thresholds):
         if ring and one.figure == "gap_share":
             continue
         yield Finding(
@@ -127,9 +125,9 @@ def limits_of(examination: Examination, seen: QueueSnapshot) -> Iterator[Finding
             evidence=one.as_json() | {"estimated": one.estimated},
             estimated=("value",) if one.estimated else (),
             cause=_cause(seen, one),
-            consequence=_consequence(one, examination.queue),
+            consequence=_consequence(one, context.queue),
             for_seconds=one.value if one.figure == "age" else None,
-            judgement=_limit_judgement(examination, one),
+            judgement=_limit_judgement(context, one),
         )
 
 
@@ -157,8 +155,8 @@ def _consequence(one: Exceeded, queue: Queue) -> str:
     return "messages are delivered late"
 
 
-def _limit_judgement(examination: Examination, one: Exceeded) -> str:
-    queue, seen = examination.queue, examination.snapshot
+def _limit_judgement(context: CheckContext, one: Exceeded) -> str:
+    queue, seen = context.queue, context.snapshot
     if seen is not None and seen.paused and one.figure != "errors":
         return f"it is paused: {command(queue, 'resume')}"
     if one.figure == "errors" and "requeue" in queue.verbs:
@@ -249,8 +247,8 @@ class Errors:
         return self.recent >= BURST_LEAST and self.recent > BURST_TIMES * self.expected
 
 
-def _burst(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def _burst(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     ring = queue.design.flow is Flow.NUMBERS
     if "error" not in queue.states or not queue.finishes:
         return
@@ -258,11 +256,11 @@ def _burst(examination: Examination) -> Iterator[Finding]:
         return  # no column tells when they failed, so none is newer than another
     if queue.design.library:
         return  # when they failed stands beside its table, or in no index of it
-    if not can_ask(examination, "errors", "errors_lately"):
+    if not can_query(context, "errors", "errors_lately"):
         return
-    where = queue.scope_of("errors_lately", examination.database.product)
-    (found,) = ask(examination, Errors, "errors_lately", where, recent=BURST_SECONDS)
-    said = None if found.first_error is None else masked(found.first_error, examination.masks)
+    where = queue.scope_of("errors_lately", context.database.product)
+    (found,) = ask(context, Errors, "errors_lately", where, recent=BURST_SECONDS)
+    said = None if found.first_error is None else masked(found.first_error, context.masks)
     first = shortened(said or "?", 40)
     if found.is_burst:
         yield Finding(
@@ -292,13 +290,13 @@ class _Lag:
     oldest_seconds: float | None
 
 
-def _archive(examination: Examination) -> Iterator[Finding]:
-    queue = examination.queue
+def _archive(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
     if "done" not in queue.states or queue.kind is not Kind.INSTALLED:
         return
-    if not can_ask(examination, "archive", "done_lag"):
+    if not can_query(context, "archive", "done_lag"):
         return
-    (lag,) = ask(examination, _Lag, "done_lag")
+    (lag,) = ask(context, _Lag, "done_lag")
     if lag.found:
         yield Finding(
             ARCHIVE_LAGS,
@@ -311,10 +309,10 @@ def _archive(examination: Examination) -> Iterator[Finding]:
         )
 
 
-def _bloat(examination: Examination) -> Iterator[Finding]:
-    measures = maintain_plan.measure(examination.database, examination.queue)
+def _bloat(context: CheckContext) -> Iterator[Finding]:
+    measures = maintain_plan.measure(context.database, context.queue)
     planned = maintain_plan.picked(
-        examination.database, examination.queue, measures, maintain_plan.MaintainLimits()
+        context.database, context.queue, measures, maintain_plan.MaintainLimits()
     )
     # What a queue that is in use leaves behind is daily work of the server's own.
     steps = [step for step in planned.steps if not _daily(step)]
@@ -327,11 +325,11 @@ def _bloat(examination: Examination) -> Iterator[Finding]:
             cause="the server's own maintenance has not got to it, or was prevented",
             consequence="reads and writes touch more pages than necessary",
             repair=maintained(
-                examination.queue, some([f"{s.what} {s.target}" for s in steps], between=", ")
+                context.queue, some([f"{s.what} {s.target}" for s in steps], between=", ")
             ),
         )
-    if why := examination.database.capabilities.missing.get("waits"):
-        examination.unseen.append(f"what keeps dead rows: {why}")
+    if why := context.database.capabilities.missing.get("waits"):
+        context.unseen.append(f"what keeps dead rows: {why}")
         return
     for row in measures.horizon[:1]:
         seconds, transactions = row.seconds or 0.0, row.transactions or 0
@@ -342,11 +340,11 @@ def _bloat(examination: Examination) -> Iterator[Finding]:
                 f"{holder(row)} keeps dead rows of all queues",
                 evidence=dict(vars(row)),
                 cause="a transaction that does not end, or a replica that does not catch up",
-                consequence=f"no {examination.database.product.cleaner} removes rows that died "
+                consequence=f"no {context.database.product.cleaner} removes rows that died "
                 "since; every queue here gets slower",
                 for_seconds=row.seconds,
                 judgement="it may be in use: have its owner end it, or drop the slot; "
-                f"{command(examination.queue, 'waits')} shows it",
+                f"{command(context.queue, 'waits')} shows it",
             )
 
 
@@ -357,14 +355,14 @@ def _daily(step: maintain_plan.MaintainStep) -> bool:
     return step.what == "VACUUM" and dict(step.figures).get("dead_rows", 0.0) < MOST
 
 
-def waits_of(examination: Examination) -> Iterator[Finding]:
+def waits_of(context: CheckContext) -> Iterator[Finding]:
     """A note for each wait that somebody at the queue is in for a while, or many are in."""
-    if why := examination.database.capabilities.missing.get("waits"):
-        examination.unseen.append(f"waits: {why}")
+    if why := context.database.capabilities.missing.get("waits"):
+        context.unseen.append(f"waits: {why}")
         return
-    objects = find_objects(examination.database, [examination.queue])
-    activity = examination_at_sessions(examination.database, objects)
-    place = (examination.queue.schema, examination.queue.name)
+    objects = find_objects(context.database, [context.queue])
+    activity = examination_at_sessions(context.database, objects)
+    place = (context.queue.schema, context.queue.name)
     found: defaultdict[tuple[str, str], list[Session]] = defaultdict(list)
     for session in activity.sessions:
         if place in session.waits_in and session.wait_kind and session.wait:
@@ -372,7 +370,7 @@ def waits_of(examination: Examination) -> Iterator[Finding]:
     for (kind, wait), sessions in sorted(found.items()):
         if kind == "CPU" or not (len(sessions) >= _FREQUENT or any(map(_lasts, sessions))):
             continue
-        meaning = explain(examination.database.product.name, kind, wait, examination.queue)
+        meaning = explain(context.database.product.name, kind, wait, context.queue)
         yield Finding(
             WAITS,
             f"{counted(len(sessions), 'session')}: {kind} {wait}",
@@ -380,7 +378,7 @@ def waits_of(examination: Examination) -> Iterator[Finding]:
             cause=meaning or "a wait that this console does not know",
             consequence="a session that waits does nothing else meanwhile",
             judgement="a wait is not a fault by itself; who waits for whom: "
-            f"{command(examination.queue, 'waits')}",
+            f"{command(context.queue, 'waits')}",
         )
 
 
@@ -394,7 +392,7 @@ def _keys(sessions: Sequence[Session]) -> list[object]:
     return [session.key for session in sessions[:10]]
 
 
-FAMILY = Family(
+CHECKS = CheckGroup(
     "general health",
     (
         *(LIMIT_CRITICAL, FULL_SOON),

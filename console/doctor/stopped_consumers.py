@@ -14,7 +14,7 @@ from enum import Enum
 from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow, Order
-from console.doctor.examination import LOCK_SECONDS, STATEMENT_SECONDS, command, counted
+from console.doctor.context import LOCK_SECONDS, STATEMENT_SECONDS, command, counted
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import skip
 from console.engines import Database
@@ -121,7 +121,7 @@ def _place(queue: Queue) -> _Place:
     return key_of(queue), queue.subscriber
 
 
-class Consumption:
+class ConsumptionHistory:
     """What samples have shown of the queues of one database so far; one check after the other."""
 
     def __init__(self, idle_for_seconds: float = IDLE_FOR_SECONDS, *, waits: bool = True) -> None:

@@ -8,9 +8,18 @@ from dataclasses import dataclass, replace
 
 from console.actions.relay import Blocker
 from console.catalog import Queue
-from console.doctor import ring_proof
-from console.doctor.examination import Examination, open_examination
-from console.doctor.ring_proof import Astray, Drawer, Life, Losses, NumberRange, Proof, Side, gated
+from console.doctor import lost_numbers
+from console.doctor.context import CheckContext, check_context
+from console.doctor.lost_numbers import (
+    Drawer,
+    LostKind,
+    LostNumbers,
+    NumberRange,
+    Proof,
+    ServerHistory,
+    Side,
+    without_relay,
+)
 from console.engines import Database
 from console.errors import RefusedError
 
@@ -22,7 +31,7 @@ from console.errors import RefusedError
 # older than that check and holds a lock of the ring. Where this login cannot see those, nothing
 # is proven.
 #
-# A file that has `drawers` tells more: `ring_proof` is its proof, and needs no grace.
+# A file that has `drawers` tells more: `lost_numbers` is its proof, and needs no grace.
 
 GRACE_SECONDS = 1.0
 """Between the checks, however fast everybody ends: the views of locks are not of one moment."""
@@ -31,39 +40,39 @@ _TICK = 0.1
 """The server's times of transactions are no finer than a few milliseconds; so much is enough."""
 
 
-def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    if examination.has("drawers"):
-        return ring_proof.prove(examination, sides)
-    drawn = ring_proof.next_numbers(examination)
-    return Proof(drawn.next_push, drawn.next_pop, _drawers(examination, sides))
+def prove(context: CheckContext, sides: Iterable[Side] = tuple(Side)) -> Proof:
+    if context.has("drawers"):
+        return lost_numbers.prove(context, sides)
+    drawn = lost_numbers.next_numbers(context)
+    return Proof(drawn.next_push, drawn.next_pop, _drawers(context, sides))
 
 
-def losses(examination: Examination) -> Losses:
-    if examination.has("drawers"):
-        return ring_proof.losses(examination)
-    drawn = ring_proof.next_numbers(examination)
+def find_lost_numbers(context: CheckContext) -> LostNumbers:
+    if context.has("drawers"):
+        return lost_numbers.find_lost_numbers(context)
+    drawn = lost_numbers.next_numbers(context)
     proof = Proof(drawn.next_push, drawn.next_pop)
-    first = _read(examination, proof)
+    first = _read(context, proof)
     if not first:
-        return ring_proof.sorted_out(proof, ())
-    drawers = _drawers(examination, {Astray(run.kind).side for run in first})
+        return lost_numbers.classify(proof, ())
+    drawers = _drawers(context, {LostKind(run.kind).side for run in first})
     proof = replace(proof, drawers=drawers)
-    return ring_proof.sorted_out(proof, in_both(first, _read(examination, proof)))
+    return lost_numbers.classify(proof, in_both(first, _read(context, proof)))
 
 
-def _drawers(examination: Examination, sides: Iterable[Side]) -> tuple[Drawer, ...]:
+def _drawers(context: CheckContext, sides: Iterable[Side]) -> tuple[Drawer, ...]:
     """Who is still open after the wait. Of which sequence somebody drew, no lock tells."""
     left = _outwait(
-        lambda: examination.ask(Blocker, "blockers"),
-        examination.patience_seconds,
-        examination.pause,
+        lambda: context.ask(Blocker, "blockers"),
+        context.patience_seconds,
+        context.pause,
     )
     return tuple(_drawer(side, blocker) for side in sides for blocker in left)
 
 
-def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
-    with ring_proof.gated(examination) as connection:
-        return examination.fetch(
+def _read(context: CheckContext, proof: Proof) -> list[NumberRange]:
+    with lost_numbers.without_relay(context) as connection:
+        return context.fetch(
             connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
         )
 
@@ -110,9 +119,9 @@ def in_both(first: Sequence[NumberRange], second: Sequence[NumberRange]) -> list
     """
     found: list[NumberRange] = []
     for side in Side:
-        before = _joined(run for run in first if Astray(run.kind).side is side)
+        before = _joined(run for run in first if LostKind(run.kind).side is side)
         for run in second:
-            if Astray(run.kind).side is side:
+            if LostKind(run.kind).side is side:
                 found += _clipped(run, before)
     return sorted(found, key=lambda run: (run.kind, run.first))
 
@@ -231,10 +240,10 @@ class SlotMap:
 
 
 def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> list[SlotRange]:
-    return list(whole_map(database, queue, patience_seconds=patience_seconds).ranges)
+    return list(read_slot_map(database, queue, patience_seconds=patience_seconds).ranges)
 
 
-def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> SlotMap:
+def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> SlotMap:
     """The ring's slots, in their order; a slot without a row is `missing`.
 
     Numbers whose callers are still open after `patience_seconds` count as under way. RefusedError
@@ -243,29 +252,29 @@ def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5
     if queue.subscribers and not queue.subscriber:
         patience_seconds /= len(queue.subscribers)
         maps = tuple(
-            whole_map(database, one, patience_seconds=patience_seconds) for one in queue.views
+            read_slot_map(database, one, patience_seconds=patience_seconds) for one in queue.views
         )
         known = [one for one in maps if one.next_pop is not None]
         slowest = min(known or maps, key=lambda one: one.next_pop or 0)
         return replace(slowest, subscribers=maps)
-    with open_examination(database, queue, patience_seconds=patience_seconds) as examination:
-        (life,) = examination.ask(Life, "life")
+    with check_context(database, queue, patience_seconds=patience_seconds) as context:
+        (life,) = context.ask(ServerHistory, "life")
         if life.recovering:
             raise RefusedError(
                 f"Could not map the slots of {queue.name!r}.",
                 why="A standby does not know where its primary's sequences stand.",
                 next_step="Connect to the primary.",
             )
-        proof = prove(examination)
-        with gated(examination) as connection:
-            found = examination.fetch(
+        proof = prove(context)
+        with without_relay(context) as connection:
+            found = context.fetch(
                 connection,
                 SlotRange,
                 "slot_map",
                 drawn_pop=0 if proof.in_the_way(Side.POP) else proof.drawn_pop,
                 drawn_push=0 if proof.in_the_way(Side.PUSH) else proof.drawn_push,
             )
-            (extent,) = examination.fetch(connection, _Extent, "extent")
+            (extent,) = context.fetch(connection, _Extent, "extent")
     next_push = None if extent.last is None else extent.last + 1
     ranges = tuple(_with_gaps(found, extent.slots))
     return SlotMap(ranges, extent.slots, extent.first, next_push, queue.subscriber)

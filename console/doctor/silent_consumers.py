@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from console.catalog import Queue
-from console.doctor.consumption import IDLE_FOR_SECONDS
-from console.doctor.examination import command, some
+from console.doctor.context import command, some
 from console.doctor.finding import Code, Finding
+from console.doctor.stopped_consumers import IDLE_FOR_SECONDS
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration, moment
@@ -122,8 +122,8 @@ class _Record:
         return f"{one.name or '?'}{where} ({when}{state})"
 
 
-class ConsumerMemory:
-    """What looks at a database's consumers have shown, one examination after the other."""
+class ConsumerHistory:
+    """What looks at a database's consumers have shown, one check after the other."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ def _finding(
     )
 
 
-def naming(finding: Finding, who: Sequence[str]) -> Finding:
+def with_last_consumers(finding: Finding, who: Sequence[str]) -> Finding:
     """The finding that consumers have stopped, with who they were where that is known."""
     if not who:
         return finding

@@ -12,25 +12,25 @@ from threading import Semaphore
 
 from console.catalog import Queue
 from console.designs import Flow
-from console.doctor.common import FULL_SHARE, fills
-from console.doctor.consumers import SILENT, ConsumerMemory, naming
-from console.doctor.consumption import (
+from console.doctor.checks import CHECK_GROUPS, CODES
+from console.doctor.context import (
+    PATIENCE_SECONDS,
+    CheckContext,
+    check_context,
+    command,
+)
+from console.doctor.decisions import finished_acknowledgements
+from console.doctor.finding import Diagnosis, Finding
+from console.doctor.general import FULL_SHARE, fills
+from console.doctor.silent_consumers import SILENT, ConsumerHistory, with_last_consumers
+from console.doctor.stopped_consumers import (
     STOPPED,
     SUBSCRIBER,
     UNPROVEN,
-    Consumption,
+    ConsumptionHistory,
     ConsumptionVerdict,
 )
-from console.doctor.decisions import over
-from console.doctor.examination import (
-    PATIENCE_SECONDS,
-    Examination,
-    command,
-    open_examination,
-)
-from console.doctor.families import CODES, FAMILIES
-from console.doctor.finding import Diagnosis, Finding
-from console.doctor.unusual import Usual
+from console.doctor.unusual import TrafficForecasts
 from console.engines import Database
 from console.monitor.figures import Key, RateWindow, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of, silencing
@@ -46,7 +46,7 @@ _RATE_SECONDS = 1.5
 """A ring that may be full soon is sampled so often within this, for the range of its rates."""
 
 
-def examine(  # noqa: PLR0913  # what is known from before
+def diagnose(  # noqa: PLR0913  # what is known from before
     database: Database,
     queues: Sequence[Queue] | None = None,
     *,
@@ -54,9 +54,9 @@ def examine(  # noqa: PLR0913  # what is known from before
     patience_seconds: float = PATIENCE_SECONDS,
     snapshots: Sequence[QueueSnapshot] = (),
     masks: Masks = (),
-    consumption: Consumption | None = None,
-    memory: ConsumerMemory | None = None,
-    usual: Usual | None = None,
+    consumption: ConsumptionHistory | None = None,
+    memory: ConsumerHistory | None = None,
+    usual: TrafficForecasts | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: with all). Changes nothing.
 
@@ -74,10 +74,10 @@ def examine(  # noqa: PLR0913  # what is known from before
         )
 
     known = {(one.schema, one.queue): one for one in snapshots}
-    consumption = Consumption() if consumption is None else consumption
+    consumption = ConsumptionHistory() if consumption is None else consumption
     first, consumed = consumption.watch(database, lambda: sampled(queues), thresholds_of, known)
     rated = _rated(first, known, sampled, min(patience_seconds, _RATE_SECONDS))
-    memory = ConsumerMemory(database) if memory is None else memory
+    memory = ConsumerHistory(database) if memory is None else memory
     late = {
         key
         for key, seen in rated.items()
@@ -91,7 +91,7 @@ def examine(  # noqa: PLR0913  # what is known from before
     def diagnosed(one: QueueSample) -> Diagnosis:
         if one.queue.not_known:
             return Diagnosis(one.queue, (), (one.queue.not_known,), unproven=_ALL)
-        looked = open_examination(
+        looked = check_context(
             database,
             one.queue,
             snapshot=rated[key_of(one.queue)],
@@ -101,13 +101,16 @@ def examine(  # noqa: PLR0913  # what is known from before
             clock_ahead=first.clock_ahead,
             turn=turn,
         )
-        with turn, looked as examination:
+        with turn, looked as context:
             key = key_of(one.queue)
-            examination.usual = usual
+            context.usual = usual
             silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
-            diagnosis = _diagnosed(examination, one, consumed[key], memory, silent, why_not)
+            diagnosis = _diagnosed(context, one, consumed[key], memory, silent, why_not)
             return replace(
-                diagnosis, consumers=there.get(key), late=key in late, forecast=forecasts.get(key)
+                diagnosis,
+                consumers=there.get(key),
+                messages_late=key in late,
+                forecast=forecasts.get(key),
             )
 
     return _overlapped(diagnosed, first.queues)
@@ -119,7 +122,7 @@ def _overlapped(
     """Each after the other, but where one waits the next goes on."""
     if len(samples) < 2:
         return [diagnosed(one) for one in samples]
-    with ThreadPoolExecutor(min(len(samples), _TOGETHER), "examining") as pool:
+    with ThreadPoolExecutor(min(len(samples), _TOGETHER), "doctor") as pool:
         # This thread's patience is theirs too.
         running = [pool.submit(contextvars.copy_context().run, diagnosed, one) for one in samples]
         try:
@@ -171,62 +174,62 @@ def may_fill(seen: QueueSnapshot) -> bool:
 
 
 def _diagnosed(
-    examination: Examination,
+    context: CheckContext,
     sample: QueueSample,
     consumed: ConsumptionVerdict,
-    memory: ConsumerMemory,
+    memory: ConsumerHistory,
     silent: Finding | None,
     consumers_unseen: str,
 ) -> Diagnosis:
-    queue = examination.queue
+    queue = context.queue
     silences = sample.silences
     if sample.problem:
-        examination.unseen.append(f"its figures: {sample.problem}")
+        context.unseen.append(f"its figures: {sample.problem}")
     elif sample.slow:
-        examination.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
-    findings, unproven = _by_families(examination)
+        context.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
+    findings, unproven = _run_checks(context)
     if consumed.why:
-        examination.unseen.append(f"consumption not known: {consumed.why}")
+        context.unseen.append(f"consumption not known: {consumed.why}")
     if consumed.findings:
-        stopped = [naming(one, memory.popped_last(queue)) for one in consumed.findings]
-        findings += [one.dated(examination.now) for one in stopped]
+        stopped = [with_last_consumers(one, memory.popped_last(queue)) for one in consumed.findings]
+        findings += [one.with_since(context.now) for one in stopped]
     elif silent is not None:  # where all have stopped, that is told of each
         findings.append(silent)
     found = [
         replace(
             finding,
-            silenced=silencing(silences, finding.code.name, finding.code.severity, finding.which),
+            silenced=silencing(silences, finding.code.name, finding.code.severity, finding.subject),
         )
         for finding in findings
     ]
-    ordered = sorted(found, key=lambda one: (-one.level, -one.code.severity))
+    ordered = sorted(found, key=lambda one: (-one.effective_severity, -one.code.severity))
     told = tuple(_with_command(queue, finding) for finding in ordered)
     if consumed.state in UNPROVEN:
         unproven |= {STOPPED.name, SUBSCRIBER.name}
     if consumers_unseen:
-        examination.unseen.append(f"consumers: {consumers_unseen}")
+        context.unseen.append(f"consumers: {consumers_unseen}")
     if consumers_unseen or memory.is_new(queue):
         unproven.add(SILENT.name)
     return Diagnosis(
         queue,
         told,
-        tuple(dict.fromkeys(examination.unseen)),
-        examination.snapshot,
-        examination.clock_ahead,
-        tuple(over(silences, told, unproven.__contains__)),
+        tuple(dict.fromkeys(context.unseen)),
+        context.snapshot,
+        context.clock_ahead,
+        tuple(finished_acknowledgements(silences, told, unproven.__contains__)),
         frozenset(unproven),
     )
 
 
-def _by_families(examination: Examination) -> tuple[list[Finding], set[str]]:
+def _run_checks(context: CheckContext) -> tuple[list[Finding], set[str]]:
     """What they found; the codes of which nobody knows, for they could not look."""
     findings: list[Finding] = []
-    unproven = set(_ALL if examination.unseen else ())
-    for family in FAMILIES:
-        seen = len(examination.unseen)
-        findings += family.examine(examination)
-        if len(examination.unseen) > seen:
-            unproven |= {code.name for code in family.codes}
+    unproven = set(_ALL if context.unseen else ())
+    for group in CHECK_GROUPS:
+        seen = len(context.unseen)
+        findings += group.run(context)
+        if len(context.unseen) > seen:
+            unproven |= {code.name for code in group.codes}
     return findings, unproven
 
 

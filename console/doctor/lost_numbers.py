@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.relay import Blocker
-from console.doctor.examination import Examination
+from console.doctor.context import CheckContext
 from console.formats import numbered
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Side(StrEnum):
     POP = "pop"
 
 
-class Astray(StrEnum):
+class LostKind(StrEnum):
     """What may become of a number: see `lost` in ring.sql."""
 
     ORPHAN = "orphan"
@@ -46,7 +46,7 @@ class Astray(StrEnum):
     @property
     def side(self) -> Side:
         """Whose drawers have to be gone before it is proven."""
-        return Side.PUSH if self in {Astray.HOLE, Astray.PARKED_HOLE} else Side.POP
+        return Side.PUSH if self in {LostKind.HOLE, LostKind.PARKED_HOLE} else Side.POP
 
 
 @dataclass(frozen=True)
@@ -113,36 +113,36 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Losses:
+class LostNumbers:
     """What is lost, proven, and what could not be told from work under way."""
 
     proof: Proof = Proof(0, 0)
-    proven: Mapping[Astray, tuple[NumberRange, ...]] = field(default_factory=dict)
+    proven: Mapping[LostKind, tuple[NumberRange, ...]] = field(default_factory=dict)
     in_progress: Mapping[Side, tuple[NumberRange, ...]] = field(default_factory=dict)
 
     def unseen(self) -> list[str]:
         return [
-            f"{numbered(total(runs), f'{side} number')} ({spelled(runs)}) may be held by "
+            f"{numbered(total(runs), f'{side} number')} ({format_ranges(runs)}) may be held by "
             + "; ".join(drawer.line for drawer in self.proof.in_the_way(side))
             for side, runs in self.in_progress.items()
             if runs
         ]
 
 
-def next_numbers(examination: Examination) -> SequencePositions:
-    (now,) = examination.ask(SequencePositions, "next_numbers")
+def next_numbers(context: CheckContext) -> SequencePositions:
+    (now,) = context.ask(SequencePositions, "next_numbers")
     return now
 
 
-def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
+def prove(context: CheckContext, sides: Iterable[Side] = tuple(Side)) -> Proof:
     """Wait until whoever has drawn by now is gone, as long as the check has patience."""
-    drawn = next_numbers(examination)
+    drawn = next_numbers(context)
     wanted = set(sides)
 
     def open_now() -> list[Drawer]:
-        return [found for found in examination.ask(Drawer, "drawers") if found.side in wanted]
+        return [found for found in context.ask(Drawer, "drawers") if found.side in wanted]
 
-    left = _outwait(open_now, examination.patience_seconds, examination.pause)
+    left = _outwait(open_now, context.patience_seconds, context.pause)
     return Proof(drawn.next_push, drawn.next_pop, tuple(left))
 
 
@@ -163,46 +163,46 @@ def _outwait(
     return left
 
 
-def losses(examination: Examination) -> Losses:
+def find_lost_numbers(context: CheckContext) -> LostNumbers:
     """What is lost. Where nothing even looks like it, nobody is waited for."""
-    drawn = next_numbers(examination)
+    drawn = next_numbers(context)
     proof = Proof(drawn.next_push, drawn.next_pop)
-    seen = _read(examination, proof)
+    seen = _read(context, proof)
     # What a side shows only in the second look was not drawn in time to be waited for.
-    sides = {Astray(run.kind).side for run in seen}
+    sides = {LostKind(run.kind).side for run in seen}
     if seen:
-        proof = prove(examination, sides)
-        seen = [run for run in _read(examination, proof) if Astray(run.kind).side in sides]
-    return sorted_out(proof, seen)
+        proof = prove(context, sides)
+        seen = [run for run in _read(context, proof) if LostKind(run.kind).side in sides]
+    return classify(proof, seen)
 
 
-def sorted_out(proof: Proof, seen: Sequence[NumberRange]) -> Losses:
+def classify(proof: Proof, seen: Sequence[NumberRange]) -> LostNumbers:
     """What looks lost: proven where nobody is in the way, else in progress."""
-    proven: dict[Astray, tuple[NumberRange, ...]] = {}
+    proven: dict[LostKind, tuple[NumberRange, ...]] = {}
     in_progress: dict[Side, tuple[NumberRange, ...]] = {}
-    for kind in Astray:
+    for kind in LostKind:
         runs = tuple(run for run in seen if run.kind == kind)
         if proof.in_the_way(kind.side):
             in_progress[kind.side] = in_progress.get(kind.side, ()) + runs
         else:
             proven[kind] = runs
-    return Losses(proof, proven, in_progress)
+    return LostNumbers(proof, proven, in_progress)
 
 
 @contextmanager
-def gated(examination: Examination) -> Iterator[Connection]:
+def without_relay(context: CheckContext) -> Iterator[Connection]:
     """A transaction that no relay comes into, for statements that read the whole ring."""
-    with examination.moment() as connection:
-        design, scope = examination.queue.design.name, examination.queue.scope(connection)
+    with context.moment() as connection:
+        design, scope = context.queue.design.name, context.queue.scope(connection)
         sql.values(connection, int, f"{design}.gate", scope)  # never returns a row
         if sql.has(connection, f"{design}.calm"):
             sql.values(connection, str, f"{design}.calm", scope)
         yield connection
 
 
-def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
-    with gated(examination) as connection:
-        return examination.fetch(
+def _read(context: CheckContext, proof: Proof) -> list[NumberRange]:
+    with without_relay(context) as connection:
+        return context.fetch(
             connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
         )
 
@@ -211,7 +211,7 @@ def total(runs: Iterable[NumberRange]) -> int:
     return sum(run.count for run in runs)
 
 
-def spelled(runs: Sequence[NumberRange], most: int = 5) -> str:
+def format_ranges(runs: Sequence[NumberRange], most: int = 5) -> str:
     """`507-527, 530`; the rest is counted."""
     words = [str(r.first) if r.count == 1 else f"{r.first}-{r.last}" for r in runs[:most]]
     if len(runs) > most:
@@ -219,7 +219,7 @@ def spelled(runs: Sequence[NumberRange], most: int = 5) -> str:
     return ", ".join(words)
 
 
-def as_evidence(runs: Sequence[NumberRange]) -> dict[str, object]:
+def ranges_evidence(runs: Sequence[NumberRange]) -> dict[str, object]:
     """How many, and which: pairs of the first and the last of a run, the first hundred runs."""
     found: dict[str, object] = {
         "count": total(runs),
@@ -240,7 +240,7 @@ logs ahead, and the one whose commit was not there yet."""
 
 
 @dataclass(frozen=True)
-class Life:
+class ServerHistory:
     """The server's own life, as far as this login may see it."""
 
     server_started: datetime
@@ -272,7 +272,7 @@ class Life:
         return started if anew else None
 
 
-class Loss(StrEnum):
+class LossCause(StrEnum):
     CRASH = "crash"
     ROLLBACK = "rollback"
     DEATH = "caller died"
@@ -281,18 +281,18 @@ class Loss(StrEnum):
     UNKNOWN = "unknown"
 
 
-def loss_of(run: NumberRange, life: Life) -> Loss:
+def cause_of(run: NumberRange, life: ServerHistory) -> LossCause:
     crash = life.crashed_at
     if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
         # A batch that was rolled back since looks alike, unless what came before it is known.
         alone = not life.rollbacks and not life.sessions_lost
         sure = run.count > 1 and (run.before_at is not None or alone)
-        return Loss.CRASH if sure else Loss.UNKNOWN
+        return LossCause.CRASH if sure else LossCause.UNKNOWN
     if run.count > life.ahead:
-        return Loss.BATCH
+        return LossCause.BATCH
     if life.sessions_lost == 0:
-        return Loss.ROLLBACK if life.rollbacks else Loss.UNKNOWN
-    return Loss.DEATH if life.rollbacks <= life.sessions_lost else Loss.EITHER
+        return LossCause.ROLLBACK if life.rollbacks else LossCause.UNKNOWN
+    return LossCause.DEATH if life.rollbacks <= life.sessions_lost else LossCause.EITHER
 
 
 def _may_be_of(run: NumberRange, crash: datetime) -> bool:
@@ -302,32 +302,46 @@ def _may_be_of(run: NumberRange, crash: datetime) -> bool:
     return before and after
 
 
-def causes(runs: Sequence[NumberRange], life: Life) -> dict[Loss, list[NumberRange]]:
-    found: dict[Loss, list[NumberRange]] = {}
+def group_by_cause(
+    runs: Sequence[NumberRange], history: ServerHistory
+) -> dict[LossCause, list[NumberRange]]:
+    found: dict[LossCause, list[NumberRange]] = {}
     for run in runs:
-        found.setdefault(loss_of(run, life), []).append(run)
+        found.setdefault(cause_of(run, history), []).append(run)
     return found
 
 
-def told(found: dict[Loss, list[NumberRange]], life: Life) -> str:
-    crash = life.crashed_at
-    at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
-    lost = f"{life.sessions_lost:,} sessions were lost in this database"
-    counted = f"{life.rollbacks:,} transactions were rolled back in this database"
-    unknown = found.get(Loss.UNKNOWN, [])
-    words = {
-        Loss.CRASH: f"the server crashed{at}; a sequence skips what it had logged or cached ahead",
-        Loss.ROLLBACK: f"their callers rolled back ({counted}); a sequence is never rolled back",
-        Loss.DEATH: f"their callers died ({lost}); a sequence does not take back what they had "
-        "drawn",
-        Loss.EITHER: f"their callers rolled back or died ({counted}, {lost})",
-        Loss.BATCH: "a batch was rolled back; or table and sequences are from different moments "
-        "(a restored dump, a fail-over, a sequence set by hand)",
-        Loss.UNKNOWN: f"a rollback, a caller's death, or the crash{at}"
-        if crash and any(_may_be_of(run, crash) for run in unknown)
-        else "not known: nothing in the server's counters explains it",
-    }
-    lines = [f"{total(runs):,} ({spelled(runs)}): {words[loss]}" for loss, runs in found.items()]
-    if life.timeline is not None and life.timeline > 1:
-        lines.append(f"the server is on timeline {life.timeline}: it was promoted or restored")
+def describe_causes(causes: dict[LossCause, list[NumberRange]], history: ServerHistory) -> str:
+    lines = [
+        f"{total(runs):,} ({format_ranges(runs)}): {_describe(cause, runs, history)}"
+        for cause, runs in causes.items()
+    ]
+    if history.timeline is not None and history.timeline > 1:
+        lines.append(f"the server is on timeline {history.timeline}: it was promoted or restored")
     return "; ".join(lines)
+
+
+def _describe(cause: LossCause, runs: Sequence[NumberRange], history: ServerHistory) -> str:
+    crash = history.crashed_at
+    at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
+    lost = f"{history.sessions_lost:,} sessions were lost in this database"
+    rolled_back = f"{history.rollbacks:,} transactions were rolled back in this database"
+    match cause:
+        case LossCause.CRASH:
+            text = f"the server crashed{at}; a sequence skips what it had logged or cached ahead"
+        case LossCause.ROLLBACK:
+            text = f"their callers rolled back ({rolled_back}); a sequence is never rolled back"
+        case LossCause.DEATH:
+            text = f"their callers died ({lost}); a sequence does not take its numbers back"
+        case LossCause.EITHER:
+            text = f"their callers rolled back or died ({rolled_back}, {lost})"
+        case LossCause.BATCH:
+            text = (
+                "a batch was rolled back; or table and sequences are from different moments (a "
+                "restored dump, a fail-over, a sequence set by hand)"
+            )
+        case LossCause.UNKNOWN if crash and any(_may_be_of(run, crash) for run in runs):
+            text = f"a rollback, a caller's death, or the crash{at}"
+        case _:
+            text = "not known: nothing in the server's counters explains it"
+    return text

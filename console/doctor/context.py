@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Semaphore
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from console import sql
 from console.catalog import Queue
@@ -19,18 +19,15 @@ from console.clock import utc
 from console.doctor.finding import Code, Finding
 from console.engines import Database, Session
 from console.errors import ConnectionFailedError, ConsoleError
-from console.formats import numbered
 from console.monitor.limits import DEFAULTS, Thresholds
-from console.monitor.message import Masks, Placed, ReadBound, last_key, pages
+from console.monitor.message import Masks
 from console.monitor.sample_queries import be_careful
-from console.monitor.scan_query import MessageSource, query, values_of
-from console.monitor.scans import Scan, ScanKey, ScanRequest
 from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.doctor.unusual import Usual
+    from console.doctor.unusual import TrafficForecasts
 
 
 Row = TypeVar("Row")
@@ -40,7 +37,7 @@ PATIENCE_SECONDS = 10.0
 
 
 @dataclass
-class Examination:
+class CheckContext:
     """One check of one queue. It changes nothing."""
 
     database: Database
@@ -62,7 +59,7 @@ class Examination:
         """By the database's clock."""
         return utc() + self.clock_ahead
 
-    usual: Usual | None = None
+    usual: TrafficForecasts | None = None
     """What is usual of the connection's queues, where somebody knows."""
     turn: Semaphore | None = None
     """Held while it works; None: nobody else examines at the same time."""
@@ -93,7 +90,7 @@ class Examination:
         self.session = self._opened.enter_context(session)
 
     @contextmanager
-    def seen_as(self, view: Queue, patience_seconds: float | None = None) -> Iterator[None]:
+    def viewed_as(self, view: Queue, patience_seconds: float | None = None) -> Iterator[None]:
         """Meanwhile the queue is as one of its subscribers has it."""
         before = self.queue, self.patience_seconds
         self.queue = view
@@ -121,7 +118,7 @@ class Examination:
 
 
 @contextmanager
-def open_examination(
+def check_context(
     database: Database,
     queue: Queue,
     *,
@@ -131,11 +128,11 @@ def open_examination(
     masks: Masks = (),
     clock_ahead: timedelta = timedelta(),
     turn: Semaphore | None = None,
-) -> Iterator[Examination]:
+) -> Iterator[CheckContext]:
     """A check, on a session of its own that the server holds to reading."""
     with ExitStack() as opened:
         session = opened.enter_context(database.session(f"examine {queue.name!r}", read_only=True))
-        yield Examination(
+        yield CheckContext(
             database,
             session,
             queue,
@@ -149,11 +146,11 @@ def open_examination(
         )
 
 
-Check = Callable[[Examination], Iterator[Finding]]
+Check = Callable[[CheckContext], Iterator[Finding]]
 
 
 @dataclass(frozen=True)
-class Family:
+class CheckGroup:
     """Checks of one sort of fault, for the queues that can have it."""
 
     what: str
@@ -163,10 +160,10 @@ class Family:
     """What each examines, in words, and the check."""
     applies: Callable[[Queue], bool] = lambda _: True
 
-    def examine(self, examination: Examination) -> Iterator[Finding]:
-        if self.applies(examination.queue):
+    def run(self, context: CheckContext) -> Iterator[Finding]:
+        if self.applies(context.queue):
             for what, check in self.checks.items():
-                yield from checked(examination, what, check)
+                yield from checked(context, what, check)
 
 
 STATEMENT_SECONDS = 5.0
@@ -176,54 +173,54 @@ MOST = 10_000
 """Rows are counted up to here; one more says: there are more."""
 
 
-def checked(examination: Examination, what: str, check: Check) -> Iterator[Finding]:
+def checked(context: CheckContext, what: str, check: Check) -> Iterator[Finding]:
     """Its findings, dated; where it cannot look, `what` is told in `unseen` with the reason."""
     try:
-        for finding in check(examination):
-            yield finding.dated(examination.now)
+        for finding in check(context):
+            yield finding.with_since(context.now)
     except ConnectionFailedError:
         raise
     except ConsoleError as error:
-        examination.unseen.append(f"{what}: {error.why or error.what}")
+        context.unseen.append(f"{what}: {error.why or error.what}")
 
 
-def can_ask(examination: Examination, what: str, name: str) -> bool:
+def can_query(context: CheckContext, what: str, name: str) -> bool:
     """Whether the queue has that statement of the doctor's; else `what` is unseen."""
-    if not (there := examination.has(name)):
-        product = examination.database.product
-        examination.unseen.append(f"{what}: not examined on {product.title} yet")
+    if not (there := context.has(name)):
+        product = context.database.product
+        context.unseen.append(f"{what}: not examined on {product.title} yet")
     return there
 
 
 def ask(
-    examination: Examination,
+    context: CheckContext,
     row_type: type[Row],
     name: str,
     scope: sql.Scope | None = None,
     **values: object,
 ) -> list[Row]:
     """The rows of one statement of the doctor's, read by indexes and within its time-out."""
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        within = scope or examination.queue.scope(connection)
-        of = f"{examination.queue.design.name}.{name}"
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        within = scope or context.queue.scope(connection)
+        of = f"{context.queue.design.name}.{name}"
         return sql.rows(connection, row_type, of, within, **values)
 
 
-def whether(examination: Examination, name: str) -> bool:
+def whether(context: CheckContext, name: str) -> bool:
     """The answer of a statement of the doctor's that returns no more than yes or no."""
-    with examination.moment() as connection:
-        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        of = f"{examination.queue.design.name}.{name}"
-        return sql.value(connection, bool, of, examination.queue.scope(connection))
+    with context.moment() as connection:
+        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        of = f"{context.queue.design.name}.{name}"
+        return sql.value(connection, bool, of, context.queue.scope(connection))
 
 
-def follows(examination: Examination, what: str) -> bool:
+def follows(context: CheckContext, what: str) -> bool:
     """Whether this server follows another, which alone knows its sessions: `what` is unseen."""
-    if not examination.database.capabilities.read_only:
+    if not context.database.capabilities.read_only:
         return False
-    if recovering := whether(examination, "recovering"):
-        examination.unseen.append(f"{what}: a standby does not know its primary's sessions")
+    if recovering := whether(context, "recovering"):
+        context.unseen.append(f"{what}: a standby does not know its primary's sessions")
     return recovering
 
 
@@ -255,7 +252,7 @@ _CONNECTION: ContextVar[tuple[str, ...]] = ContextVar("words of the connection",
 
 
 @contextmanager
-def naming(*words: str) -> Iterator[None]:
+def with_connection_options(*words: str) -> Iterator[None]:
     """What `command` makes in the body names the connection by these: `--profile shops/a`."""
     before = _CONNECTION.set(words)
     try:
@@ -267,75 +264,3 @@ def naming(*words: str) -> Iterator[None]:
 def command(queue: Queue, verb: str, *words: str) -> str:
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
     return shlex.join(["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION.get()])
-
-
-CHUNK_ROWS = 10_000
-"""Rows that one statement reads."""
-NEWEST = 2**63 - 1
-"""No id is higher: where a scan from the newest down begins."""
-MOST_ROWS = 1_000_000
-"""So many are examined; the rest is told."""
-
-
-class CountedRow(Placed, Protocol):
-    """A row that tells how many its chunk has examined."""
-
-    @property
-    def looked(self) -> int: ...
-
-
-AnyCountedRow = TypeVar("AnyCountedRow", bound=CountedRow)
-
-
-def bound_of(examination: Examination) -> ReadBound:
-    return ReadBound(MOST_ROWS, examination.patience_seconds)
-
-
-def told(bound: ReadBound) -> str:
-    return f"{numbered(int(bound.rows), 'row')} in {bound.took:.0f} s were"
-
-
-def scanned(
-    examination: Examination,
-    what: str,
-    scan: Scan,
-    row_type: type[AnyCountedRow],
-    last: str,
-    **values: object,
-) -> Iterator[AnyCountedRow]:
-    """The rows that the statement `last` of common.sql tells of a scan.
-
-    Those of each chunk end with its last one, whatever that is. What lies behind the bounds is
-    told in `unseen`.
-    """
-
-    def read(key: ScanKey | None) -> list[AnyCountedRow]:
-        return page(examination, scan, key, row_type, last, **values)
-
-    def after(rows: list[AnyCountedRow]) -> tuple[int, ScanKey | None]:
-        looked = max(rows, key=lambda row: row.position).looked if rows else 0
-        return looked, None if looked < CHUNK_ROWS else last_key(scan, rows)
-
-    bound = bound_of(examination)
-    for rows in pages(None, read, after, bound):
-        yield from rows
-    if bound.met:
-        state = f" of those that are {scan.state}" if scan.state else ""
-        examination.unseen.append(f"{what}: {told(bound)} examined{state}, the others not")
-
-
-def page(
-    examination: Examination,
-    scan: Scan,
-    after: ScanKey | None,
-    row_type: type[AnyCountedRow],
-    last: str,
-    **values: object,
-) -> list[AnyCountedRow]:
-    with examination.moment() as connection:
-        source = MessageSource.of(connection, examination.queue)
-        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        source.pass_gate(connection)
-        ask = ScanRequest(scan, look=CHUNK_ROWS, after=after)
-        bound = values_of(source, ask) | values
-        return sql.rows(connection, row_type, query(source, ask, last), **bound)

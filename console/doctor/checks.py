@@ -1,0 +1,43 @@
+"""All families of findings, and their codes."""
+
+from console.doctor import (
+    broker,
+    claims,
+    decisions,
+    general,
+    indexes,
+    libraries,
+    messages,
+    order,
+    ring,
+    schema,
+    sessions,
+    unusual,
+)
+from console.doctor.finding import Code
+from console.doctor.silent_consumers import SILENT
+from console.doctor.stopped_consumers import STOPPED, SUBSCRIBER
+
+CHECK_GROUPS = (
+    *(
+        ring.CHECKS,
+        claims.CHECKS,
+        messages.PAYLOAD_CHECKS,
+        messages.ATTEMPT_CHECKS,
+        indexes.INDEX_CHECKS,
+    ),
+    *(broker.CHECKS, order.CHECKS, sessions.CHECKS, schema.CHECKS, libraries.CHECKS),
+    *(indexes.CONSTRAINT_CHECKS, decisions.CHECKS, unusual.CHECKS, general.CHECKS),
+)
+"""In the order in which a queue is examined."""
+
+CODES: tuple[Code, ...] = tuple(
+    sorted(
+        (
+            *(code for family in CHECK_GROUPS[:-1] for code in family.codes),
+            *(STOPPED, SUBSCRIBER, SILENT, *general.CHECKS.codes),
+        ),
+        key=lambda code: -code.severity,
+    )
+)
+"""The stable words of `doctor --json`, the gravest first."""
