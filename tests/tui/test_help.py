@@ -127,7 +127,7 @@ async def test_a_digit_opens_its_topic_and_escape_goes_back_to_the_keys() -> Non
     async with opened() as console:
         await console.press("question_mark", "3")
         await console.pilot.pause()
-        assert "Those you use every day" in console.picture
+        assert "Databases you use every day" in console.picture
         await console.press("escape")
         assert is_at(console, HelpScreen)
         assert not console.app.screen.query(Markdown)
