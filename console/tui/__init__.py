@@ -175,7 +175,7 @@ def _run(app: ConsoleApp) -> None:
     threading.excepthook = _log_thread
     app.run()
     with contextlib.suppress(KeyboardInterrupt):
-        app.context.running.wait(_narrate)
+        app.context.action_runs.wait(_narrate)
         if app.context.recordings is not None:
             app.context.recordings.wait()
     if app.return_code:

@@ -23,17 +23,17 @@ from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, DoctorUpdate, Watcher
 from console.monitor.limits import Severity
 from console.monitor.sampler import Reading, Turns
-from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
+from console.tui.context import FEW_CONNECTIONS, Context, Feed, NewDiagnoses, NewReading, Setup
 from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.findings import FindingKey, QueueKey
-from console.tui.jobs import JobEnded
+from console.tui.jobs import JobFinished
 from console.tui.navigator import Navigator
 from console.tui.open_connection import OpenConnection, Opening, PlaceRecording, Recordings
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.store import Store, Traits
 from console.tui.terminal import THEMES, Harmless, TerminalDriver
-from console.tui.text import NAMES, plain
+from console.tui.text import STYLE_NAMES, plain
 
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
@@ -57,11 +57,11 @@ def _palette() -> type[Provider]:
 class ConsoleApp(Navigator):
     """The whole console. Feeds, clock and terminal size are all that it needs from outside.
 
-    Its style sheet says what tones look like: as component classes of every widget they were
+    Its style sheet says what the styles look like: as component classes of every widget they were
     looked up again at each restyling, which was a third of what opening a queue cost.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{name}" for name in NAMES}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"text--{name}" for name in STYLE_NAMES}
 
     CSS_PATH = "console.tcss"
     TITLE = "dbq-console"
@@ -143,15 +143,15 @@ class ConsoleApp(Navigator):
     # What is done once for the whole application, so that a paint is cheap.
 
     def notify_style_update(self) -> None:
-        """Another theme has other tones."""
+        """Another theme has other styles."""
         self._tones = {}
         super().notify_style_update()
 
-    def tone(self, name: str) -> Style:
+    def style_named(self, name: str) -> Style:
         if not self._component_styles:
             self.stylesheet.apply(self)  # it is styled after the first of its widgets
         if name not in self._tones:
-            style = self.get_component_styles(f"tone--{name}").partial_rich_style
+            style = self.get_component_styles(f"text--{name}").partial_rich_style
             self._tones = {**self._tones, name: style}
         return self._tones[name]
 
@@ -238,7 +238,7 @@ class ConsoleApp(Navigator):
                 recording.saw(reading)
             # The loop may be gone between two of the feed's looks; then nobody wants the reading.
             with contextlib.suppress(RuntimeError):
-                self.post_message(ReadingCame(name, reading, self.context.clock.monotonic()))
+                self.post_message(NewReading(name, reading, self.context.clock.monotonic()))
 
         return receive
 
@@ -251,11 +251,11 @@ class ConsoleApp(Navigator):
                 recording.told(examined.diagnoses)
             with contextlib.suppress(RuntimeError):
                 clock = self.context.clock
-                self.post_message(DiagnosesCame(name, examined, clock.monotonic(), clock.utc()))
+                self.post_message(NewDiagnoses(name, examined, clock.monotonic(), clock.utc()))
 
         return hear
 
-    def on_reading_came(self, message: ReadingCame) -> None:
+    def on_new_reading(self, message: NewReading) -> None:
         store = self.context.store
         store.take(message.name, message.reading, message.at)
         watcher = self._watchers.get(message.name)
@@ -264,7 +264,7 @@ class ConsoleApp(Navigator):
         self._draw(message.name)
         self.call_after_refresh(self.prepare)
 
-    def on_diagnoses_came(self, message: DiagnosesCame) -> None:
+    def on_new_diagnoses(self, message: NewDiagnoses) -> None:
         examined = message.examined
         self.context.store.take_diagnoses(
             message.name,
@@ -301,13 +301,13 @@ class ConsoleApp(Navigator):
             self._critical[row.key] = (row.examined is not None, found)
         return new
 
-    def on_job_ended(self, message: JobEnded) -> None:
+    def on_job_finished(self, message: JobFinished) -> None:
         """Work in a thread has come to its end: whoever wanted it is told."""
-        message.told()
+        message.deliver()
 
     def on_unmount(self) -> None:
         """No feed is waited for: it may hang in a dead server. Actions end after their batch."""
-        self.context.running.stop()
+        self.context.action_runs.stop()
         for feed in self.context.feeds:
             feed.stop()
         for watcher in self._watchers.values():

@@ -264,10 +264,15 @@ def _rounds(line: Line) -> str:
 
 
 def _of_result(
-    name: str, title: str, value: Callable[[CandidateResult], str], tone: str, least: int, most: int
+    name: str,
+    title: str,
+    value: Callable[[CandidateResult], str],
+    style: str,
+    least: int,
+    most: int,
 ) -> Column[Line]:
     """What is known as soon as a round is over."""
-    return Column(name, title, lambda x: known(x.result, value, ""), tone, least, most, right=True)
+    return Column(name, title, lambda x: known(x.result, value, ""), style, least, most, right=True)
 
 
 def _latency(name: str, cut: str, title: str) -> Column[Line]:
@@ -282,10 +287,10 @@ def _latency(name: str, cut: str, title: str) -> Column[Line]:
 
     least, most = (8, 8) if cut == "p50" else (6, 7)
 
-    def tone(line: Line) -> str:
+    def style(line: Line) -> str:
         return "trend" if line.result is None else ""
 
-    return Column(f"{name}_{cut}", title, value, tone, least, most, right=True)
+    return Column(f"{name}_{cut}", title, value, style, least, most, right=True)
 
 
 def _cpu(seconds: float | None) -> str:

@@ -27,7 +27,7 @@ class Closable:
             return AwaitComplete()
         return Screen.dismiss(self._screen, result)
 
-    def later(self, call: Callable[..., Any], *arguments: Any) -> None:
+    def after_refresh(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Call it when the screen has been drawn anew."""
         self._screen.call_after_refresh(self._if_open(call), *arguments)
 

@@ -57,7 +57,7 @@ class Feed(Sampling, Protocol):
         """Do not wait for the rest of the pause."""
 
 
-class ReadingCame(Message):
+class NewReading(Message):
     """A feed has looked. Posted from the feed's thread; nothing in it can change any more."""
 
     def __init__(self, name: str, reading: Reading, at: float) -> None:
@@ -67,7 +67,7 @@ class ReadingCame(Message):
         self.at = at
 
 
-class DiagnosesCame(Message):
+class NewDiagnoses(Message):
     """Queues were examined. Posted from the doctor's thread; nothing in it can change any more."""
 
     def __init__(self, name: str, examined: DoctorUpdate, at: float, moment: datetime) -> None:
@@ -132,7 +132,7 @@ class Context:
     config_path: Path | None = None
     history: list[str] = field(default_factory=list)
     """The commands that were typed, the newest last."""
-    running: ActionRuns = field(default_factory=ActionRuns)
+    action_runs: ActionRuns = field(default_factory=ActionRuns)
     """The actions that run here, whatever is on the screen."""
     recordings: Recordings | None = None
     """What is kept of all this; None: nothing is."""
@@ -146,7 +146,7 @@ class Context:
         """Where times are shown in UTC anyway, the other zone is the machine's own."""
         self._other_zone = None if self.zone is UTC else UTC
 
-    def turn_zone(self) -> None:
+    def toggle_zone(self) -> None:
         """Times in UTC, or in the display zone (else the machine's own)."""
         self.zone, self._other_zone = self._other_zone, self.zone
 
@@ -162,7 +162,7 @@ class Context:
         return formats.moment(at, self.zone)
 
     @property
-    def corner(self) -> str:
+    def corner_text(self) -> str:
         """What stands at the end of the first line: the interval and the time."""
         if self.replay is not None:
             return self.replay.corner(self.zone)
@@ -182,7 +182,7 @@ class Context:
         return None if self.recordings is None else self.recordings.root
 
     @property
-    def nothing_behind(self) -> str:
+    def why_no_database(self) -> str:
         """Why nothing can be done or asked where a connection has no place, in words."""
         what = "This console only shows readings" if self.replay is None else "This is a recording"
         return f"{what}: nothing can be done from here."

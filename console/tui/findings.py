@@ -12,7 +12,7 @@ from console.doctor.finding import Diagnosis, Finding
 from console.monitor.limits import Exceeded, Severity, limit_code, of_limit, of_stuck, silencing
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
-from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
+from console.tui.text import SEVERITY_STYLES, first_line, plain, whole_seconds
 
 
 def stuck_words(snapshot: QueueSnapshot) -> str:
@@ -124,9 +124,9 @@ class FindingView:
         return self.level > Severity.NOTE and self.silenced is None
 
     @property
-    def tone(self) -> str:
+    def style(self) -> str:
         """Of its words: what is silenced is grey."""
-        return "quiet" if self.silenced else SEVERITY_TONES.get(self.level, "quiet")
+        return "quiet" if self.silenced else SEVERITY_STYLES.get(self.level, "quiet")
 
     @property
     def doctors_code(self) -> str:

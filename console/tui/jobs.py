@@ -30,16 +30,16 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class JobEnded(Message):
+class JobFinished(Message):
     """Posted from a job's thread."""
 
-    def __init__(self, told: Callable[[], None]) -> None:
+    def __init__(self, deliver: Callable[[], None]) -> None:
         super().__init__()
-        self.told = told
+        self.deliver = deliver
         """To be called in the event loop."""
 
 
-def start(
+def start_job(
     owner: DOMNode,
     work: Callable[[], T],
     done: Callable[[T], None],
@@ -58,7 +58,7 @@ def start(
 
         # The loop may be gone by now; then nobody wants to know.
         with contextlib.suppress(RuntimeError):
-            app.post_message(JobEnded(told))
+            app.post_message(JobFinished(told))
 
     def run() -> None:
         try:
@@ -78,7 +78,7 @@ def _unforeseen(error: Exception) -> ConsoleError:
     return ConsoleError("The console could not do that.", why=f"{type(error).__name__}: {error}")
 
 
-class Question(Generic[T]):
+class LatestQuery(Generic[T]):
     """Something that a screen asks again and again: one at a time, and the newest wins.
 
     While one is under way the next waits; of several that wait only the last is asked.
@@ -94,15 +94,15 @@ class Question(Generic[T]):
         self._done = done
         self._failed = failed
         self._next: Callable[[], T] | None = None
-        self.under_way = False
+        self.busy = False
 
-    def ask(self, work: Callable[[], T], *, wait: bool = True) -> None:
+    def submit(self, work: Callable[[], T], *, wait: bool = True) -> None:
         """Ask. `wait=False`: not at all where one is under way; for what comes again anyway."""
-        if self.under_way:
+        if self.busy:
             self._next = work if wait else self._next
             return
-        self.under_way = True
-        start(self._owner, work, self._answered, self._refused)
+        self.busy = True
+        start_job(self._owner, work, self._answered, self._refused)
 
     def _answered(self, found: T) -> None:
         if not self._go_on():
@@ -114,11 +114,11 @@ class Question(Generic[T]):
 
     def _go_on(self) -> bool:
         """Whether the answer is to an old question: then the newer one is asked."""
-        self.under_way = False
+        self.busy = False
         if self._next is None:
             return False
         following, self._next = self._next, None
-        self.ask(following)
+        self.submit(following)
         return True
 
 
@@ -152,36 +152,36 @@ def _control() -> Control:
 
 
 @dataclass
-class Running:
+class ActionRun:
     """One action. Its thread writes `told`, `ended` and `error`; screens only read them."""
 
     number: int
     key: QueueKey
     verb: str
     """As its form is called."""
-    planned: Work
+    work: Work
     began_at: float
     """By the context's clock."""
     control: Control = field(default_factory=_control)
-    told: Progress | None = None
-    ended: Result | None = None
+    progress: Progress | None = None
+    result: Result | None = None
     error: ConsoleError | None = None
-    over: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
     seen: bool = False
     """Whether somebody has seen how it ended."""
 
     @property
-    def runs(self) -> bool:
-        return not self.over.is_set()
+    def active(self) -> bool:
+        return not self.finished.is_set()
 
     @property
     def name(self) -> str:
         """What it is and on what, safe to show."""
-        return f"{self.planned.verb} {plain(self.key[2])}"
+        return f"{self.work.verb} {plain(self.key[2])}"
 
     @property
-    def words(self) -> str:
-        told, planned = self.told, self.planned.count
+    def summary(self) -> str:
+        told, planned = self.progress, self.work.count
         total = planned if told is None else told.total
         done = 0 if told is None else told.done
         counts = f"{done:,} of {total:,}" if total else f"{done:,} so far"
@@ -192,8 +192,8 @@ class Running:
         """What is not as usual; empty: it just runs."""
         if self.error is not None:
             return ", FAILED"
-        if self.ended is not None:
-            return f", {self.ended.outcome.value}"
+        if self.result is not None:
+            return f", {self.result.outcome.value}"
         if self.control.stopped:
             return ", stopping after this batch"
         return ", paused" if self.control.paused else ""
@@ -203,17 +203,17 @@ class ActionRuns:
     """All of them, the oldest first."""
 
     def __init__(self) -> None:
-        self._all: list[Running] = []
+        self._all: list[ActionRun] = []
         self._number = 0
 
     @property
-    def all(self) -> tuple[Running, ...]:
+    def all(self) -> tuple[ActionRun, ...]:
         """Those that run, and those that ended and nobody has seen that."""
-        return tuple(one for one in self._all if one.runs or not one.seen)
+        return tuple(one for one in self._all if one.active or not one.seen)
 
     @property
-    def active(self) -> tuple[Running, ...]:
-        return tuple(one for one in self._all if one.runs)
+    def active(self) -> tuple[ActionRun, ...]:
+        return tuple(one for one in self._all if one.active)
 
     def start(
         self,
@@ -222,33 +222,33 @@ class ActionRuns:
         verb: str,
         planned: Work,
         now: float,
-        over: Callable[[Running], None],
-    ) -> Running:
+        over: Callable[[ActionRun], None],
+    ) -> ActionRun:
         """Do what the plan says; `over` is called in the event loop when that has ended."""
         self._number += 1
-        running = Running(self._number, key, verb, planned, now)
+        running = ActionRun(self._number, key, verb, planned, now)
         self._all = [*self.all, running]
 
         def tell(told: Progress) -> None:
-            running.told = told
+            running.progress = told
 
         def run() -> None:
             try:
-                running.ended = planned.run(running.control, tell)
+                running.result = planned.run(running.control, tell)
             except ConsoleError as error:
                 running.error = error
             except Exception as error:  # noqa: BLE001  # a thread that dies tells nobody
                 running.error = _unforeseen(error)
             finally:
-                running.over.set()
+                running.finished.set()
             # The loop may be gone by now; then nobody wants to know.
             with contextlib.suppress(RuntimeError):
-                app.post_message(JobEnded(lambda: over(running)))
+                app.post_message(JobFinished(lambda: over(running)))
 
         threading.Thread(target=run, name=running.name, daemon=True).start()
         return running
 
-    def get(self, number: int) -> Running | None:
+    def get(self, number: int) -> ActionRun | None:
         return next((one for one in self._all if one.number == number), None)
 
     def stop(self) -> None:
@@ -259,16 +259,16 @@ class ActionRuns:
     def wait(self, told: Callable[[str], None]) -> None:
         """Until all have ended. Ctrl-C leaves them: what runs then is undone by the server."""
         for running in self.active:
-            told(f"{running.words}. Ctrl-C interrupts it.")
+            told(f"{running.summary}. Ctrl-C interrupts it.")
         for running in self.active:
-            running.over.wait()
+            running.finished.wait()
         for running in self._all:
             if running.control.stopped:
                 for line in _end(running):
                     told(line)
 
 
-def _end(running: Running) -> tuple[str, ...]:
+def _end(running: ActionRun) -> tuple[str, ...]:
     if running.error is not None:
         return tuple(plain(line) for line in str(running.error).splitlines())
-    return () if running.ended is None else tuple(map(plain, running.ended.lines))
+    return () if running.result is None else tuple(map(plain, running.result.lines))

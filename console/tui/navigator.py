@@ -12,7 +12,7 @@ from console.catalog import Queue
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RunningDialog
 from console.tui.findings import FindingView, QueueKey
-from console.tui.jobs import Running
+from console.tui.jobs import ActionRun
 
 
 class Navigator(App[None]):
@@ -91,8 +91,10 @@ class Navigator(App[None]):
 
     def open_running(self, number: int = 0) -> None:
         """An action that runs here; 0: the one that there is, or which of several."""
-        runs = self.context.running.all
-        found = self.context.running.get(number) if number else runs[0] if len(runs) == 1 else None
+        runs = self.context.action_runs.all
+        found = (
+            self.context.action_runs.get(number) if number else runs[0] if len(runs) == 1 else None
+        )
         if found is not None and found.verb == "bench":
             self.open_bench(found.key[0])
         elif found is not None:
@@ -102,7 +104,7 @@ class Navigator(App[None]):
         else:
             self.notify("No action runs here.", timeout=3)
 
-    def _following(self, running: Running) -> Screen[None]:
+    def _following(self, running: ActionRun) -> Screen[None]:
         """The screen of an action that runs already."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
@@ -164,7 +166,7 @@ class Navigator(App[None]):
         if isinstance(self.screen, BenchScreen):
             # Escape shall not lead through it twice.
             self.pop_screen()
-        runs = [one for one in self.context.running.all if one.verb == "bench"]
+        runs = [one for one in self.context.action_runs.all if one.verb == "bench"]
         self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
 
     def open_connections(self) -> None:

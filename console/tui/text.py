@@ -1,4 +1,4 @@
-"""Text on a screen: made fit for a line, in tones by their meaning, drawn again when it changes."""
+"""Text on a screen: made fit for a line, styled by its meaning, drawn again when it changes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -28,7 +28,7 @@ def first_line(text: str) -> str:
     return plain(text.strip().partition("\n")[0].strip())
 
 
-def said(error: ConsoleError) -> str:
+def describe_error(error: ConsoleError) -> str:
     """What could not be done, why, and what to do next; safe to show."""
     return "\n".join(map(plain, str(error).splitlines()))
 
@@ -78,7 +78,7 @@ def sparkline(values: Sequence[int | None]) -> str:
     return "".join(map(bar, values))
 
 
-NAMES = (
+STYLE_NAMES = (
     "good",
     "critical",
     "warning",
@@ -93,77 +93,77 @@ NAMES = (
     *(f"mark-{color}" for color in COLORS),
 )
 
-SEVERITY_TONES = {Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
-"""What has no tone here is not grave."""
+SEVERITY_STYLES = {Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
+"""Other severities have no style."""
 
 MARK = "▌"
 """Before a connection's name, in the colour that it is given."""
 
 
-def tone(widget: Widget, name: str) -> Style:
-    """The style of a tone; where the sheet gives it no background, the widget's own shows."""
+def style_of(widget: Widget, name: str) -> Style:
+    """The style of this name in the style sheet; without a background of its own, the widget's."""
     if not name:
         return Style.null()
-    return cast("ConsoleApp", widget.app).tone(name)
+    return cast("ConsoleApp", widget.app).style_named(name)
 
 
-def color_tone(color: str) -> str:
-    """The tone of the mark of a connection that is given this colour; without one, none."""
+def mark_style(color: str) -> str:
+    """The name of the style of a connection's mark in this colour; empty without one."""
     return f"mark-{color}" if color else ""
 
 
-class Words(Static):
+class TextView(Static):
     """Data, never markup. Only another number of lines lays the whole screen out again."""
 
-    _said = Text()
+    _shown = Text()
 
-    def say(self, text: Text) -> None:
-        if text != self._said:
-            lines = (text.plain.count("\n"), self._said.plain.count("\n"))
-            self._said = text
+    def set_text(self, text: Text) -> None:
+        if text != self._shown:
+            lines = (text.plain.count("\n"), self._shown.plain.count("\n"))
+            self._shown = text
             self.update(text, layout=lines[0] != lines[1])
 
     @property
-    def said(self) -> str:
+    def plain_text(self) -> str:
         """What is shown, without its colours."""
-        return self._said.plain
+        return self._shown.plain
 
 
-class Paragraph(Words):
+class Paragraph(TextView):
     """Other words may need another height, even with as many line ends."""
 
     DEFAULT_CSS = "Paragraph { width: 100%; height: auto; }"
 
-    def say(self, text: Text) -> None:
-        if text != self._said:
-            self._said = text
+    def set_text(self, text: Text) -> None:
+        if text != self._shown:
+            self._shown = text
             self.update(text, layout=True)
 
 
 def error_text(widget: Widget, error: ConsoleError) -> Text:
-    """All three parts, in as many lines as they take, in the tones of the widget."""
-    said = Text(plain(error.what), tone(widget, "critical"))
+    """All three parts, in as many lines as they take, in the styles of the widget."""
+    said = Text(plain(error.what), style_of(widget, "critical"))
     for part in (error.why, error.next_step):
         for line in part.splitlines():
-            said.append(f"\n{plain(line)}", tone(widget, "quiet"))
+            said.append(f"\n{plain(line)}", style_of(widget, "quiet"))
     return said
 
 
-def say_lines(words: Words, lines: Sequence[Text]) -> None:
+def show_lines(words: TextView, lines: Sequence[Text]) -> None:
     """Show these lines; one that is not to be wrapped is cut off at the screen's edge."""
     width = max(20, words.app.size.width - 2)
     for line in lines:
         if line.no_wrap:
             line.truncate(width, overflow="ellipsis")
-    words.say(Text("\n").join(lines))
+    words.set_text(Text("\n").join(lines))
 
 
-def say_parts(words: Words, parts: Sequence[tuple[str, str]]) -> None:
-    """Show these texts one behind the other, each in its tone."""
-    words.say(Text.assemble(*((text, tone(words, name)) for text, name in parts)))
+def show_parts(words: TextView, parts: Sequence[tuple[str, str]]) -> None:
+    """Show these texts one behind the other, each in its style."""
+    words.set_text(Text.assemble(*((text, style_of(words, name)) for text, name in parts)))
 
 
-def open_line(line: Input, text: str) -> None:
+def open_input(line: Input, text: str) -> None:
     """Have it in sight, with this in it. It has the keys at once: focus() would let those that
     come next go the old way."""
     line.value = text

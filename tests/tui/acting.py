@@ -100,7 +100,7 @@ class Acting:
     @property
     def line(self) -> str:
         """What the line at the bottom says."""
-        return self.app.screen.query_one(BackgroundLine).said
+        return self.app.screen.query_one(BackgroundLine).plain_text
 
     def at(self, stage: Stage) -> bool:
         return isinstance(self.app.screen, ActionScreen) and self.screen.stage is stage

@@ -14,7 +14,7 @@ from console.tui import ConsoleApp
 from console.tui.context import Setup
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.text import Words
+from console.tui.text import TextView
 from console.tui.widgets.queue_table import QueueTable
 from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import FakeClock, FakeFeed
@@ -97,7 +97,7 @@ class Opened:
 
     def words(self, selector: str) -> str:
         """What a line of the screen says."""
-        return self.overview.query_one(selector, Words).said
+        return self.overview.query_one(selector, TextView).plain_text
 
     @property
     def picture(self) -> str:

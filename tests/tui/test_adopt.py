@@ -147,7 +147,7 @@ async def test_from_the_list_to_the_catalog(database_url: str) -> None:
         assert screen.stage is Stage.PLAN
         await console.press("n", "enter")
         assert "'n' does not match" in console.picture
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all
         console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
         await console.press("enter")
         await until(console, lambda: went)

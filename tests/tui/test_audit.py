@@ -69,7 +69,7 @@ async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
     await console.pilot.pause()
     opened_screen = console.app.screen
     assert isinstance(opened_screen, AuditScreen)
-    await until(console, lambda: not opened_screen._question.under_way)
+    await until(console, lambda: not opened_screen._question.busy)
     opened_screen.show(AuditEntries(lines))
     await console.pilot.pause()
     return opened_screen
@@ -118,13 +118,13 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
-        await until(console, lambda: not at._question.under_way)
+        await until(console, lambda: not at._question.busy)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         await console.pilot.pause()
         assert [*at.table.keys] == [Line(ENTRY).key]
         await console.press("escape")
         assert asked[-1][1] == AuditSearch()
-        await until(console, lambda: not at._question.under_way)
+        await until(console, lambda: not at._question.busy)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         assert len(at.table.keys) == 2
         await console.press("slash")

@@ -22,11 +22,11 @@ from console.errors import ConnectionFailedError
 from console.rights import Rights
 from console.tui.bench import Course, Prospect
 from console.tui.dialogs.dialog import CommandDialog
-from console.tui.jobs import Running
+from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection, url_words
 from console.tui.screens.bench import BenchScreen, report, what_it_does
 from console.tui.screens.form import Stage
-from console.tui.text import Words
+from console.tui.text import TextView
 from tests.servers import value
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
@@ -149,7 +149,7 @@ async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})
         await begin(console, at)
         await until(console, lambda: at._course is not None and at._course.live)
-        running = console.app.context.running
+        running = console.app.context.action_runs
     running.wait(lambda _: None)
     assert [value(database_url, query) for query in LEFT] == [0, 0]
 
@@ -163,7 +163,7 @@ async def test_a_production_database_wants_its_name_and_says_what_comes(database
         assert "uses all of the server's capacity" in " ".join(console.picture.split())
         await console.press("escape")
         assert at.stage is Stage.FORM
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all
 
 
 async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
@@ -171,13 +171,13 @@ async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
         at = await bench_at(console, designs="rign")
         await until(console, lambda: at.stage is Stage.FORM)
         await console.press("enter")
-        await until(console, lambda: "rign" in at.query_one("#problem", Words).said)
+        await until(console, lambda: "rign" in at.query_one("#problem", TextView).plain_text)
         assert at.stage is Stage.FORM
         at.form.fields[4].value = "1,x"
         await console.press("enter")
         await console.pilot.pause()
         assert "must be whole numbers, such as 1 or 1,10,100" in console.picture
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all
 
 
 @pytest.mark.parametrize("rights", [Rights.READ_ONLY, Rights.OPERATOR])
@@ -187,7 +187,7 @@ async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
         await console.press("enter")
         assert at.stage is Stage.NOTHING
         assert "eeds the right admin" in console.picture
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all
 
 
 async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
@@ -198,8 +198,8 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         for second in range(3):
             console.clock.now += 1.0
             course.take(Live(FIFO, 1, 2, second, 2000.0 + second, MS))
-        running = Running(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
-        console.app.context.running._all = [running]
+        running = ActionRun(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
+        console.app.context.action_runs._all = [running]
         at = await bench_at(console)
         assert at._course is course
         table = at.table
@@ -216,7 +216,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         course.take(Rounded(FIFO, bad))
         course.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
-        running.over.set()
+        running.finished.set()
         at.update_progress()
         await console.pilot.pause()
         assert "NOT OK: fifo x10: 1,000 pushed, 999 popped, 0 left, 1 lost" in " ".join(

@@ -136,7 +136,7 @@ async def test_latencies_are_among_the_figures_and_their_charts_can_be_reached()
     async with opened() as console:
         history(console, 1, 2, 3, latency=latency())
         screen = await open_orders(console)
-        told = screen.query_one(FiguresPanel).said
+        told = screen.query_one(FiguresPanel).plain_text
         assert "waiting p50 100 ms, p95 200 ms, p99 300 ms (40 messages of 1 min)" in told
         assert "processing ? (complete deletes the message)" in told
         seen = shown(screen)

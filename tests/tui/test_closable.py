@@ -20,10 +20,10 @@ async def test_what_was_put_off_is_not_done_once_it_is_closed() -> None:
     done: list[str] = []
     async with alone() as console:
         await console.app.push_screen(screen := Closed())
-        screen.later(done.append, "later")
+        screen.after_refresh(done.append, "later")
         await console.pilot.pause()
         assert done == ["later"]
-        screen.later(done.append, "too late")
+        screen.after_refresh(done.append, "too late")
         screen.every(0.001, lambda: done.append("again"))
         assert screen.close()
         await console.pilot.pause()

@@ -8,7 +8,7 @@ from console.designs import design
 from console.errors import RefusedError
 from console.monitor.consumers import Consumer, Consumers
 from console.tui.tabs.consumers import ConsumersTab, SeenConsumers
-from console.tui.text import Words
+from console.tui.text import TextView
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import conn
@@ -33,7 +33,7 @@ LEFT = replace(NIGHT, name="day shift", last_seen=AT - timedelta(hours=1))
 
 
 def said(shown: Shown[ConsumersTab], part: str) -> str:
-    return shown.tab.query_one(f"#consumers-{part}", Words).said
+    return shown.tab.query_one(f"#consumers-{part}", TextView).plain_text
 
 
 async def test_who_is_there_and_who_has_left() -> None:

@@ -15,7 +15,7 @@ from console.doctor.watcher import DoctorUpdate
 from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sampler import Reading
-from console.tui.context import DiagnosesCame
+from console.tui.context import NewDiagnoses
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.open_connection import Recordings
 from console.tui.store import Store, Traits
@@ -184,7 +184,7 @@ async def examined(
     console: Opened, *findings: Finding, silenced: frozenset[str] = frozenset()
 ) -> None:
     came = DoctorUpdate((Diagnosis(QUEUE, findings),))
-    console.app.post_message(DiagnosesCame("prod", came, console.clock.now, AT_TWO))
+    console.app.post_message(NewDiagnoses("prod", came, console.clock.now, AT_TWO))
     names = {one.code.name for one in findings} - silenced
     await until(console, lambda: codes_in_sight(console) == names)
     await console.pilot.pause()

@@ -8,7 +8,7 @@ from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
 from console.monitor.wording import key_of
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.errors import ErrorsTab
-from console.tui.text import Words
+from console.tui.text import TextView
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
 from tests.tui.test_messages import QUEUE
@@ -32,7 +32,7 @@ def groups(*found: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> Err
 
 
 def head(shown: Shown[ErrorsTab]) -> str:
-    return shown.tab.query_one("#errors-head", Words).said
+    return shown.tab.query_one("#errors-head", TextView).plain_text
 
 
 async def test_kinds_with_their_counts_times_tries_and_samples() -> None:

@@ -146,7 +146,7 @@ async def test_on_production_only_the_name_confirms() -> None:
         assert "It runs on PRODUCTION prod in one transaction" in console.picture
         await console.press("y", "enter")
         assert "'y' does not match" in console.picture
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all
         screen.plan_failed(UsageError("Taken.", why="By a table.", next_step="Another name."))
         await console.pilot.pause()
         for part in ("Taken.", "By a table.", "Another name."):
@@ -257,4 +257,4 @@ async def test_without_the_right_no_smoke_test_begins() -> None:
         await console.press("enter")
         await console.pilot.pause()
         assert "needs the right admin" in console.picture
-        assert not console.app.context.running.all
+        assert not console.app.context.action_runs.all

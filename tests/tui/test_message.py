@@ -25,7 +25,7 @@ from console.rights import Rights
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm
 from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
-from console.tui.text import Words
+from console.tui.text import TextView
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
 from tests.tui.one_tab import KEY, Remembering, jobs_ended
@@ -63,7 +63,7 @@ async def laid_out(console: Opened, screen: MessageScreen) -> None:
 
 
 def said(screen: MessageScreen, name: str) -> str:
-    return screen.query_one(f"#message-{name}", Words).said
+    return screen.query_one(f"#message-{name}", TextView).plain_text
 
 
 def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage:

@@ -18,7 +18,7 @@ from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
 from console.tui.tabs.messages import LoadedPage, MessagePane, MessagesTab, PageRequest
-from console.tui.text import Words
+from console.tui.text import TextView
 from console.tui.widgets.keyed_table import LEFT, keys_with
 from console.tui.widgets.messages import by_row
 from tests.tui.acting import database_at, make
@@ -66,7 +66,7 @@ def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[PageReques
 
 
 def head(shown: Shown[MessagesTab]) -> str:
-    return shown.tab.query_one(".pane-head", Words).said
+    return shown.tab.query_one(".pane-head", TextView).plain_text
 
 
 ABC = tuple(message(name) for name in "abcdef")

@@ -114,7 +114,7 @@ async def test_times_run_on_where_no_reading_brings_them() -> None:
             assert drawn.called
 
 
-async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_tones() -> None:
+async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_styles() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine())
         apply, styled = Stylesheet.apply, list[DOMNode]()
@@ -132,7 +132,7 @@ async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_tones(
         assert screen.tab.is_mounted
         assert not mounted.called
         assert styled
-        assert not [one for one in styled if any(c.startswith("tone--") for c in one.classes)]
+        assert not [one for one in styled if any(c.startswith("text--") for c in one.classes)]
 
 
 async def test_the_keys_at_the_bottom_are_drawn_again_only_where_others_work() -> None:

@@ -23,7 +23,7 @@ from console.tui.tabs import sql as sql_tab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import TabBar
-from console.tui.text import tone
+from console.tui.text import style_of
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
@@ -53,7 +53,7 @@ async def open_queue(
 
 
 def figures(screen: QueueScreen) -> str:
-    return screen.query_one(FiguresPanel).said
+    return screen.query_one(FiguresPanel).plain_text
 
 
 @pytest.fixture
@@ -187,8 +187,8 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
         # What does not fit into 80 columns loses its title: first those that have nothing.
         assert f"1 Findings 2 Messages {TITLES[design_]}" in console.picture
         line = screen.query_one(TabBar)
-        grey = [one for one in line._said.spans if one.style == tone(line, "stale")]
-        greyed = [line.said[one.start] for one in grey]
+        grey = [one for one in line._shown.spans if one.style == style_of(line, "stale")]
+        greyed = [line.plain_text[one.start] for one in grey]
         assert greyed == list(ABSENT[design_])
         for digit, why in ABSENT[design_].items():
             await console.press(digit)

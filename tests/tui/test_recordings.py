@@ -230,10 +230,10 @@ async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> No
         table = shown.tab.table
         told = shown.tab.query_one("#history-told", Paragraph)
         assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge", "! odd"]
-        assert "ok, 3 of 3, ann" in told.said
+        assert "ok, 3 of 3, ann" in told.plain_text
         table.move_cursor(1)
         await shown.pilot.pause()
-        assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.said
+        assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.plain_text
         drawing = charts(shown)[0].drawing
         assert drawing is not None
         assert drawing.marked is not None
@@ -248,12 +248,12 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
         await shown.until(lambda: shown.tab.result)
         first = shown.tab.result
         shown.tab.poll()
-        assert not shown.tab._question.under_way, "it is read again at once"
+        assert not shown.tab._question.busy, "it is read again at once"
         for title in ("24 h", "7 d", "30 d", "1 h"):
             shown.tab.action_zoom(1)
             assert shown.tab.span.title == title
         await shown.until(lambda: shown.tab.result is not first)
-        await shown.until(lambda: not shown.tab._question.under_way)
+        await shown.until(lambda: not shown.tab._question.busy)
         assert shown.tab.result is not None
         assert shown.tab.result.points == (first.points if first else ())
 

@@ -23,7 +23,7 @@ from console.tui.screens import pipeline as jobs
 from console.tui.screens.form import Stage
 from console.tui.screens.pipeline import PipelineScreen
 from console.tui.screens.runs import RunDialog, RunsScreen, size
-from console.tui.text import Words
+from console.tui.text import TextView
 from console.tui.widgets.field import Form
 from tests.servers import wait_until
 from tests.tui.acting import Acting, acting, database_at, make, states
@@ -310,7 +310,7 @@ async def test_what_changes_nothing_wants_no_name_and_escape_leads_back(begun: l
 
 
 def refusal(console: Opened) -> str:
-    return console.app.screen.query_one("#problem", Words).said
+    return console.app.screen.query_one("#problem", TextView).plain_text
 
 
 async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list[Job]) -> None:

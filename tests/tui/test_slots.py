@@ -257,15 +257,15 @@ async def test_the_heads_stand_under_their_slots() -> None:
         strip = SlotStrip()
         await console.overview.mount(strip)
         strip.draw(ranges_of("rrffohpr"), 8, 60, pop_head=8, push_head=10, label="slots ")
-        marks, heads = strip.said.splitlines()
+        marks, heads = strip.plain_text.splitlines()
         assert marks == "slots ■■□□✖◇▣■"
         assert heads == "      ▲ ▲ pop 8, push 10"
         strip.draw([SlotRange(0, 99, "free", 100, None, None)], 100, 60, 120, 1_150)
-        assert strip.said.splitlines()[1] == "    pop 120 ▲                 ▲ push 1,150"
+        assert strip.plain_text.splitlines()[1] == "    pop 120 ▲                 ▲ push 1,150"
         strip.draw([SlotRange(0, 99, "free", 100, None, None)], 100, 60, 193, 195)
-        assert strip.said.splitlines()[1] == " " * 37 + "pop 193, push 195 ▲ ▲"
+        assert strip.plain_text.splitlines()[1] == " " * 37 + "pop 193, push 195 ▲ ▲"
         strip.draw([SlotRange(0, 99, "free", 100, None, None)], 100, 50, 120, 180, lines=2)
-        assert strip.said.splitlines() == [
+        assert strip.plain_text.splitlines() == [
             "□" * 50,
             " " * 20 + "▲ pop 120",
             "□" * 50,
@@ -287,20 +287,20 @@ async def test_a_large_overview_has_the_slots_of_the_ring_under_the_cursor() -> 
         await console.give(queue("mail"), *rings)
         slots = console.overview.query_one(RingSlots)
         # No server answers there: that is told, and no slot is made up.
-        while "cannot be mapped" not in slots.said:
+        while "cannot be mapped" not in slots.plain_text:
             console.overview.draw()
             await console.pilot.pause(0.02)
         slots.show_map((("prod-orders", "public", "one"), a_map(0, 50)))
         console.overview.draw()
-        assert "slots of one (100)  ■" in slots.said
-        assert "▲ push 50" in slots.said
+        assert "slots of one (100)  ■" in slots.plain_text
+        assert "▲ push 50" in slots.plain_text
         slots.show_map((("prod-orders", "public", "two"), a_map(7, 57)))
         console.overview.draw()
-        assert "▲ push 50" in slots.said, "the map of another ring"
+        assert "▲ push 50" in slots.plain_text, "the map of another ring"
         await console.press("G")
         assert console.cursor == "two"
-        assert "slots of two" in slots.said
-        assert "■" not in slots.said
+        assert "slots of two" in slots.plain_text
+        assert "■" not in slots.plain_text
         await console.pilot.resize_terminal(80, 24)
         await console.pilot.pause()
         assert not slots.display

@@ -4,7 +4,7 @@ from console.errors import RefusedError
 from console.monitor.activity import Lock, Session
 from console.monitor.owners import Claim, Claims, Evidence
 from console.tui.tabs.stuck import QueueHolders, StuckTab
-from console.tui.text import Words
+from console.tui.text import TextView
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import conn
@@ -30,11 +30,11 @@ PREPARED = Session(key="[b]forgotten", kind="prepared transaction", transaction_
 
 
 def head(shown: Shown[StuckTab]) -> str:
-    return shown.tab.query_one("#stuck-head", Words).said
+    return shown.tab.query_one("#stuck-head", TextView).plain_text
 
 
 def detail(shown: Shown[StuckTab]) -> str:
-    return shown.tab.query_one("#stuck-detail", Words).said
+    return shown.tab.query_one("#stuck-detail", TextView).plain_text
 
 
 async def test_claims_with_the_evidence_about_their_owners() -> None:

@@ -10,7 +10,7 @@ from console.monitor.waits import HorizonRow, Wait, WaitReport
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs import waits
 from console.tui.tabs.waits import WaitsPane, WaitsScreen, WaitsTab
-from console.tui.text import Words
+from console.tui.text import TextView
 from console.tui.widgets.waits_chart import WaitsChart, key_of
 from tests.servers import connect
 from tests.tui.acting import database_at, make
@@ -79,11 +79,11 @@ FULL = report(*WAITS, sessions=(ROOT, *WAITERS, BEHIND))
 
 
 def head(pane: WaitsPane) -> str:
-    return pane.query_one("#waits-head", Words).said
+    return pane.query_one("#waits-head", TextView).plain_text
 
 
 def detail(pane: WaitsPane) -> str:
-    return pane.query_one("#waits-detail", Words).said
+    return pane.query_one("#waits-detail", TextView).plain_text
 
 
 async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:

@@ -31,7 +31,7 @@ from console.tui.commands import (
 )
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
-from console.tui.text import Paragraph, plain, said, tone
+from console.tui.text import Paragraph, describe_error, plain, style_of
 from console.verbs import MODULES, named
 from console.verbs.parameters import Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
@@ -242,16 +242,16 @@ class CommandLineDialog(Dialog[None]):
         names = [one.rpartition(" ")[2] for one in self._offered]
         first = max(0, self._at - _SHOWN + 1)
         for at, name in enumerate(names[first : first + _SHOWN], start=first):
-            text.append(plain(name), tone(words, "sorted" if at == self._at else "quiet"))
+            text.append(plain(name), style_of(words, "sorted" if at == self._at else "quiet"))
             text.append("  ")
         if len(names) > first + _SHOWN:
-            text.append(f"+ {len(names) - first - _SHOWN}", tone(words, "quiet"))
+            text.append(f"+ {len(names) - first - _SHOWN}", style_of(words, "quiet"))
         command = commands.BY_NAME.get(line.split(" ")[0])
         if command is not None:
             text.append("\n" if text else "")
-            text.append(f":{command.name} {command.usage}", tone(words, "strong"))
-            text.append(f"   {command.summary}", tone(words, "quiet"))
-        words.say(text)
+            text.append(f":{command.name} {command.usage}", style_of(words, "strong"))
+            text.append(f"   {command.summary}", style_of(words, "quiet"))
+        words.set_text(text)
 
     def on_input_changed(self) -> None:
         self._offer()
@@ -270,11 +270,13 @@ class CommandLineDialog(Dialog[None]):
         except ConsoleError as error:
             again = CommandLineDialog(self._site, line)
             self.app.push_screen(again)
-            again.later(again.answer, error)
+            again.after_refresh(again.answer, error)
 
     def answer(self, error: ConsoleError) -> None:
         words = self.query_one("#command-words", Paragraph)
-        words.say(Text(" ".join(said(error).splitlines()), tone(words, "critical")))
+        words.set_text(
+            Text(" ".join(describe_error(error).splitlines()), style_of(words, "critical"))
+        )
 
     def action_complete(self, step: int) -> None:
         if not self._offered:

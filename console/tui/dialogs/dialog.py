@@ -21,7 +21,7 @@ from console.tui.closable import Closable
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.text import Paragraph, plain, said, tone
+from console.tui.text import Paragraph, describe_error, plain, style_of
 
 
 class Choices(OptionList):
@@ -146,8 +146,10 @@ class ConfirmDialog(Dialog[bool]):
             self.dismiss(result=True)
             return
         words = self.query_one("#confirm-words", Paragraph)
-        words.say(
-            Text(f"\n{plain(word)!r} is not the name: nothing was done.", tone(words, "critical"))
+        words.set_text(
+            Text(
+                f"\n{plain(word)!r} is not the name: nothing was done.", style_of(words, "critical")
+            )
         )
 
     def action_no(self) -> None:
@@ -235,7 +237,7 @@ class SeekDialog(Dialog[datetime | None]):
             yield Input(placeholder="03:00, or 2026-03-29T03:00", id="seek-time", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#seek-words", Paragraph).say(Text("Go to"))
+        self.query_one("#seek-words", Paragraph).set_text(Text("Go to"))
         self.set_focus(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -244,7 +246,7 @@ class SeekDialog(Dialog[datetime | None]):
             moment = self._read(event.value)
         except ConsoleError as error:
             words = self.query_one("#seek-words", Paragraph)
-            words.say(Text(said(error), tone(words, "critical")))
+            words.set_text(Text(describe_error(error), style_of(words, "critical")))
         else:
             self.dismiss(moment)
 
@@ -264,17 +266,17 @@ class RunningDialog(Dialog[None]):
         with Vertical(id="verbs") as panel:
             panel.border_title = "Actions that run here"
             panel.border_subtitle = "Enter opens one   Escape closes"
-            runs = self._app_context.running.all
-            yield Choices(*(Option(Text(one.words), id=str(one.number)) for one in runs))
+            runs = self._app_context.action_runs.all
+            yield Choices(*(Option(Text(one.summary), id=str(one.number)) for one in runs))
 
     def on_mount(self) -> None:
         self.every(1.0, self._draw)
 
     def _draw(self) -> None:
         options = self.query_one(OptionList)
-        for one in self._app_context.running.all:
+        for one in self._app_context.action_runs.all:
             if options.get_option_index(str(one.number)) is not None:
-                options.replace_option_prompt(str(one.number), Text(one.words))
+                options.replace_option_prompt(str(one.number), Text(one.summary))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         if self.close():

@@ -22,7 +22,7 @@ from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
 from console.tui.open_connection import OpenConnection, lacks
 from console.tui.tabs.findings import FindingLines
-from console.tui.text import Words, plain, said, sentence, tone
+from console.tui.text import TextView, describe_error, plain, sentence, style_of
 from console.tui.views import ConnectionView, Link, QueueView
 
 _TABS = {
@@ -96,9 +96,9 @@ class FindingDialog(Dialog[None]):
             panel.border_subtitle = Text(view.code)
             with VerticalScroll(id="finding-scroll", can_focus=False):
                 yield FindingLines(id="finding-lines")
-                yield Words(id="finding-plan")
+                yield TextView(id="finding-plan")
                 yield FindingLines(id="finding-evidence")
-            yield Words(id="finding-ask")
+            yield TextView(id="finding-ask")
             yield Input(id="finding-name")
 
     def on_mount(self) -> None:
@@ -146,7 +146,7 @@ class FindingDialog(Dialog[None]):
             return
         self._say(Phase.PLANNING)
         database = conn.database
-        jobs.start(self, lambda: repair.plan(database), self.show_plan, self._failed)
+        jobs.start_job(self, lambda: repair.plan(database), self.show_plan, self._failed)
 
     def show_plan(self, lines: Sequence[str]) -> None:
         self._say(Phase.PLANNED, lines)
@@ -159,7 +159,7 @@ class FindingDialog(Dialog[None]):
 
     def _failed(self, error: ConsoleError) -> None:
         self._ended_at = self.context.clock.monotonic()
-        self._say(Phase.FAILED, why=said(error))
+        self._say(Phase.FAILED, why=describe_error(error))
 
     def action_mend(self) -> None:
         """Do what the plan says, which has been shown."""
@@ -202,9 +202,11 @@ class FindingDialog(Dialog[None]):
             if self.is_attached:
                 self._failed(error)
             else:
-                app.notify(f"{words}: {said(error)}", severity="error", markup=False, timeout=30)
+                app.notify(
+                    f"{words}: {describe_error(error)}", severity="error", markup=False, timeout=30
+                )
 
-        jobs.start(app, lambda: repair.run(database), done, failed)
+        jobs.start_job(app, lambda: repair.run(database), done, failed)
 
     # What is said.
 
@@ -216,32 +218,32 @@ class FindingDialog(Dialog[None]):
             evidence=False,
             allowed=phase is not Phase.REFUSED,
         )
-        words = self.query_one("#finding-plan", Words)
+        words = self.query_one("#finding-plan", TextView)
         plan = Text()
         if phase in {Phase.PLANNED, Phase.RUNNING, Phase.DONE}:
             head = "what was done" if phase is Phase.DONE else "the plan"
-            plan.append(f"\n{head}\n", tone(words, "quiet"))
+            plan.append(f"\n{head}\n", style_of(words, "quiet"))
         plan.append("".join(f"{plain(line)}\n" for line in lines))
-        words.say(plan)
+        words.set_text(plan)
         self._ask()
 
     def _ask(self, more: str = "") -> None:
-        ask = self.query_one("#finding-ask", Words)
+        ask = self.query_one("#finding-ask", TextView)
         words, mood = self._words()
-        line = Text(words, tone(ask, mood))
+        line = Text(words, style_of(ask, mood))
         if self._why and self.phase is Phase.PLANNED:
-            line.append(f"  {self._why}", tone(ask, "warning"))
+            line.append(f"  {self._why}", style_of(ask, "warning"))
         if more:
-            line.append(f"  {more}", tone(ask, "strong"))
-        line.append(f"\n{self._keys()}", tone(ask, "quiet"))
-        ask.say(line)
+            line.append(f"  {more}", style_of(ask, "strong"))
+        line.append(f"\n{self._keys()}", style_of(ask, "quiet"))
+        ask.set_text(line)
         self.refresh_bindings()
         self._fit()
 
     def _fit(self) -> None:
         """What can be done stays in sight, however much there is to read."""
         frame, below = 4, 3 + int(self.query_one("#finding-name").display)
-        below += max(0, self.query_one("#finding-ask", Words).said.count("\n") - 1)
+        below += max(0, self.query_one("#finding-ask", TextView).plain_text.count("\n") - 1)
         most = max(2, self.app.size.height - frame - below)
         self.query_one("#finding-scroll").styles.max_height = most
 
@@ -249,7 +251,7 @@ class FindingDialog(Dialog[None]):
         self._fit()
 
     def _words(self) -> tuple[str, str]:
-        """What stands at the bottom, and its tone."""
+        """What stands at the bottom, and its style."""
         confirm = (
             "Type the queue's name and press Enter to run it." if self.wants_name else "y runs it."
         )
@@ -295,12 +297,12 @@ class FindingDialog(Dialog[None]):
         if now - view.examined_seconds <= self._ended_at:
             return
         still = next((one for one in view.findings if one.key == self.finding.key), None)
-        ask = self.query_one("#finding-ask", Words)
+        ask = self.query_one("#finding-ask", TextView)
         words = "Done; the doctor no longer finds it."
         if still is not None:
             words = f"Done; the doctor still finds: {still.summary}"
-        line = Text(words, tone(ask, "good" if still is None else "warning"))
-        ask.say(line.append(f"\n{self._keys()}", tone(ask, "quiet")))
+        line = Text(words, style_of(ask, "good" if still is None else "warning"))
+        ask.set_text(line.append(f"\n{self._keys()}", style_of(ask, "quiet")))
 
     def _queue(self, now: float) -> QueueView | None:
         key = self.finding.queue_key

@@ -20,9 +20,9 @@ from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import start
+from console.tui.jobs import start_job
 from console.tui.open_connection import lacks
-from console.tui.text import Words, plain, said
+from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
 from console.verbs import pipeline as jobs
@@ -116,7 +116,7 @@ class VerbsDialog(Dialog[None]):
             where = f" on {connection}" if len(self._app_context.feeds) > 1 else ""
             panel.border_title = Text(f"Actions on {schema}.{name}{where}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
-            yield Words(id="acting")
+            yield TextView(id="acting")
             yield Choices(id="choices")
 
     def on_mount(self) -> None:
@@ -124,11 +124,11 @@ class VerbsDialog(Dialog[None]):
         self._say(["Looking up the queue ..."])
         conn = self._app_context.conn(self._key)
         if conn is None:
-            self._say([self._app_context.nothing_behind])
+            self._say([self._app_context.why_no_database])
             return
         _, schema, name = self._key
         find = partial(look_up, conn.database, name, schema, any_design=True)
-        start(self, find, self.show, self._failed)
+        start_job(self, find, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:
         conn = self._app_context.conn(self._key)
@@ -156,12 +156,12 @@ class VerbsDialog(Dialog[None]):
         return next(iter((*called_for, *free)), None)
 
     def _failed(self, error: ConsoleError) -> None:
-        self._say(said(error).splitlines())
+        self._say(describe_error(error).splitlines())
 
     def _say(self, lines: Sequence[str]) -> None:
-        words = self.query_one("#acting", Words)
+        words = self.query_one("#acting", TextView)
         words.display = bool(lines)
-        words.say(Text("\n".join(plain(line) for line in lines)))
+        words.set_text(Text("\n".join(plain(line) for line in lines)))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         if not self.close():

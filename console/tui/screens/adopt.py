@@ -25,11 +25,11 @@ from console.rights import Rights
 from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.jobs import Question, Running
+from console.tui.jobs import ActionRun, LatestQuery
 from console.tui.screens.form import Stage
 from console.tui.screens.install import is_production, where
 from console.tui.screens.planned import PlannedScreen
-from console.tui.text import Paragraph, Words, plain, tone
+from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
 from console.tui.widgets.keyed_table import Column as Shown
 from console.tui.widgets.keyed_table import KeyedTable, known
@@ -81,7 +81,7 @@ class AdoptScreen(PlannedScreen):
         context: Context,
         connection: str = "",
         options: Mapping[str, str] | None = None,
-        running: Running | None = None,
+        running: ActionRun | None = None,
     ) -> None:
         """`options` are the verb's, by the command line's names; `running`: one to go back to."""
         super().__init__(context, None if running is None else running.key, running)
@@ -102,7 +102,9 @@ class AdoptScreen(PlannedScreen):
         self._preview: Preview | None = None
         self._previewed: object = None
         """What the form said when the preview was asked for."""
-        self._question: Question[Preview] = Question(self, self.show_preview, self.show_problem)
+        self._question: LatestQuery[Preview] = LatestQuery(
+            self, self.show_preview, self.show_problem
+        )
 
     def compose_form(self) -> ComposeResult:
         """The tables; then the form of one, with what it gives."""
@@ -149,7 +151,7 @@ class AdoptScreen(PlannedScreen):
                 tuple(libraries.discover(database)),
             )
 
-        jobs.start(self, look, self.show_tables, self.show_problem)
+        jobs.start_job(self, look, self.show_tables, self.show_problem)
 
     def show_tables(self, tables: Tables) -> None:
         """The tables, as they came; the form of one that a command line has named."""
@@ -178,12 +180,12 @@ class AdoptScreen(PlannedScreen):
             self._draw_preview()
 
     def _draw_head(self, now: float) -> None:
-        head, table, conn = self.query_one("#action-head", Words), self._table, self._conn
-        line = Text("Adopt a table" if table is None else "Adopt ", tone(head, "strong"))
+        head, table, conn = self.query_one("#action-head", TextView), self._table, self._conn
+        line = Text("Adopt a table" if table is None else "Adopt ", style_of(head, "strong"))
         if table is not None:
-            line.append(plain(f"{table.schema}.{table.name}"), tone(head, "strong"))
+            line.append(plain(f"{table.schema}.{table.name}"), style_of(head, "strong"))
         if conn is None:
-            line.append("   there is no connection here", tone(head, "warning"))
+            line.append("   there is no connection here", style_of(head, "warning"))
         else:
             without = "adopting needs admin"
             line.append_text(where(self.context, head, conn, now, without))
@@ -192,9 +194,9 @@ class AdoptScreen(PlannedScreen):
                 keys = "   Enter: adopt · Tab: next field"
                 if line.cell_len + len(keys) > self.app.size.width - 2:
                     keys = "   Enter: adopt"
-                line.append(keys, tone(head, "quiet"))
+                line.append(keys, style_of(head, "quiet"))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
-        head.say(line)
+        head.set_text(line)
 
     def _draw_tables(self) -> None:
         wanted = self.query_one("#filter", Input).value.casefold()
@@ -213,7 +215,7 @@ class AdoptScreen(PlannedScreen):
             words = "Reading the tables ..." if self._tables is None else "No table matches."
             if self._tables is not None and not wanted:
                 words = "There is no table here that this login may read and that could be adopted."
-        empty.say(Text(words))
+        empty.set_text(Text(words))
         empty.display = bool(words)
         table.display = not words
 
@@ -259,11 +261,11 @@ class AdoptScreen(PlannedScreen):
             queue = adopt.candidate(table, form.design, form.roles)
             called, part = form.called, form.part
             if found is not None and form.design.library:
-                self._question.ask(
+                self._question.submit(
                     lambda: adopt.preview_of_library(database, found, called, part, masks)
                 )
             else:
-                self._question.ask(lambda: adopt.preview(database, queue, masks))
+                self._question.submit(lambda: adopt.preview(database, queue, masks))
         self._draw_preview()
 
     # Keys.
@@ -309,7 +311,7 @@ class AdoptScreen(PlannedScreen):
         self._table = table
         self.draw()
         database = conn.database
-        jobs.start(
+        jobs.start_job(
             self,
             lambda: adopt.columns(database, table),
             self.show_columns,
@@ -338,10 +340,10 @@ class AdoptScreen(PlannedScreen):
         production = is_production(self.context, conn, self.context.clock.monotonic())
         self.present_plan(planned, conn, production=production)
 
-    def show_outcome(self, running: Running) -> None:
+    def show_outcome(self, running: ActionRun) -> None:
         """It is a queue now: there it is. Else the form, with the reason."""
         key = running.key
-        if running.error is not None or running.ended is None:
+        if running.error is not None or running.result is None:
             super().show_outcome(running)
             return
         label = plain(".".join(key[1:]))

@@ -19,11 +19,19 @@ from console.tui.context import Context
 from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, audit_table
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import FilteredScreen, ScreenHead, filter_keys
 from console.tui.tabs.tab import ReadingTab
-from console.tui.text import Paragraph, Words, first_line, plain, said, tone, whole_seconds
+from console.tui.text import (
+    Paragraph,
+    TextView,
+    describe_error,
+    first_line,
+    plain,
+    style_of,
+    whole_seconds,
+)
 
 _MOST = 200
 
@@ -47,7 +55,7 @@ class AuditTab(ReadingTab[list[Line]]):
         return "audit", ()
 
     def compose(self) -> ComposeResult:
-        yield Words(id="queue-audit-head")
+        yield TextView(id="queue-audit-head")
         yield self.table
 
     def look(self) -> None:
@@ -62,13 +70,13 @@ class AuditTab(ReadingTab[list[Line]]):
         if self.result is not None:
             self.table.show({line.key: line for line in self.result})
         self.table.display = bool(self.result)
-        head = self.query_one("#queue-audit-head", Words)
+        head = self.query_one("#queue-audit-head", TextView)
         if self.error is not None:
-            head.say(Text(self.old + said(self.error), tone(head, "critical")))
+            head.set_text(Text(self.old + describe_error(self.error), style_of(head, "critical")))
         elif self.result is None:
-            head.say(Text("Reading the audit ...", tone(head, "quiet")))
+            head.set_text(Text("Reading the audit ...", style_of(head, "quiet")))
         else:
-            head.say(Text(self._told(self.result), tone(head, "quiet")))
+            head.set_text(Text(self._told(self.result), style_of(head, "quiet")))
 
     def _told(self, lines: Sequence[Line]) -> str:
         if not lines:
@@ -199,7 +207,7 @@ class AuditScreen(FilteredScreen):
         self._wrong = ""
         self._found: AuditEntries | None = None
         self._found_at = 0.0
-        self._question: Question[AuditEntries] = Question(self, self.show, self._failed)
+        self._question: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="audit-head", classes="head")
@@ -217,7 +225,7 @@ class AuditScreen(FilteredScreen):
 
     def look(self) -> None:
         connections, sought, key = list(self._connections), self._sought, self._key
-        self._question.ask(lambda: look(connections, sought, key))
+        self._question.submit(lambda: look(connections, sought, key))
 
     def _look_again(self) -> None:
         if self.is_seen and self.paused_at is None:
@@ -250,7 +258,7 @@ class AuditScreen(FilteredScreen):
         table.show({line.key: line for line in shown})
         self._draw_head(len(shown))
         words = self.query_one("#audit-words", Paragraph)
-        words.say(Text(self._why_empty()))
+        words.set_text(Text(self._why_empty()))
         words.display = not shown
         table.display = bool(shown)
         if shown and self.focused is None:
@@ -259,20 +267,20 @@ class AuditScreen(FilteredScreen):
     def _draw_head(self, shown: int) -> None:
         head = self.query_one("#audit-head", ScreenHead)
         line = self.paused_head(head, "Audit")
-        line.append(f" of {self._of}", tone(head, "quiet"))
+        line.append(f" of {self._of}", style_of(head, "quiet"))
         if self._found is not None:
             more = "the newest " if self._found.full else ""
             line.append(f"   {more}{numbered(shown, 'action')}")
         if text := self.query_one("#filter", Input).value:
-            line.append(f"   that match {plain(text)}", tone(head, "strong"))
+            line.append(f"   that match {plain(text)}", style_of(head, "strong"))
         if self._wrong:
-            line.append(f"   {plain(self._wrong)}", tone(head, "critical"))
+            line.append(f"   {plain(self._wrong)}", style_of(head, "critical"))
         for name, error in self._found.errors if self._found else ():
             age = whole_seconds(max(0.0, self.context.clock.monotonic() - self._found_at))
             old = f", {age} old" if self._found_at else ""
             where = f"{plain(name)}: " if name and len(self._connections) > 1 else ""
             line.append(
-                f"   {where}{first_line(error.why or error.what)}{old}", tone(head, "critical")
+                f"   {where}{first_line(error.why or error.what)}{old}", style_of(head, "critical")
             )
         head.draw(line)
 
@@ -290,7 +298,7 @@ class AuditScreen(FilteredScreen):
         if self._found is None:
             return "Reading the audit ..."
         if self._found.errors:
-            return "\n\n".join(said(error) for _, error in self._found.errors)
+            return "\n\n".join(describe_error(error) for _, error in self._found.errors)
         if self._sought != AuditSearch():
             return "No action matches. Escape shows all."
         return (

@@ -32,12 +32,20 @@ from console.tui.bench import (
 )
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.jobs import Running, start
+from console.tui.jobs import ActionRun, start_job
 from console.tui.open_connection import why_not
 from console.tui.payloads import save, suggestion
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.series import ChartSpan
-from console.tui.text import Paragraph, Words, open_line, plain, sentence, tone, whole_seconds
+from console.tui.text import (
+    Paragraph,
+    TextView,
+    open_input,
+    plain,
+    sentence,
+    style_of,
+    whole_seconds,
+)
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -71,7 +79,7 @@ class BenchScreen(FormScreen):
         context: Context,
         connection: str,
         options: Mapping[str, str] | None = None,
-        running: Running | None = None,
+        running: ActionRun | None = None,
     ) -> None:
         """`options` are the form's fields; `running`: one to go back to."""
         super().__init__(context, running=running)
@@ -79,8 +87,8 @@ class BenchScreen(FormScreen):
         self._conn = context.connections.get(connection)
         self._texts: dict[str, str] = dict(options or {})
         self._course: Course | None = None
-        if running is not None and isinstance(running.planned, BenchWork):
-            self._course = running.planned.course
+        if running is not None and isinstance(running.work, BenchWork):
+            self._course = running.work.course
         self._planned: Course | None = None
         self.table = KeyedTable(COLUMNS, LOST_FIRST, id="bench-table")
 
@@ -130,14 +138,14 @@ class BenchScreen(FormScreen):
             self._draw_words(course)
 
     def _draw_head(self) -> None:
-        head = self.query_one("#action-head", Words)
+        head = self.query_one("#action-head", TextView)
         line = self.paused_head(head, "Bench")
-        line.append(f" on {plain(self._connection)}", tone(head, "quiet"))
+        line.append(f" on {plain(self._connection)}", style_of(head, "quiet"))
         if self._shows and self._course is not None:
             state, mood = self._state(self._course)
-            line.append(f"   {state}", tone(head, mood))
+            line.append(f"   {state}", style_of(head, mood))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
-        head.say(line)
+        head.set_text(line)
 
     @property
     def _shows(self) -> bool:
@@ -145,11 +153,11 @@ class BenchScreen(FormScreen):
 
     def _state(self, course: Course) -> tuple[str, str]:
         running = self.running
-        if running is not None and running.ended is not None:
-            lines, good = running.ended.lines, course.whole
+        if running is not None and running.result is not None:
+            lines, good = running.result.lines, course.whole
             ok = good and all(result.ok for result in course.results)
             return " ".join(lines), "good" if ok else "warning" if not good else "critical"
-        if running is None or not running.runs:
+        if running is None or not running.active:
             return "it was interrupted; its queues are dropped", "critical"
         if running.control.stopped:
             return "stopping; its queues are dropped ...", "warning"
@@ -197,24 +205,24 @@ class BenchScreen(FormScreen):
         if course.over and results:
             for line in checked(results):
                 bad = line.startswith(("NOT OK", "in doubt", "error"))
-                text.append(f"{line}\n", tone(told, "critical" if bad else "good"))
+                text.append(f"{line}\n", style_of(told, "critical" if bad else "good"))
             text.append("\n")
             for line in compared_lines(comparisons(results)):
                 text.append(f"{line}\n")
             for line in waits(results):
-                text.append(f"{line}\n", tone(told, "quiet"))
+                text.append(f"{line}\n", style_of(told, "quiet"))
         for line in course.said:
-            text.append(f"{' '.join(map(plain, line.splitlines()))}\n", tone(told, "warning"))
-        text.append(f"{load_in_words(course.load)}\n", tone(told, "quiet"))
+            text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(told, "warning"))
+        text.append(f"{load_in_words(course.load)}\n", style_of(told, "quiet"))
         if course.about is not None and (course.over or self.app.size.height >= _ROOM_FOR_ALL):
-            text.append("\n".join(map(plain, course.about.lines)) + "\n", tone(told, "quiet"))
+            text.append("\n".join(map(plain, course.about.lines)) + "\n", style_of(told, "quiet"))
         if course.about is not None and course.about.durable is False:
             unsafe = "This server does not write durably: real figures are lower.\n"
-            text.append(unsafe, tone(told, "warning"))
+            text.append(unsafe, style_of(told, "warning"))
         writes = "w writes the report. " if results else ""
         keys = f"{writes}n: the form again." if course.over else _WHILE_IT_RUNS
-        text.append(keys, tone(told, "quiet"))
-        told.say(text)
+        text.append(keys, style_of(told, "quiet"))
+        told.set_text(text)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
         """A report is of a round at least."""
@@ -285,7 +293,7 @@ class BenchScreen(FormScreen):
     def action_save(self) -> None:
         stamp = f"{self.context.clock.utc():%Y%m%d-%H%M%S}"
         path = suggestion("bench", f"{self._connection}-{stamp}", "svg")
-        open_line(self.query_one("#bench-file", Input), str(path))
+        open_input(self.query_one("#bench-file", Input), str(path))
 
     def _write(self, name: str) -> None:
         self._close_line()
@@ -293,7 +301,7 @@ class BenchScreen(FormScreen):
         if not name or course is None or course.about is None:
             return
         path = Path(name)
-        start(
+        start_job(
             self,
             lambda: save(path, report(course, path.suffix)),
             self._written(path),

@@ -24,12 +24,12 @@ from console.tui.open_connection import OpenConnection, Opening, Tested, open_pr
 from console.tui.screens.live import LiveScreen, ScreenHead
 from console.tui.text import (
     MARK,
-    SEVERITY_TONES,
+    SEVERITY_STYLES,
     Paragraph,
-    color_tone,
+    describe_error,
+    mark_style,
     plain,
-    said,
-    tone,
+    style_of,
     whole_seconds,
 )
 from console.tui.views import ConnectionView
@@ -156,7 +156,7 @@ class ConnectionFormDialog(Dialog[str]):
             self._form["name" if error.key == "name" else "url"].complain(error.words)
         except UsageError as error:
             words = self.query_one("#form-words", Paragraph)
-            words.say(Text(said(error), tone(words, "critical")))
+            words.set_text(Text(describe_error(error), style_of(words, "critical")))
         else:
             self.dismiss(name)
 
@@ -214,7 +214,7 @@ def _mark(line: Line) -> str:
 
 
 def _tone(line: Line) -> str:
-    return SEVERITY_TONES.get(line.view.level, "")
+    return SEVERITY_STYLES.get(line.view.level, "")
 
 
 def _version(line: Line) -> str:
@@ -228,7 +228,7 @@ def _login(line: Line) -> str:
 _COLUMNS: tuple[Column[Line], ...] = (
     Column("mark", "", _mark, lambda one: _tone(one) or "good", most=1),
     Column(
-        "name", "connection", _name, "strong", 12, 40, mark=lambda one: color_tone(one.view.color)
+        "name", "connection", _name, "strong", 12, 40, mark=lambda one: mark_style(one.view.color)
     ),
     Column("state", "state", _state, _tone, 9, 16),
     Column("latency", "latency", _latency, "quiet", 7, 8, right=True),
@@ -278,9 +278,11 @@ class ConnectionsScreen(LiveScreen):
             self._draw_welcome(welcome)
             return
         head = self.query_one("#connections-head", ScreenHead)
-        line = Text("Connections", tone(head, "strong"))
+        line = Text("Connections", style_of(head, "strong"))
         if self.context.config_path is not None:
-            line.append(f"   kept in {plain(str(self.context.config_path))}", tone(head, "quiet"))
+            line.append(
+                f"   kept in {plain(str(self.context.config_path))}", style_of(head, "quiet")
+            )
         head.draw(line, self._error)
         names, connections = [feed.name for feed in self.context.feeds], self.context.connections
         views = dict(zip(names, self.context.store.connections(now), strict=True))
@@ -294,8 +296,8 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\n\nConnections are kept in:\n\n    {path}\n\n")
             text.append("n writes a new one there.")
         if self._error:
-            text.append(f"\n\n✖ {self._error}", tone(welcome, "critical"))
-        welcome.say(text)
+            text.append(f"\n\n✖ {self._error}", style_of(welcome, "critical"))
+        welcome.set_text(text)
 
     def _draw_told(self) -> None:
         told = self.query_one("#connection-told", Paragraph)
@@ -304,19 +306,19 @@ class ConnectionsScreen(LiveScreen):
         if (line := self.table.row) is not None:
             conn, view = line.conn, line.view
             if view.color:
-                text.append(MARK, tone(told, color_tone(view.color)))
-            text.append(view.name, tone(told, "strong"))
+                text.append(MARK, style_of(told, mark_style(view.color)))
+            text.append(view.name, style_of(told, "strong"))
             if conn is not None:
                 where = conn.url or " ".join(conn.words[1:])
-                text.append(f"  {plain(where)}", tone(told, "quiet"))
+                text.append(f"  {plain(where)}", style_of(told, "quiet"))
             if view.why:
                 words = f"\n{view.link.value}: {view.why}"
                 if view.retry_in_seconds is not None:
                     words += f"; again in {whole_seconds(view.retry_in_seconds)}"
-                text.append(words, tone(told, "critical"))
+                text.append(words, style_of(told, "critical"))
             if conn is not None:
                 self._append_facts(text, told, conn, view)
-        told.say(text)
+        told.set_text(text)
 
     def _append_facts(
         self, text: Text, told: Paragraph, conn: OpenConnection, view: ConnectionView
@@ -330,13 +332,15 @@ class ConnectionsScreen(LiveScreen):
         if self.context.recordings is not None:
             text.append(f"\n{self.context.recordings.words(conn.name)}")
         if conn.name not in self._told:
-            text.append("\nt tests it: connects, and reads the login's rights", tone(told, "quiet"))
+            text.append(
+                "\nt tests it: connects, and reads the login's rights", style_of(told, "quiet")
+            )
             return
         found = self._told[conn.name]
         if found is None:
-            text.append("\ntesting ...", tone(told, "quiet"))
+            text.append("\ntesting ...", style_of(told, "quiet"))
         elif isinstance(found, ConsoleError):
-            text.append(f"\n✖ {said(found)}", tone(told, "critical"))
+            text.append(f"\n✖ {describe_error(found)}", style_of(told, "critical"))
         else:
             _append_tested(text, told, conn, found)
 
@@ -365,7 +369,7 @@ class ConnectionsScreen(LiveScreen):
         def tell(found: Tested | ConsoleError) -> None:
             self.show_tested(conn.name, found)
 
-        jobs.start(self, conn.test, tell, tell)
+        jobs.start_job(self, conn.test, tell, tell)
 
     def show_tested(self, name: str, found: Tested | ConsoleError) -> None:
         self._told[name] = found
@@ -390,7 +394,7 @@ class ConnectionsScreen(LiveScreen):
         if not name or path is None:
             return
         taken = list(self.context.connections)
-        jobs.start(self, lambda: _open(path, name, taken), self._opened, self._failed)
+        jobs.start_job(self, lambda: _open(path, name, taken), self._opened, self._failed)
 
     def _opened(self, opening: Opening) -> None:
         self._error = ""
@@ -400,7 +404,7 @@ class ConnectionsScreen(LiveScreen):
             self.draw()
 
     def _failed(self, error: ConsoleError) -> None:
-        self._error = said(error)
+        self._error = describe_error(error)
         self.draw()
 
 
@@ -418,7 +422,7 @@ def _server(conn: OpenConnection | None, known: Capabilities) -> str:
 
 def _append_tested(text: Text, told: Paragraph, conn: OpenConnection, found: Tested) -> None:
     known = found.capabilities
-    text.append("\n● it answers", tone(told, "good"))
+    text.append("\n● it answers", style_of(told, "good"))
     text.append(f" in {formats.duration(found.seconds)}: {plain(_server(conn, known))}, ")
     text.append(f"database {plain(known.database)}, login {plain(known.database_user)}")
     transactions = bool(conn.database.product.read_only_options)
@@ -428,6 +432,6 @@ def _append_tested(text: Text, told: Paragraph, conn: OpenConnection, found: Tes
         can = ", ".join(found.login.can) or "only look"
         text.append(f"\n  its login could: {can}")
     if known.read_only:
-        text.append("\n  the server accepts no writes", tone(told, "warning"))
+        text.append("\n  the server accepts no writes", style_of(told, "warning"))
     for what, why in known.missing.items():
-        text.append(f"\n  {plain(what)}: {plain(why)}", tone(told, "warning"))
+        text.append(f"\n  {plain(what)}: {plain(why)}", style_of(told, "warning"))

@@ -16,9 +16,9 @@ from console.errors import ConsoleError
 from console.tui.context import Context
 from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.findings import QueueKey
-from console.tui.jobs import Running, Work, start
+from console.tui.jobs import ActionRun, Work, start_job
 from console.tui.screens.live import LiveScreen
-from console.tui.text import Words, plain, said
+from console.tui.text import TextView, describe_error, plain
 from console.tui.widgets.field import Form
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
@@ -75,7 +75,7 @@ class FormScreen(LiveScreen):
     )
 
     def __init__(
-        self, context: Context, key: QueueKey | None = None, running: Running | None = None
+        self, context: Context, key: QueueKey | None = None, running: ActionRun | None = None
     ) -> None:
         """`key`: the queue that it is about, captured now, whatever is refreshed since; `running`:
         one that is under way, to go back to."""
@@ -88,13 +88,13 @@ class FormScreen(LiveScreen):
 
     def body(self) -> ComposeResult:
         """One part for each stage; one of them is in sight."""
-        yield Words(id="action-head")
-        yield Words(id="nothing")
+        yield TextView(id="action-head")
+        yield TextView(id="nothing")
         yield from self.compose_form()
-        yield Words(id="planning")
+        yield TextView(id="planning")
         yield PlanPane(id="plan")
         yield from self.compose_progress()
-        yield Words(id="problem")
+        yield TextView(id="problem")
 
     def compose_form(self) -> ComposeResult:
         """The form, and what stands beside it: all of it in `#form`."""
@@ -140,13 +140,13 @@ class FormScreen(LiveScreen):
 
     def show_problem(self, error: ConsoleError | None = None) -> None:
         """What went wrong: what, why, what next. None: nothing did."""
-        problem = self.query_one("#problem", Words)
+        problem = self.query_one("#problem", TextView)
         problem.display = error is not None
-        problem.say(Text("" if error is None else f"✖ {said(error)}"))
+        problem.set_text(Text("" if error is None else f"✖ {describe_error(error)}"))
 
     def close_form(self, words: str, error: ConsoleError | None = None) -> None:
         """There is no form, for this reason."""
-        self.query_one("#nothing", Words).say(Text(words))
+        self.query_one("#nothing", TextView).set_text(Text(words))
         self.show_problem(error)
         self.show_stage(Stage.NOTHING)
 
@@ -171,7 +171,7 @@ class FormScreen(LiveScreen):
 
     @property
     def runs(self) -> bool:
-        return self.running is not None and self.running.runs
+        return self.running is not None and self.running.active
 
     # The form.
 
@@ -182,7 +182,7 @@ class FormScreen(LiveScreen):
     def show_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """These fields. In sight only with the keys in them: what is typed at once goes there."""
         self.form.offer(parameters, texts)
-        self.later(self.show_stage, Stage.FORM)
+        self.after_refresh(self.show_stage, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter in a field plans; in the confirmation it begins."""
@@ -205,8 +205,10 @@ class FormScreen(LiveScreen):
         """In a thread, until `show` has it; Escape leads back."""
         self.show_problem()
         self.discard_pending_results()
-        self.query_one("#planning", Words).say(Text(f"{words} ... Escape: back to the form."))
-        start(self, work, self.if_current(show), self.if_current(self.plan_failed))
+        self.query_one("#planning", TextView).set_text(
+            Text(f"{words} ... Escape: back to the form.")
+        )
+        start_job(self, work, self.if_current(show), self.if_current(self.plan_failed))
         self.show_stage(Stage.PLANNING)
 
     def discard_pending_results(self) -> None:
@@ -265,11 +267,11 @@ class FormScreen(LiveScreen):
         """It was confirmed."""
 
     def run_in_console(
-        self, key: QueueKey, verb: str, work: Work, over: Callable[[Running], None]
+        self, key: QueueKey, verb: str, work: Work, over: Callable[[ActionRun], None]
     ) -> None:
         """Begin it in this console; `over` is called when it has ended."""
         now = self.context.clock.monotonic()
-        self.running = self.context.running.start(self.app, key, verb, work, now, over)
+        self.running = self.context.action_runs.start(self.app, key, verb, work, now, over)
         self.show_stage(Stage.RUNNING)
 
     # The ways.

@@ -117,7 +117,7 @@ class HelpScreen(Closable, ModalScreen[None]):
     def action_scroll(self, way: str) -> None:
         panel = self.query_one("#help")
         if not panel.size:  # typed before it was laid out: there is nothing to move yet
-            self.later(self.action_scroll, way)
+            self.after_refresh(self.action_scroll, way)
             return
         # At once: of keys that come together each begins where the one before has ended.
         panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)

@@ -20,11 +20,11 @@ from console.monitor.filters import line_of, words_of
 from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
-from console.tui.jobs import Running
+from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import PlannedScreen
-from console.tui.text import Paragraph, Words, plain, tone
+from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import Column, KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -104,7 +104,7 @@ class InstallScreen(PlannedScreen):
         context: Context,
         connection: str = "",
         options: Mapping[str, str] | None = None,
-        running: Running | None = None,
+        running: ActionRun | None = None,
     ) -> None:
         """`options` are the verb's, by the command line's names; `running`: one to go back to."""
         super().__init__(context, None if running is None else running.key, running)
@@ -241,30 +241,30 @@ class InstallScreen(PlannedScreen):
         super().draw_body(now, paused=paused)
         self.table.styles.width = 40 if self.app.size.width >= _WIDE else 12
         self.table.show(self._designs)
-        head = self.query_one("#action-head", Words)
+        head = self.query_one("#action-head", TextView)
         line = Text()
-        line.append("Install a queue", tone(head, "strong"))
+        line.append("Install a queue", style_of(head, "strong"))
         conn = self.conn
         if conn is None:
-            line.append(f"   only the SQL, for {self.product.title}", tone(head, "quiet"))
+            line.append(f"   only the SQL, for {self.product.title}", style_of(head, "quiet"))
         else:
             line.append_text(where(self.context, head, conn, now, _WITHOUT_ADMIN))
         if self.stage is Stage.FORM:
             # A field has Enter for itself: the footer does not tell of it there.
-            line.append("   Enter: the SQL · Tab: next field", tone(head, "quiet"))
+            line.append("   Enter: the SQL · Tab: next field", style_of(head, "quiet"))
         elif self.stage is Stage.PLAN:
-            line.append("   Tab: to the SQL and back · y copies it", tone(head, "quiet"))
+            line.append("   Tab: to the SQL and back · y copies it", style_of(head, "quiet"))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
-        head.say(line)
+        head.set_text(line)
 
     def _design_chosen(self) -> None:
         of, here = self.design, self._options
         advice = self.query_one("#advice", Paragraph)
         text = Text()
-        text.append(f"{of.name}: {of.title}", tone(advice, "strong"))
-        text.append(f"  {plain(of.source)}\n", tone(advice, "quiet"))
+        text.append(f"{of.name}: {of.title}", style_of(advice, "strong"))
+        text.append(f"  {plain(of.source)}\n", style_of(advice, "quiet"))
         text.append(of.advice)
-        advice.say(text)
+        advice.set_text(text)
         for name in _OPTIONS:
             field, option = self.form[name], here.get(name)
             field.display = option is not None
@@ -351,7 +351,7 @@ class InstallScreen(PlannedScreen):
         else:
             self.show_problem(error)
 
-    def show_outcome(self, running: Running) -> None:
+    def show_outcome(self, running: ActionRun) -> None:
         """What comes next; nothing of what failed is there."""
         if running.error is not None and self.form["name"].value:
             self.running = None
@@ -362,7 +362,7 @@ class InstallScreen(PlannedScreen):
             done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
             done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
             done.append(f"\n\n{self.AGAIN}Escape: back", "dim")
-            self.query_one("#result-words", Words).say(done)
+            self.query_one("#result-words", TextView).set_text(done)
 
     def action_smoke(self) -> None:
         key, navigator = self.key, self.navigator
@@ -407,13 +407,13 @@ def _taken(option: Option, value: str) -> bool:
     return True
 
 
-def where(context: Context, head: Words, conn: OpenConnection, now: float, without: str) -> Text:
+def where(context: Context, head: TextView, conn: OpenConnection, now: float, without: str) -> Text:
     """Which connection, for the head of a form; `without`: what can be done without the right."""
-    line = Text(f" on {plain(conn.name)}", tone(head, "quiet"))
+    line = Text(f" on {plain(conn.name)}", style_of(head, "quiet"))
     if is_production(context, conn, now):
-        line.append("  ").append(" PRODUCTION ", tone(head, "production"))
+        line.append("  ").append(" PRODUCTION ", style_of(head, "production"))
     if conn.rights < Rights.ADMIN:
-        line.append(f"   {conn.rights.word}: {without}", tone(head, "warning"))
+        line.append(f"   {conn.rights.word}: {without}", style_of(head, "warning"))
     return line
 
 

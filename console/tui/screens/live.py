@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from console.tui.closable import Closable
 from console.tui.context import FEW_CONNECTIONS, Context
-from console.tui.text import Paragraph, open_line, plain, tone
+from console.tui.text import Paragraph, open_input, plain, style_of
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class ScreenHead(Paragraph):
         text = line.copy()
         text.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
         if error:
-            text.append(f"\n✖ {' '.join(error.splitlines())}", tone(self, "critical"))
-        self.say(text)
+            text.append(f"\n✖ {' '.join(error.splitlines())}", style_of(self, "critical"))
+        self.set_text(text)
 
 
 class LiveScreen(Closable, Screen[None]):
@@ -116,9 +116,9 @@ class LiveScreen(Closable, Screen[None]):
         many = len(views) > FEW_CONNECTIONS
         most = 2 if many else max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
-        lines.draw(views, self.context.corner, most, plain(self.about) if many else None)
+        lines.draw(views, self.context.corner_text, most, plain(self.about) if many else None)
         self.draw_body(now, paused=self.paused_at is not None)
-        runs = [one for one in self.context.running.all if one.number != self.shown_action]
+        runs = [one for one in self.context.action_runs.all if one.number != self.shown_action]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
 
     @property
@@ -176,7 +176,7 @@ class LiveScreen(Closable, Screen[None]):
         self.draw()
 
     def action_zone(self) -> None:
-        self.context.turn_zone()
+        self.context.toggle_zone()
         self.draw()
 
     def action_refresh_now(self) -> None:
@@ -195,9 +195,9 @@ class LiveScreen(Closable, Screen[None]):
         """How the line on top of a screen begins: that it is held still, if it is; what it is."""
         line = Text()
         if self.paused_at is not None:
-            line.append(" PAUSED ", tone(head, "paused"))
+            line.append(" PAUSED ", style_of(head, "paused"))
             line.append(" ")
-        return line.append(title, tone(head, "strong"))
+        return line.append(title, style_of(head, "strong"))
 
 
 def filter_keys(tooltip: str) -> list[BindingType]:
@@ -239,7 +239,7 @@ class FilteredScreen(LiveScreen):
 
     def action_filter(self) -> None:
         line = self.query_one("#filter", Input)
-        open_line(line, line.value)
+        open_input(line, line.value)
 
     def action_keep_filter(self) -> None:
         self.set_focus(self.listed)

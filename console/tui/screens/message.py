@@ -23,12 +23,12 @@ from console.monitor.owners import Evidence, evidence
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question, start
+from console.tui.jobs import LatestQuery, start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import RefreshPace
-from console.tui.text import Words, error_text, open_line, plain, say_lines, tone
+from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.widgets.messages import MessageHead, PayloadView
 
 FIRST_BYTES = 64 * 1024
@@ -92,14 +92,16 @@ class MessageScreen(LiveScreen):
         self._note = ""
         self._error: ConsoleError | None = None
         self._pace = RefreshPace(context.clock.monotonic, 2.0)
-        self._question: Question[ReadMessage] = Question(self, self.show_result, self.show_error)
+        self._question: LatestQuery[ReadMessage] = LatestQuery(
+            self, self.show_result, self.show_error
+        )
 
     def body(self) -> ComposeResult:
         yield MessageHead()
         with VerticalScroll(id="message-error"):
-            yield Words(id="message-error-text")
+            yield TextView(id="message-error-text")
         yield PayloadView(id="payload")
-        yield Words(id="message-foot")
+        yield TextView(id="message-foot")
         yield Input(id="message-file", classes="pane-filter")
 
     def on_mount(self) -> None:
@@ -125,7 +127,7 @@ class MessageScreen(LiveScreen):
 
     def _ask(self, payload_bytes: int | None = None, *, wait: bool = True) -> None:
         conn = self.conn
-        if conn is None or (not wait and self._question.under_way):
+        if conn is None or (not wait and self._question.busy):
             return
         key, masks = self.message_key, self.masks
 
@@ -135,7 +137,7 @@ class MessageScreen(LiveScreen):
             return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
 
         self._pace.asked()
-        self._question.ask(work, wait=wait)
+        self._question.submit(work, wait=wait)
         self._draw_foot()
 
     def show_result(self, looked: ReadMessage) -> None:
@@ -187,7 +189,7 @@ class MessageScreen(LiveScreen):
 
     def _draw_error(self) -> None:
         panel = self.query_one("#message-error")
-        text = self.query_one("#message-error-text", Words)
+        text = self.query_one("#message-error-text", TextView)
         error = self.message.error if self.message else None
         history = (self.message.history if self.message else None) or ()
         panel.display = error is not None or bool(history)
@@ -195,45 +197,45 @@ class MessageScreen(LiveScreen):
         if error is not None:
             cut = "\n(cut off here)" if self.message and self.message.error_cut else ""
             lines = "\n".join(map(plain, error.splitlines())) + cut
-            shown.append(f"error  {lines}\n", tone(text, "warning"))
+            shown.append(f"error  {lines}\n", style_of(text, "warning"))
         for one in history:
-            shown.append(f"{plain(errors.past(one, self.context.zone))}\n", tone(text, "quiet"))
+            shown.append(f"{plain(errors.past(one, self.context.zone))}\n", style_of(text, "quiet"))
         shown.rstrip()
-        text.say(shown)
+        text.set_text(shown)
 
     def _draw_foot(self) -> None:
         if not self.query("#message-foot"):
             return
-        foot = self.query_one("#message-foot", Words)
+        foot = self.query_one("#message-foot", TextView)
         lines = [self._payload_line(foot)]
         if self._error is not None:
             lines.append(error_text(foot, self._error))
-        say_lines(foot, lines)
+        show_lines(foot, lines)
 
-    def _payload_line(self, foot: Words) -> Text:
+    def _payload_line(self, foot: TextView) -> Text:
         line = Text(no_wrap=True)
         view = self.view
         if view.payload is None:
-            reading = self._question.under_way and self._wants_payload
+            reading = self._question.busy and self._wants_payload
             words_ = "Reading the payload ..." if reading else "Enter reads the payload."
             line.append("All of it is shown." if self.gone else words_)
         else:
             shown = view.shown
-            line.append(shown.form.value if shown else "laying out ...", tone(foot, "strong"))
+            line.append(shown.form.value if shown else "laying out ...", style_of(foot, "strong"))
             if view.laying_out and shown:
-                line.append("  laying out ...", tone(foot, "quiet"))
+                line.append("  laying out ...", style_of(foot, "quiet"))
             if shown and shown.problem:
-                line.append(f"  {plain(shown.problem)}", tone(foot, "warning"))
+                line.append(f"  {plain(shown.problem)}", style_of(foot, "warning"))
             if view.cut:
                 whole = self.message.payload_bytes if self.message else None
                 of = "" if whole is None else f" of {count(whole)}"
                 line.append(f"  the first {count(self.payload_bytes)} bytes{of}")
                 more = "; m reads more" if self.payload_bytes < MOST_BYTES else "; w writes it all"
-                line.append(more, tone(foot, "strong"))
+                line.append(more, style_of(foot, "strong"))
         if self.conn is not None and self.conn.masks and not self.revealed:
-            line.append("  masks on, R reveals", tone(foot, "quiet"))
+            line.append("  masks on, R reveals", style_of(foot, "quiet"))
         if self._note:
-            line.append(f"  {plain(self._note)}", tone(foot, "strong"))
+            line.append(f"  {plain(self._note)}", style_of(foot, "strong"))
         return line
 
     def on_payload_view_laid_out(self) -> None:
@@ -291,7 +293,7 @@ class MessageScreen(LiveScreen):
                 found.message, owner, size, revealed=True, only_locally=found.only_locally
             )
 
-        start(self, work, self.show_result, self.show_error)
+        start_job(self, work, self.show_result, self.show_error)
 
     def action_act(self) -> None:
         if self.message is None or self.message.id is None:
@@ -333,7 +335,7 @@ class MessageScreen(LiveScreen):
     def action_save(self) -> None:
         name = (self.message.id if self.message else None) or "message"
         ending = _ENDINGS[self.view.shown.form if self.view.shown else PayloadForm.TEXT]
-        open_line(
+        open_input(
             self.query_one("#message-file", Input), str(suggestion(self.key[2], name, ending))
         )
 
@@ -367,7 +369,7 @@ class MessageScreen(LiveScreen):
 
         self._note = "writing ..."
         self._draw_foot()
-        start(self, work, self._saved, self._not_saved)
+        start_job(self, work, self._saved, self._not_saved)
 
     def _saved(self, words_: str) -> None:
         self._note = ""

@@ -16,11 +16,11 @@ from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
 from console.tui.tabs.tab import RefreshPace
-from console.tui.text import Words, first_line, plain, tone
+from console.tui.text import TextView, first_line, plain, style_of
 from console.tui.views import QueueView, expanded, parse
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import QueueDetail
@@ -54,7 +54,7 @@ class RingSlots(SlotStrip):
         self._map: SlotMap | None = None
         self._why = ""
         self._pace = RefreshPace(context.clock.monotonic, _RING_SECONDS)
-        self._question: Question[_RingMap] = Question(self, self.show_map, self._failed)
+        self._question: LatestQuery[_RingMap] = LatestQuery(self, self.show_map, self._failed)
 
     def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
         """Show the ring under the cursor, else the one of before, else the first there is."""
@@ -90,7 +90,7 @@ class RingSlots(SlotStrip):
         def work() -> _RingMap:
             return key, read_slot_map(conn.database, conn.find(*key[1:]))
 
-        self._question.ask(work)
+        self._question.submit(work)
 
     def show_map(self, answer: _RingMap) -> None:
         self._pace.answered()
@@ -109,7 +109,7 @@ class RingSlots(SlotStrip):
             label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
         if self._map is None or self._why:
             words = self._why and f"cannot be mapped now: {plain(self._why)}"
-            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
+            self.set_text(Text(label + words + "\n", style_of(self, "quiet"), no_wrap=True))
             return
         now, width = self._map, max(20, self.app.size.width - 2)
         heads = (now.next_pop, now.next_push)
@@ -169,7 +169,7 @@ class OverviewScreen(FilteredScreen):
         yield Summary(id="summary")
         yield FindingsTable(id="findings")
         yield QueueTable(grouped=self._by_group)
-        yield Words(id="empty")
+        yield TextView(id="empty")
         yield RingSlots(self.context)
         yield QueueDetail(id="detail")
         yield Input(id="filter", placeholder="name or design, field:value as in errors:>0, @SAVED")
@@ -240,8 +240,8 @@ class OverviewScreen(FilteredScreen):
         )
         self.query_one(Summary).draw(table, table.count, said)
         self._draw_detail()
-        empty = self.query_one("#empty", Words)
-        empty.say(Text("" if shown else self._why_empty(table.views, now)))
+        empty = self.query_one("#empty", TextView)
+        empty.set_text(Text("" if shown else self._why_empty(table.views, now)))
         if empty.display == bool(shown):
             empty.display = not shown
             table.set_class(not shown, "-empty")

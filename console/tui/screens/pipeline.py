@@ -15,10 +15,10 @@ from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import start
+from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection, why_not
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.text import Words, sentence
+from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME
@@ -174,7 +174,7 @@ class PipelineScreen(FormScreen):
         del now, paused
         head = self.head(f"pipeline {self.verb}")
         head.append(f"   {self._verb.summary}", "not bold dim")
-        self.query_one("#action-head", Words).say(head)
+        self.query_one("#action-head", TextView).set_text(head)
 
     # The plan.
 
@@ -214,7 +214,7 @@ class PipelineScreen(FormScreen):
         job = self._job
         if job is not None:
             wanted = confirmed(job) if self._verb.confirmed else job
-            start(self, lambda: launch.start(wanted), self._begun, self.plan_failed)
+            start_job(self, lambda: launch.start(wanted), self._begun, self.plan_failed)
 
     def _begun(self, id_: str) -> None:
         if self.close():

@@ -17,10 +17,10 @@ from console.monitor.filters import line_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
-from console.tui.jobs import Running, start
+from console.tui.jobs import ActionRun, start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.text import Words, plain
+from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
 from console.verbs import named
 from console.verbs.verb import Plan, Target, Verb, equivalent_command, values
@@ -53,13 +53,13 @@ class PlannedScreen(FormScreen):
     def compose_progress(self) -> ComposeResult:
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
-            yield Words(id="result-words")
+            yield TextView(id="result-words")
 
     def show_first_stage(self) -> None:
         if self.running is None:
             self.show_form()
             return
-        planned = self.running.planned
+        planned = self.running.work
         self.planned = planned if isinstance(planned, Plan) else None
         self.show_stage(Stage.RUNNING)
 
@@ -80,7 +80,7 @@ class PlannedScreen(FormScreen):
         if self.running is None or self.stage is not Stage.RUNNING or not self.is_seen:
             return
         self.query_one(ProgressView).draw(self.running, self.context.clock.monotonic())
-        if not self.running.runs:
+        if not self.running.active:
             self.running.seen = True
             self.show_outcome(self.running)
 
@@ -134,19 +134,21 @@ class PlannedScreen(FormScreen):
         """It goes on by itself: the line at the bottom of every screen tells."""
         self.action_out()
 
-    def show_outcome(self, running: Running) -> None:
+    def show_outcome(self, running: ActionRun) -> None:
         text = Text()
         if running.error is not None:
             lines = str(running.error).splitlines()
             text.append(f"{running.name}: FAILED\n\n", "bold")
-            if running.told is not None and running.told.ledger is not None:
-                text.append(f"{running.told.ledger.out:,} were done and counted before that.\n\n")
+            if running.progress is not None and running.progress.ledger is not None:
+                text.append(
+                    f"{running.progress.ledger.out:,} were done and counted before that.\n\n"
+                )
         else:
-            lines = [] if running.ended is None else list(running.ended.lines)
+            lines = [] if running.result is None else list(running.result.lines)
         for line in lines:
             text.append(f"{plain(line)}\n")
         text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
-        self.query_one("#result-words", Words).say(text)
+        self.query_one("#result-words", TextView).set_text(text)
         self.show_stage(Stage.RESULT)
 
     def action_again(self) -> None:
@@ -160,11 +162,11 @@ class PlannedScreen(FormScreen):
     @property
     def _gone(self) -> bool:
         """Whether what ran has left no queue to plan for."""
-        ended = None if self.running is None else self.running.ended
+        ended = None if self.running is None else self.running.result
         return ended is not None and ended.gone
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.query_one("#result-words", Words).said)
+        self.app.copy_to_clipboard(self.query_one("#result-words", TextView).plain_text)
         self.notify("copied", timeout=2)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
@@ -174,15 +176,15 @@ class PlannedScreen(FormScreen):
         return super().check_action(action, parameters)
 
 
-def _over(app: App[None], context: Context) -> Callable[[Running], None]:
+def _over(app: App[None], context: Context) -> Callable[[ActionRun], None]:
     """After an action the sampler and the doctor read again, whoever is on the screen."""
 
-    def over(running: Running) -> None:
+    def over(running: ActionRun) -> None:
         for screen in app.screen_stack:
             if isinstance(screen, PlannedScreen):
                 screen.update_progress()
         context.sample_now()
-        if running.planned.verb not in {"uninstall", "forget", "install", "adopt"}:
+        if running.work.verb not in {"uninstall", "forget", "install", "adopt"}:
             context.navigator.examine(running.key)
 
     return over
@@ -198,7 +200,7 @@ class ActionScreen(PlannedScreen):
         verb: str,
         words: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
-        running: Running | None = None,
+        running: ActionRun | None = None,
         *,
         queue: Queue | None = None,
     ) -> None:
@@ -218,7 +220,7 @@ class ActionScreen(PlannedScreen):
         self._counted = 0
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        self.query_one("#action-head", Words).say(self.head(self.verb.name))
+        self.query_one("#action-head", TextView).set_text(self.head(self.verb.name))
         super().draw_body(now, paused=paused)
 
     def update_progress(self) -> None:
@@ -226,7 +228,7 @@ class ActionScreen(PlannedScreen):
         if self.stage is Stage.PLANNING:
             counted = f", {self._counted:,} counted" if self._counted else ""
             words = f"Making the plan{counted} ... Escape: back to the form."
-            self.query_one("#planning", Words).say(Text(words))
+            self.query_one("#planning", TextView).set_text(Text(words))
         super().update_progress()
 
     # The form.
@@ -238,12 +240,12 @@ class ActionScreen(PlannedScreen):
             return
         conn = self.context.conn(self._key)
         if conn is None:
-            self._refuse(RefusedError(self.context.nothing_behind))
+            self._refuse(RefusedError(self.context.why_no_database))
             return
         self.close_form("Looking up the queue ...")
         _, schema, name = self._key
         find = partial(look_up, conn.database, name, schema, any_design=True)
-        start(self, find, self.show_form_for, self._refuse)
+        start_job(self, find, self.show_form_for, self._refuse)
 
     def _refuse(self, error: ConsoleError) -> None:
         self.close_form("Nothing was changed.", error)

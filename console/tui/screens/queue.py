@@ -15,7 +15,7 @@ from console.monitor.limits import defaults_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import start
+from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
@@ -117,7 +117,7 @@ class QueueScreen(LiveScreen):
     def _ask_options(self) -> None:
         conn = self.conn
         if conn is not None:
-            start(self, lambda: conn.find(*self.key[1:]), self.show_options, lambda _: None)
+            start_job(self, lambda: conn.find(*self.key[1:]), self.show_options, lambda _: None)
 
     def show_options(self, queue: Queue) -> None:
         self.queue = queue
@@ -149,7 +149,7 @@ class QueueScreen(LiveScreen):
             self._draw_charts(now)
         if not self._tabs:
             first = self._tabs_made(view)
-            self.later(self.action_tab, self._tabs.index(first))
+            self.after_refresh(self.action_tab, self._tabs.index(first))
         self._draw_tab(now, paused=paused)
 
     def _see(self, now: float) -> None:
@@ -203,7 +203,7 @@ class QueueScreen(LiveScreen):
         self._wanted = name
         named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
         if (conn := next(named, None)) is not None:
-            self.later(self.action_tab, conn)
+            self.after_refresh(self.action_tab, conn)
 
     def _tabs_made(self, view: QueueView) -> QueueTab:
         """Makes them; the one that is to be in sight."""
@@ -239,7 +239,7 @@ class QueueScreen(LiveScreen):
             self.draw()
         if not isinstance(self.focused, TabBar):
             # What was not in sight until now takes no keys before it is laid out.
-            self.later(self._focus_tab)
+            self.after_refresh(self._focus_tab)
 
     def _focus_tab(self) -> None:
         if self._chosen is not None and self._chosen.is_mounted:

@@ -16,9 +16,9 @@ from console.pipeline import runs as keeping
 from console.pipeline.runs import Run, RunList, RunOutcome
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
-from console.tui.jobs import Question, start
+from console.tui.jobs import LatestQuery, start_job
 from console.tui.screens.live import LiveScreen, ScreenHead
-from console.tui.text import Paragraph, first_line, plain, said, tone
+from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
 _AGAIN = {
@@ -145,7 +145,7 @@ class RunsScreen(LiveScreen):
         """When the runs were drawn."""
         self.table = KeyedTable(self._columns(), _LOST_FIRST, id="runs")
         self._error = ""
-        self._question: Question[RunList] = Question(self, self.show, self._failed)
+        self._question: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="runs-head", classes="head")
@@ -161,7 +161,7 @@ class RunsScreen(LiveScreen):
         self.every(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
-        self._question.ask(lambda: keeping.read(keeping.folder()), wait=False)
+        self._question.submit(lambda: keeping.read(keeping.folder()), wait=False)
 
     def _look_again(self) -> None:
         if self.is_seen and self.paused_at is None:
@@ -173,7 +173,7 @@ class RunsScreen(LiveScreen):
             self._draw_runs()
 
     def _failed(self, error: ConsoleError) -> None:
-        self._error = said(error)
+        self._error = describe_error(error)
         self._draw_runs()
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
@@ -187,7 +187,7 @@ class RunsScreen(LiveScreen):
             table.move_cursor(table.keys.index(self._wanted))
             self._wanted = ""
         words = self.query_one("#runs-words", Paragraph)
-        words.say(Text(_NONE_YET if self._found is not None else "Reading the runs ..."))
+        words.set_text(Text(_NONE_YET if self._found is not None else "Reading the runs ..."))
         words.display = not found.runs
         table.display = bool(found.runs)
         if found.runs and self.focused is None:
@@ -231,8 +231,8 @@ class RunsScreen(LiveScreen):
             words = run.told or "No progress reported yet." if run.runs else error.strip()
             last = f"{run.outcome.value}; before that: {run.told or 'nothing'}"
             line = Text(plain(words or " ".join(run.lines[:1]) or last))
-            line.append(f"\n{plain(launch.line(run.words))}", tone(detail, "quiet"))
-            detail.say(line)
+            line.append(f"\n{plain(launch.line(run.words))}", style_of(detail, "quiet"))
+            detail.set_text(line)
 
     def on_keyed_table_cursor_moved(self) -> None:
         self._draw_detail()
@@ -241,14 +241,14 @@ class RunsScreen(LiveScreen):
     def _draw_head(self, found: RunList) -> None:
         head = self.query_one("#runs-head", ScreenHead)
         line = self.paused_head(head, "Pipeline runs")
-        line.append(" on this machine", tone(head, "quiet"))
+        line.append(" on this machine", style_of(head, "quiet"))
         going = sum(run.runs for run in found.runs)
         line.append(f"   {numbered(len(found.runs), 'run')}")
         if going:
-            line.append(f", {going} running", tone(head, "good"))
+            line.append(f", {going} running", style_of(head, "good"))
         if found.unreadable:
             words = f"   {numbered(found.unreadable, 'file')} cannot be read"
-            line.append(words, tone(head, "warning"))
+            line.append(words, style_of(head, "warning"))
         head.draw(line, self._error)
 
     # Keys.
@@ -271,7 +271,7 @@ class RunsScreen(LiveScreen):
     def action_open(self) -> None:
         run = self._run
         if run is not None:
-            start(
+            start_job(
                 self,
                 lambda: launch.said(run.id, "err"),
                 lambda words: self._open(run, words),
@@ -299,7 +299,7 @@ class RunsScreen(LiveScreen):
         self.app.push_screen(dialog, lambda yes: self._stop(run) if yes else None)
 
     def _stop(self, run: Run) -> None:
-        start(self, lambda: keeping.stop(run), lambda _: self._asked(run), self._not_stopped)
+        start_job(self, lambda: keeping.stop(run), lambda _: self._asked(run), self._not_stopped)
 
     def _asked(self, run: Run) -> None:
         self.notify(f"{plain(run.verb)} was asked to end.", markup=False)

@@ -22,10 +22,10 @@ from console.rights import Rights
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import Running
+from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection, why_not
 from console.tui.screens.form import FormScreen, Stage
-from console.tui.text import Paragraph, Words, plain, said, sparkline, tone
+from console.tui.text import Paragraph, TextView, describe_error, plain, sparkline, style_of
 from console.tui.widgets.field import Field
 from console.verbs.queues import SMOKE
 from console.verbs.verb import OnProgress, Plan, Progress, Result, words
@@ -111,7 +111,7 @@ class SmokeScreen(FormScreen):
         context: Context,
         key: QueueKey,
         options: Mapping[str, str] | None = None,
-        running: Running | None = None,
+        running: ActionRun | None = None,
     ) -> None:
         """`options` are the form's fields; `running`: one to go back to."""
         super().__init__(context, key, running)
@@ -119,8 +119,8 @@ class SmokeScreen(FormScreen):
         self._key = key
         self._conn = context.conn(key)
         self._trial: Trial | None = None
-        if running is not None and isinstance(running.planned, SmokeWork):
-            self._trial = running.planned.trial
+        if running is not None and isinstance(running.work, SmokeWork):
+            self._trial = running.work.trial
 
     def compose_fields(self) -> ComposeResult:
         yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
@@ -154,9 +154,9 @@ class SmokeScreen(FormScreen):
         del now, paused
         head = self.head("Smoke test of")
         if why := self._why_not:
-            words = self.query_one("#action-head", Words)
-            head.append(f"   {why}", tone(words, "warning"))
-        self.query_one("#action-head", Words).say(head)
+            words = self.query_one("#action-head", TextView)
+            head.append(f"   {why}", style_of(words, "warning"))
+        self.query_one("#action-head", TextView).set_text(head)
         how = self.form["how"]
         how.explain("" if self._trial is not None else _WORDS[how.value])
         self._draw_told()
@@ -170,24 +170,24 @@ class SmokeScreen(FormScreen):
         text = Text()
         trial, running, error = self._trial, self.running, ""
         if running is not None and running.error is not None:
-            error = said(running.error)
+            error = describe_error(running.error)
         if error:
-            text.append(f"✖ {error}\n\n", tone(words, "critical"))
+            text.append(f"✖ {error}\n\n", style_of(words, "critical"))
         elif trial is not None and trial.result is not None:
             _append_result(text, words, trial.result)
-        elif running is not None and running.ended is not None:
-            text.append("\n".join(running.ended.lines) + "\n\n", tone(words, "warning"))
+        elif running is not None and running.result is not None:
+            text.append("\n".join(running.result.lines) + "\n\n", style_of(words, "warning"))
         elif self.runs:
             state = "Stopping" if running is not None and running.control.stopped else "Running"
-            text.append(f"{state} ...\n\n", tone(words, "strong"))
+            text.append(f"{state} ...\n\n", style_of(words, "strong"))
         if trial is not None and trial.progress is not None:
             _append_progress(text, words, trial, max(10, self.app.size.width - 24))
         if self.runs:
-            text.append("\ns stops it. Escape leaves it running.", tone(words, "quiet"))
+            text.append("\ns stops it. Escape leaves it running.", style_of(words, "quiet"))
         elif not self._why_not:
             again = "again" if trial is not None else "begins"
-            text.append(f"\nEnter {again}.", tone(words, "quiet"))
-        words.say(text)
+            text.append(f"\nEnter {again}.", style_of(words, "quiet"))
+        words.set_text(text)
 
     def on_field_changed(self, event: Field.Changed) -> None:
         event.field.offer(event.field.value, _HOW, _WORDS[event.field.value])
@@ -225,15 +225,15 @@ class SmokeScreen(FormScreen):
         show_equivalent_command(self, self._conn, SMOKE.name, self.key, words(SMOKE, told))
 
 
-def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
+def _append_progress(text: Text, words: TextView, trial: Trial, room: int) -> None:
     now = trial.progress
     if now is None:
         return
     cells = min(40, room)
     full = min(cells, round(cells * now.popped / max(1, now.total)))
     text.append(f"  {'messages':<12}")
-    text.append("█" * full, tone(words, "good"))
-    text.append("░" * (cells - full), tone(words, "quiet"))
+    text.append("█" * full, style_of(words, "good"))
+    text.append("░" * (cells - full), style_of(words, "quiet"))
     text.append(f"  {now.popped:,} of {now.total:,}\n")
     rates = list(trial.rates)
     through = now.popped / now.seconds if now.seconds else 0.0
@@ -241,17 +241,17 @@ def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
     text.append(f"  in {formats.duration(now.seconds)}\n")
     if rates:
         text.append(f"  {'':<12}")
-        text.append(f"{sparkline(rates[-cells:])}\n", tone(words, "trend"))
+        text.append(f"{sparkline(rates[-cells:])}\n", style_of(words, "trend"))
     for name, latency in (("push", now.push_ms), ("pop", now.pop_ms)):
         if latency.p99:
             figures = f"p50 {latency.p50:.2f}   p95 {latency.p95:.2f}   p99 {latency.p99:.2f} ms"
             text.append(f"  {name:<12}{figures}\n")
 
 
-def _append_result(text: Text, words: Words, result: SmokeResult) -> None:
+def _append_result(text: Text, words: TextView, result: SmokeResult) -> None:
     good = result.ok
     each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
-    text.append("ok" if good else "✖ NOT OK", tone(words, "good" if good else "critical"))
+    text.append("ok" if good else "✖ NOT OK", style_of(words, "good" if good else "critical"))
     text.append(
         f"   {result.design}, {formats.numbered(result.messages, 'message')}{each}, order "
         f"{result.order}\n\n"
@@ -265,9 +265,11 @@ def _append_result(text: Text, words: Words, result: SmokeResult) -> None:
     }
     for name, count in figures.items():
         text.append(f"  {name:<14}")
-        text.append(f"{count:,}\n", tone(words, "critical" if count else "good"))
+        text.append(f"{count:,}\n", style_of(words, "critical" if count else "good"))
     for error in result.errors:
-        text.append(f"  ✖ {' '.join(map(plain, error.splitlines()))}\n", tone(words, "critical"))
+        text.append(
+            f"  ✖ {' '.join(map(plain, error.splitlines()))}\n", style_of(words, "critical")
+        )
     text.append("\n")
     if not good:
         text.append(

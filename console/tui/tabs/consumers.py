@@ -19,7 +19,7 @@ from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import RefreshPace, TableTab
-from console.tui.text import Words, plain, tone
+from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
@@ -146,19 +146,19 @@ class ConsumersTab(TableTab[SeenConsumers]):
     def detail(self) -> list[tuple[str, str]]:
         return [] if self.table.row is None else _detail(self.table.row)
 
-    def summary(self, head: Words) -> list[Text]:
+    def summary(self, head: TextView) -> list[Text]:
         missing = self.result.now.missing.values() if self.result is not None else ()
-        warning = tone(head, "warning")
+        warning = style_of(head, "warning")
         return [
             self._summary(head),
             *(Text(f"Not visible: {plain(why)}", warning) for why in missing),
         ]
 
-    def _summary(self, head: Words) -> Text:
+    def _summary(self, head: TextView) -> Text:
         line = Text(no_wrap=True)
         found = self.result
         if found is None:
-            line.append("" if self.error else "Reading ...", tone(head, "quiet"))
+            line.append("" if self.error else "Reading ...", style_of(head, "quiet"))
             return line
         there = [one for one in found.now.consumers if one.sessions != 0]
         pops = sum(POP in one.does for one in there)
@@ -168,11 +168,11 @@ class ConsumersTab(TableTab[SeenConsumers]):
             seen += f", {unknown} by locks only"
         if not there:
             seen = "Nobody seen yet (short calls: by chance)"
-        line.append(seen, tone(head, "strong"))
+        line.append(seen, style_of(head, "strong"))
         if found.gone is None:
-            line.append("   gone: ? (not recorded)", tone(head, "quiet"))
+            line.append("   gone: ? (not recorded)", style_of(head, "quiet"))
         else:
-            line.append(f"   {len(found.gone)} gone in a day", tone(head, "quiet"))
+            line.append(f"   {len(found.gone)} gone in a day", style_of(head, "quiet"))
         self.as_of(line)
         return line
 
@@ -188,7 +188,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
 
 
 def _detail(row: Row) -> list[tuple[str, str]]:
-    """All that is known of it, and why the rest is not: words, each with a tone."""
+    """All that is known of it, and why the rest is not: words, each with a style."""
     one = row.consumer
     said = [
         (plain(words.name(one)), "strong"),

@@ -22,7 +22,7 @@ from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.messages import MessagePane
 from console.tui.tabs.tab import TableTab
-from console.tui.text import Words, plain, tone
+from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
@@ -111,7 +111,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         """While the messages of a kind are in sight their own list says it."""
         return None if self.is_open else self.error
 
-    def summary(self, head: Words) -> list[Text]:
+    def summary(self, head: TextView) -> list[Text]:
         return [self._opened_line(head) if self.is_open else self._summary(head)]
 
     def detail(self) -> list[tuple[str, str]]:
@@ -122,27 +122,29 @@ class ErrorsTab(TableTab[ErrorGroups]):
         of = "" if group.sample_id is None else f", message {plain(group.sample_id)}"
         return [(f"newest{of}: ", "quiet"), (sample, "")]
 
-    def _summary(self, head: Words) -> Text:
+    def _summary(self, head: TextView) -> Text:
         found = self.result
         line = Text(no_wrap=True)
         if found is None:
-            line.append("Counting ..." if self.question.under_way else "", tone(head, "quiet"))
+            line.append("Counting ..." if self.question.busy else "", style_of(head, "quiet"))
             return line
         if not found.counted:
-            line.append("No errors.", tone(head, "good"))
+            line.append("No errors.", style_of(head, "good"))
         else:
             at_least = " at least" if found.ungrouped else ""
-            line.append(f"{numbered(found.counted, 'error')} in ", tone(head, "strong"))
-            line.append(f"{numbered(len(found.groups), 'group')}{at_least}", tone(head, "strong"))
+            line.append(f"{numbered(found.counted, 'error')} in ", style_of(head, "strong"))
+            line.append(
+                f"{numbered(len(found.groups), 'group')}{at_least}", style_of(head, "strong")
+            )
         if not found.complete:
-            line.append(", the newest; older ones were not counted", tone(head, "warning"))
+            line.append(", the newest; older ones were not counted", style_of(head, "warning"))
         self.as_of(line, "  ")
         return line
 
-    def _opened_line(self, head: Words) -> Text:
+    def _opened_line(self, head: TextView) -> Text:
         line = Text(no_wrap=True)
         if (group := self.group) is not None:
-            line.append(_wording(group), tone(head, "strong"))
+            line.append(_wording(group), style_of(head, "strong"))
         return line
 
     # What the operator does.

@@ -16,10 +16,10 @@ from console.tui.context import Context
 from console.tui.findings import FindingView, QueueKey
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import (
-    Words,
+    TextView,
     first_line,
     plain,
-    tone,
+    style_of,
     whole_seconds,
 )
 from console.tui.views import QueueView
@@ -43,7 +43,7 @@ class FindingLines(Static):
         `allowed`: whether its repair may be done here; else that is grey.
         """
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, style=tone(self, "quiet"))
+        table.add_column(no_wrap=True, style=style_of(self, "quiet"))
         table.add_column(overflow="fold")
         rows = list(self._words(view, moment, allowed=allowed)) if words else []
         rows += self._evidence(view) if evidence else []
@@ -54,7 +54,7 @@ class FindingLines(Static):
     def _words(
         self, view: FindingView, moment: Callable[[datetime], str], *, allowed: bool
     ) -> Iterator[tuple[str, Text]]:
-        yield view.level.word, Text(view.words, tone(self, view.tone))
+        yield view.level.word, Text(view.words, style_of(self, view.style))
         if view.silenced is not None:
             yield view.silenced.done, Text(plain(view.silenced.words))
         yield "since", Text(since_words(view, moment))
@@ -66,7 +66,7 @@ class FindingLines(Static):
                 yield head, Text(plain(words))
         if finding.repair is not None:
             needs = f"  (needs {finding.repair.rights.word})"
-            grey = tone(self, "" if allowed else "quiet")
+            grey = style_of(self, "" if allowed else "quiet")
             yield "repair", Text(plain(finding.repair.summary) + needs, grey)
             if finding.command:
                 yield "command", Text(plain(finding.command))
@@ -76,7 +76,7 @@ class FindingLines(Static):
     def _evidence(self, view: FindingView) -> Iterator[tuple[str, Text]]:
         head = "evidence"
         for line in () if view.finding is None else view.finding.evidence_lines:
-            yield head, Text(plain(line), tone(self, "quiet"))
+            yield head, Text(plain(line), style_of(self, "quiet"))
             head = ""
 
 
@@ -115,7 +115,7 @@ def _mood(view: FindingView) -> str:
     return "critical" if view.level is Severity.CRITICAL else ""
 
 
-_MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.tone)
+_MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
 _QUEUE = Column[FindingView]("queue", "", _whose)
 _SUMMARY = Column[FindingView]("summary", "", lambda v: v.words, _mood)
 _SINCE = Column[FindingView]("since", "", _since, "quiet", right=True)
@@ -176,7 +176,7 @@ class FindingsTab(QueueTab):
         return "doctor", ()
 
     def compose(self) -> ComposeResult:
-        yield Words(id="finding-head")
+        yield TextView(id="finding-head")
         yield FindingsTable(id="finding-list", queues=False)
         with VerticalScroll(id="finding-scroll"):
             yield FindingLines(id="finding-lines")
@@ -190,7 +190,7 @@ class FindingsTab(QueueTab):
         table.display = bool(self._views)
         table.styles.height = min(len(self._views), max(2, self.size.height // 3))
         table.show_findings(self._views)
-        self.query_one("#finding-head", Words).say(self._head(view))
+        self.query_one("#finding-head", TextView).set_text(self._head(view))
         self._draw_lines()
 
     @property
@@ -207,7 +207,7 @@ class FindingsTab(QueueTab):
         head = Text()
         for words, mood in self._told(view):
             head.append("\n" if head else "")
-            head.append(words, tone(self.query_one("#finding-head"), mood))
+            head.append(words, style_of(self.query_one("#finding-head"), mood))
         return head
 
     def _told(self, view: QueueView) -> Iterator[tuple[str, str]]:

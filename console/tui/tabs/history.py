@@ -21,10 +21,10 @@ from console.monitor.recording.history import History, Mark, Point, history, sin
 from console.rollup_files import own_lake
 from console.tui.context import Context
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.series import ChartSpan, Run
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import Paragraph, first_line, plain, said, tone
+from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.charts import (
     COUNTS,
@@ -118,7 +118,7 @@ class HistoryTab(QueueTab):
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
         """What happened; the charts point at what is under the cursor."""
-        self._question: Question[_Found] = Question(self, self.show_result, self.show_error)
+        self._question: LatestQuery[_Found] = LatestQuery(self, self.show_result, self.show_error)
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
@@ -161,7 +161,7 @@ class HistoryTab(QueueTab):
             )
             return found, read_forecast(lake, connection, schema, name)
 
-        self._question.ask(work)
+        self._question.submit(work)
 
     def show_result(self, answer: _Found) -> None:
         self.result, self.forecast = answer
@@ -193,27 +193,30 @@ class HistoryTab(QueueTab):
         head = self.query_one("#history-head", Paragraph)
         line = Text()
         for span in SPANS:
-            line.append(f" {span.title} ", tone(head, "sorted" if span is self.span else "quiet"))
+            line.append(
+                f" {span.title} ", style_of(head, "sorted" if span is self.span else "quiet")
+            )
         found = self.result
         if found is not None and self._found_span is self.span:
             step = formats.duration(found.step_seconds)
             line.append(
-                f"  each point covers {step}: the highest, of rates the mean", tone(head, "quiet")
+                f"  each point covers {step}: the highest, of rates the mean",
+                style_of(head, "quiet"),
             )
             if self.forecast.hours:
-                line.append(f"  {' '.join(SHADES)} {self._expected_words}", tone(head, "quiet"))
+                line.append(f"  {' '.join(SHADES)} {self._expected_words}", style_of(head, "quiet"))
             elif self.forecast.days:
-                line.append(f"  {self.forecast.why}", tone(head, "quiet"))
+                line.append(f"  {self.forecast.why}", style_of(head, "quiet"))
             if found.skipped:
-                line.append(f"  {plain(found.skipped)}", tone(head, "warning"))
+                line.append(f"  {plain(found.skipped)}", style_of(head, "warning"))
         elif self.context.recordings_root is None:
             line.append("\n  Nothing is recorded here." + _HOW)
         elif self._error is not None:
-            line.append(f"\n  {first_line(said(self._error))}")
+            line.append(f"\n  {first_line(describe_error(self._error))}")
             line.append(_HOW if self.context.replay is None else "")
         else:
-            line.append("  reading the recording ...", tone(head, "quiet"))
-        head.say(line)
+            line.append("  reading the recording ...", style_of(head, "quiet"))
+        head.set_text(line)
         self._draw_told()
 
     @property
@@ -227,10 +230,10 @@ class HistoryTab(QueueTab):
             return
         lasted = mark.until not in {None, mark.at}
         until = f" to {self.context.moment(mark.until)}" if mark.until and lasted else ""
-        text = Text(f"{mark.kind} ", tone(told, "quiet"))
-        text.append(plain(mark.name), tone(told, "strong"))
+        text = Text(f"{mark.kind} ", style_of(told, "quiet"))
+        text.append(plain(mark.name), style_of(told, "strong"))
         text.append(f"  {self.context.moment(mark.at)}{until}\n{first_line(mark.words)}")
-        told.say(text)
+        told.set_text(text)
 
     @property
     def mark(self) -> Mark | None:

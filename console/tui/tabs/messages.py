@@ -21,9 +21,9 @@ from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
-from console.tui.text import Words, error_text, figure, open_line, plain, say_lines, tone
+from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
 
@@ -109,10 +109,10 @@ class MessagePane(Vertical):
         self._view: QueueView | None = None
         self._loading = False
         self._pace = RefreshPace(context.clock.monotonic, 5.0)
-        self._question: Question[LoadedPage] = Question(self, self.show_page, self.show_error)
+        self._question: LatestQuery[LoadedPage] = LatestQuery(self, self.show_page, self.show_error)
 
     def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head")
+        yield TextView(classes="pane-head")
         yield self.table
         yield Input(
             classes="pane-filter",
@@ -146,7 +146,7 @@ class MessagePane(Vertical):
 
     def _ask(self, ask: PageRequest, *, wait: bool = True) -> None:
         conn = self.context.conn(self.key)
-        if conn is None or (not wait and self._question.under_way):
+        if conn is None or (not wait and self._question.busy):
             return
 
         def work() -> LoadedPage:
@@ -165,7 +165,7 @@ class MessagePane(Vertical):
         self._pace.asked()
         self._loading = not ask.again
         self._wanted = self._wanted if ask.again else ask
-        self._question.ask(work, wait=wait)
+        self._question.submit(work, wait=wait)
         self._draw_head()
 
     def show_page(self, answer: LoadedPage) -> None:
@@ -222,26 +222,26 @@ class MessagePane(Vertical):
         self.refresh_bindings()
 
     def _draw_head(self) -> None:
-        if not self.query(Words):
+        if not self.query(TextView):
             return
-        head = self.query_one(".pane-head", Words)
+        head = self.query_one(".pane-head", TextView)
         lines = [self._line_of_states(head), self._line_of_the_list(head)]
         if self._error is not None:
             lines += [error_text(head, self._error)]
-        say_lines(head, lines)
+        show_lines(head, lines)
 
-    def _line_of_states(self, head: Words) -> Text:
-        line = Text("t", tone(head, "quiet"), no_wrap=True)
+    def _line_of_states(self, head: TextView) -> Text:
+        line = Text("t", style_of(head, "quiet"), no_wrap=True)
         chosen = self.request.filters.state
         states = self.page.queue.states if self.page else ()
         for state in ("all", *states):
             if state == (chosen or "all"):
-                line.append(f"▸{state} ", tone(head, "sorted"))
+                line.append(f"▸{state} ", style_of(head, "sorted"))
             else:
-                line.append(f" {state} ", tone(head, "quiet"))
-        line.append(f"  s {self._order()}", tone(head, "quiet"))
+                line.append(f" {state} ", style_of(head, "quiet"))
+        line.append(f"  s {self._order()}", style_of(head, "quiet"))
         if self._at is not None:
-            line.append(f"  as of {clock(self._at, self.context.zone)}", tone(head, "quiet"))
+            line.append(f"  as of {clock(self._at, self.context.zone)}", style_of(head, "quiet"))
         return line
 
     def _order(self) -> str:
@@ -253,24 +253,24 @@ class MessagePane(Vertical):
             return "order"
         return "newest first" if scan.newest_first != ask.reverse else "oldest first"
 
-    def _line_of_the_list(self, head: Words) -> Text:
+    def _line_of_the_list(self, head: TextView) -> Text:
         line = Text(no_wrap=True)
         if self.page is None:
-            line.append("Reading ..." if self._loading else "", tone(head, "quiet"))
+            line.append("Reading ..." if self._loading else "", style_of(head, "quiet"))
             return line
         table = self.table
         if table.all_matching:
-            line.append(self._all_words(), tone(head, "sorted"))
+            line.append(self._all_words(), style_of(head, "sorted"))
         elif marks := table.marks:
-            line.append(f"{len(marks):,} marked", tone(head, "sorted"))
+            line.append(f"{len(marks):,} marked", style_of(head, "sorted"))
         if line:
             line.append("  ")
         line.append(self._list_words())
         if self._loading:
-            line.append("  reading ...", tone(head, "quiet"))
+            line.append("  reading ...", style_of(head, "quiet"))
         rest = replace(self.request.filters, state=None)
         if rest != NOTHING:
-            line.append(f"  filter {plain(line_of(rest.words))}", tone(head, "strong"))
+            line.append(f"  filter {plain(line_of(rest.words))}", style_of(head, "strong"))
         return line
 
     def _all_words(self) -> str:
@@ -321,7 +321,7 @@ class MessagePane(Vertical):
 
     def action_filter(self) -> None:
         written = self.filter_line
-        open_line(self.query_one(Input), f"{written} " if written else "")
+        open_input(self.query_one(Input), f"{written} " if written else "")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Ask for what the line says; what cannot be read is said, and changes nothing."""

@@ -16,7 +16,7 @@ from console.monitor.scans import By, scans_of
 from console.monitor.scans import ScanKey as Place
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import ReadingTab
-from console.tui.text import Words, said, tone
+from console.tui.text import TextView, describe_error, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER
 from console.tui.widgets.slot_map import (
@@ -62,7 +62,7 @@ class QueueSlotMap:
     map: SlotMap
 
 
-class SubscriberSlots(Words):
+class SubscriberSlots(TextView):
     """Each one's slots as a row of marks, the slowest first, with its next pop in it."""
 
     def draw(self, maps: Sequence[SlotMap], width: int, most: int) -> None:
@@ -73,19 +73,19 @@ class SubscriberSlots(Words):
         lines = [self._row(one, name_width, width) for one in shown]
         if len(shown) < len(found):
             more = formats.numbered(len(found) - len(shown), "subscriber")
-            lines.append(Text(f"{more} less behind", tone(self, "quiet")))
+            lines.append(Text(f"{more} less behind", style_of(self, "quiet")))
         self.display = bool(lines)
-        self.say(Text("\n").join(lines))
+        self.set_text(Text("\n").join(lines))
 
     def _row(self, of: SlotMap, name_width: int, width: int) -> Text:
         name = formats.plain(of.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
         cells = cells_of(of.ranges, max(of.capacity, 1), max(1, width - name_width - 1))
-        row = Text(f"{name} ", tone(self, "quiet"), no_wrap=True)
+        row = Text(f"{name} ", style_of(self, "quiet"), no_wrap=True)
         for text, slot in runs(cells):
-            row.append(text, tone(self, STRIP_TONES.get(slot, "")))
+            row.append(text, style_of(self, STRIP_TONES.get(slot, "")))
         if of.next_pop is not None and of.capacity:
             place = name_width + 1 + of.next_pop % of.capacity * len(cells) // of.capacity
-            row = Text.assemble(row[:place], (POP_HEAD, tone(self, "strong")), row[place + 1 :])
+            row = Text.assemble(row[:place], (POP_HEAD, style_of(self, "strong")), row[place + 1 :])
         return row
 
 
@@ -112,10 +112,10 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         return f"The design {snapshot.design} has no slots: only a ring has."
 
     def compose(self) -> ComposeResult:
-        yield Words(id="slot-counts")
+        yield TextView(id="slot-counts")
         yield SlotMapView()
         yield SubscriberSlots(id="slot-subscribers")
-        yield Words(id="slot-detail")
+        yield TextView(id="slot-detail")
 
     @property
     def view(self) -> SlotMapView:
@@ -136,24 +136,29 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         self.draw_words()
 
     def draw_words(self) -> None:
-        head, foot = self.query_one("#slot-counts", Words), self.query_one("#slot-detail", Words)
+        head, foot = (
+            self.query_one("#slot-counts", TextView),
+            self.query_one("#slot-detail", TextView),
+        )
         if self.result is None:
-            words = "Reading the slots ..." if self.error is None else said(self.error)
-            head.say(Text(words, tone(head, "quiet" if self.error is None else "critical")))
-            foot.say(Text())
+            words = "Reading the slots ..." if self.error is None else describe_error(self.error)
+            head.set_text(
+                Text(words, style_of(head, "quiet" if self.error is None else "critical"))
+            )
+            foot.set_text(Text())
             self.query_one(SubscriberSlots).draw((), 0, 0)
             return
-        head.say(self._counts(head, self.result.map))
-        foot.say(self._detail(foot, self.result.map))
+        head.set_text(self._counts(head, self.result.map))
+        foot.set_text(self._detail(foot, self.result.map))
         size, rows = self.app.size, self.query_one(SubscriberSlots)
         rows.draw(self.result.map.subscribers, max(20, size.width - 2), max(2, size.height // 4))
 
-    def _counts(self, head: Words, found: SlotMap) -> Text:
+    def _counts(self, head: TextView, found: SlotMap) -> Text:
         line = Text()
         if self.error is not None:
-            line.append(f"{self.old}{said(self.error)}\n", tone(head, "critical"))
+            line.append(f"{self.old}{describe_error(self.error)}\n", style_of(head, "critical"))
         if found.subscribers:
-            line.append(f"{found.subscriber}  ", tone(head, "strong"))
+            line.append(f"{found.subscriber}  ", style_of(head, "strong"))
         size = found.capacity
         counts = self.view.counts((0, max([size - 1, *(one.last_slot for one in found.ranges)])))
         for state in _STATES:
@@ -162,9 +167,9 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
                 line.append_text(_piece(head, state, count))
         for state, count in counts.items():
             line.append_text(_piece(head, state, count))
-        return line.append(f"of {size:,}", tone(head, "quiet"))
+        return line.append(f"of {size:,}", style_of(head, "quiet"))
 
-    def _detail(self, foot: Words, found: SlotMap) -> Text:
+    def _detail(self, foot: TextView, found: SlotMap) -> Text:
         view, line = self.view, Text(no_wrap=True, overflow="ellipsis")
         parts = list(view.parts(view.cell))
         first, last = view.cell
@@ -175,24 +180,24 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         if first == last and parts:
             part = parts[0]
             number = "" if part.first_number is None else f", number {part.first_number:,}"
-            line.append(f"slot {first:,}{number}: {part.state}", tone(foot, "strong"))
-            line.append(f"  {_MEANS.get(part.state, '')}", tone(foot, "quiet"))
+            line.append(f"slot {first:,}{number}: {part.state}", style_of(foot, "strong"))
+            line.append(f"  {_MEANS.get(part.state, '')}", style_of(foot, "quiet"))
             if part.state in _HOLDS_A_MESSAGE:
-                line.append("  Enter opens it", tone(foot, "quiet"))
+                line.append("  Enter opens it", style_of(foot, "quiet"))
         else:
-            line.append(f"slots {first:,} to {last:,}: ", tone(foot, "strong"))
+            line.append(f"slots {first:,} to {last:,}: ", style_of(foot, "strong"))
             line.append(", ".join(_told(parts)))
-            line.append("  Enter zooms in", tone(foot, "quiet"))
+            line.append("  Enter zooms in", style_of(foot, "quiet"))
         line.append("\n")
         self._say_heads(line, foot, found)
         back = ", Escape goes back" if view.zoomed else ""
-        line.append(f"{where}{each}n: the next loss{back}", tone(foot, "quiet"))
+        line.append(f"{where}{each}n: the next loss{back}", style_of(foot, "quiet"))
         return line
 
-    def _say_heads(self, line: Text, foot: Words, found: SlotMap) -> None:
+    def _say_heads(self, line: Text, foot: TextView, found: SlotMap) -> None:
         heads = ((POP_HEAD, "pop", found.next_pop), (PUSH_HEAD, "push", found.next_push))
         for mark, name, number in heads:
-            line.append(f"{mark} {name} ", tone(foot, "strong"))
+            line.append(f"{mark} {name} ", style_of(foot, "strong"))
             line.append("?   " if number is None else f"{number:,}   ")
 
     # Where one can go.
@@ -219,12 +224,12 @@ def message_key(queue: Queue, number: int) -> str:
     return Place(scan.name, id=str(number)).text
 
 
-def _piece(head: Words, state: str, count: int) -> Text:
+def _piece(head: TextView, state: str, count: int) -> Text:
     slot = slot_of(state)
     mood = _TONES.get(slot, "quiet") if count else "quiet"
     words = state if count == 1 else _PLURALS.get(state, state)
     return Text.assemble(
-        (f"{slot.mark} ", tone(head, mood)), f"{count:,} ", (words, tone(head, mood)), "   "
+        (f"{slot.mark} ", style_of(head, mood)), f"{count:,} ", (words, style_of(head, mood)), "   "
     )
 
 

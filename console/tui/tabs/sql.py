@@ -22,7 +22,7 @@ from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import ReadingTab
-from console.tui.text import Words, plain, said, tone
+from console.tui.text import TextView, describe_error, plain, style_of
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _LIST_WIDTH = 15
@@ -106,7 +106,7 @@ class CodeView(ScrollableContainer, can_focus=True):
         self, blocks: Sequence[Block], installed: Sequence[Text], shipped: Sequence[Text]
     ) -> Text:
         words = f"{INSTALLED} only as installed   {SHIPPED} only as this console installs it"
-        lines = [Text(words, tone(self, "quiet"))]
+        lines = [Text(words, style_of(self, "quiet"))]
         for block in blocks:
             if block.same:
                 lines += [self._marked(BOTH, installed[at]) for at in block.installed]
@@ -125,7 +125,7 @@ class CodeView(ScrollableContainer, can_focus=True):
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for head in ("as installed", "as this console installs it"):
             column = (width - 6) // 2
-            table.add_column(Text(head, tone(self, "quiet")), width=column, overflow="fold")
+            table.add_column(Text(head, style_of(self, "quiet")), width=column, overflow="fold")
         for block in blocks:
             marks = (BOTH, BOTH) if block.same else (INSTALLED, SHIPPED)
             for here, there in zip_longest(block.installed, block.shipped):
@@ -136,7 +136,7 @@ class CodeView(ScrollableContainer, can_focus=True):
         return table
 
     def _marked(self, mark: str, line: Text) -> Text:
-        style = tone(self, _MOODS[mark])
+        style = style_of(self, _MOODS[mark])
         return (
             Text(f"{mark} ", style, end="").append_text(line)
             if mark == BOTH
@@ -189,7 +189,7 @@ class SqlTab(ReadingTab[QueueObjects]):
         return "upgrade", ["--dry-run"]
 
     def compose(self) -> ComposeResult:
-        yield Words(id="sql-head")
+        yield TextView(id="sql-head")
         with Horizontal(id="sql-body"):
             yield self.table
             yield CodeView(id="sql-code")
@@ -223,33 +223,35 @@ class SqlTab(ReadingTab[QueueObjects]):
     def draw_words(self) -> None:
         self._draw_code()
         self.query_one("#sql-body").display = self.result is not None
-        head = self.query_one("#sql-head", Words)
+        head = self.query_one("#sql-head", TextView)
         if self.error is not None:
             old = "as it was read before: " if self.result is not None else ""
-            head.say(Text(old + said(self.error), tone(head, "critical")))
+            head.set_text(Text(old + describe_error(self.error), style_of(head, "critical")))
         elif self.result is None:
-            head.say(Text("Reading the installed code ...", tone(head, "quiet")))
+            head.set_text(Text("Reading the installed code ...", style_of(head, "quiet")))
         else:
-            head.say(self._told(head, self.result))
+            head.set_text(self._told(head, self.result))
 
-    def _told(self, head: Words, found: QueueObjects) -> Text:
+    def _told(self, head: TextView, found: QueueObjects) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         part = self.part
         if part is not None and part.how is not None:
-            line.append(f"{part.kind} {plain(part.name)} {_WORDS[part.how]}", tone(head, "warning"))
+            line.append(
+                f"{part.kind} {plain(part.name)} {_WORDS[part.how]}", style_of(head, "warning")
+            )
             return line
         other = sum(one.how is not None for one in found.parts)
         code = [one for one in found.parts if one.kind == "function"]
         if other:
             line.append(
                 f"{other} of {len(found.parts)} differ from what this console installs",
-                tone(head, "warning"),
+                style_of(head, "warning"),
             )
         elif code:
-            line.append("all as this console installs it", tone(head, "good"))
+            line.append("all as this console installs it", style_of(head, "good"))
         else:
             line.append(
-                "an adopted table: its code belongs to another program", tone(head, "quiet")
+                "an adopted table: its code belongs to another program", style_of(head, "quiet")
             )
         return line
 

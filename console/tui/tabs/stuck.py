@@ -18,7 +18,7 @@ from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import TableTab
-from console.tui.text import Words, plain, tone
+from console.tui.text import TextView, plain, style_of
 from console.tui.widgets.keyed_table import Column, known
 from console.tui.widgets.messages import MarkedTable
 
@@ -97,7 +97,7 @@ def _of_session(session: Session, limit: float) -> Row:
 
 
 def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
-    """All that is known of it: words, each with a tone. `library`: whose worker claimed it."""
+    """All that is known of it: words, each with a style. `library`: whose worker claimed it."""
     if row.session is not None:
         session = row.session
         said = [
@@ -215,11 +215,11 @@ class StuckTab(TableTab[QueueHolders]):
         row, found = self.table.row, self.result
         return [] if row is None else detail_of(row, found.library if found is not None else "")
 
-    def summary(self, head: Words) -> list[Text]:
+    def summary(self, head: TextView) -> list[Text]:
         line = Text(no_wrap=True)
         found = self.result
         if found is None:
-            line.append("" if self.error else "Reading ...", tone(head, "quiet"))
+            line.append("" if self.error else "Reading ...", style_of(head, "quiet"))
             return [line]
         if found.claims is not None:
             self._say_claims(line, head, found.claims)
@@ -228,26 +228,26 @@ class StuckTab(TableTab[QueueHolders]):
             many = numbered(len(found.holders), "session")
             verb = "holds" if len(found.holders) == 1 else "hold"
             if found.holders:
-                line.append(f"{many} {verb} rows", tone(head, "strong"))
+                line.append(f"{many} {verb} rows", style_of(head, "strong"))
             else:
-                line.append("No session holds rows.", tone(head, "good"))
+                line.append("No session holds rows.", style_of(head, "good"))
         if not line:
-            line.append("Nothing can be stuck in this design.", tone(head, "good"))
+            line.append("Nothing can be stuck in this design.", style_of(head, "good"))
         if marks := self.table.marks:
-            line.append(f"   {len(marks)} marked", tone(head, "sorted"))
+            line.append(f"   {len(marks)} marked", style_of(head, "sorted"))
         self.as_of(line)
         return [line]
 
-    def _say_claims(self, line: Text, head: Words, found: Claims) -> None:
+    def _say_claims(self, line: Text, head: TextView, found: Claims) -> None:
         limit = self.stuck_after_seconds
         stuck = [claim for claim in found.claims if (claim.claimed_seconds or 0.0) >= limit]
         more = " and more" if found.more else ""
         if not found.claims:
-            line.append("No claims.", tone(head, "good"))
+            line.append("No claims.", style_of(head, "good"))
             return
-        line.append(f"{numbered(len(found.claims), 'claim')}{more}", tone(head, "strong"))
+        line.append(f"{numbered(len(found.claims), 'claim')}{more}", style_of(head, "strong"))
         if self.result is not None and self.result.expires:
-            line.append("   each ends by itself after its time-out", tone(head, "good"))
+            line.append("   each ends by itself after its time-out", style_of(head, "good"))
             return
         since = duration(limit)
         if stuck:
@@ -257,10 +257,10 @@ class StuckTab(TableTab[QueueHolders]):
                 if any(c.owner is owner for c in stuck)
             )
             line.append(
-                f"   {len(stuck)} stuck over {since}: owner {owners}", tone(head, "warning")
+                f"   {len(stuck)} stuck over {since}: owner {owners}", style_of(head, "warning")
             )
         else:
-            line.append(f"   none over {since}", tone(head, "good"))
+            line.append(f"   none over {since}", style_of(head, "good"))
 
     def on_marked_table_marks_changed(self) -> None:
         self.draw_words()

@@ -16,16 +16,16 @@ from console import formats
 from console.errors import ConsoleError
 from console.tui.context import Context
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
 from console.tui.text import (
     Paragraph,
-    Words,
+    TextView,
     error_text,
     plain,
-    say_lines,
-    say_parts,
-    tone,
+    show_lines,
+    show_parts,
+    style_of,
     whole_seconds,
 )
 from console.tui.views import QueueView
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TabBar(Words, can_focus=True):
+class TabBar(TextView, can_focus=True):
     """One line, whatever the width: titles are lost before digits are."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-bar--active"}
@@ -77,9 +77,9 @@ class TabBar(Words, can_focus=True):
         mark = self.get_component_rich_style("tab-bar--active", partial=True)
         for place, text in enumerate(texts):
             mood = "stale" if place in absent else "quiet"
-            line.append(text, mark if place == chosen else tone(self, mood))
+            line.append(text, mark if place == chosen else style_of(self, mood))
             self._ends.append(line.cell_len)
-        self.say(line)
+        self.set_text(line)
 
     def action_step(self, tabs: int) -> None:
         if self._titles:
@@ -200,7 +200,7 @@ class ReadingTab(QueueTab, Generic[T]):
         """Why the last reading failed."""
         self.paused = False
         self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS)
-        self.question: Question[T] = Question(self, self.show_result, self.show_error)
+        self.question: LatestQuery[T] = LatestQuery(self, self.show_result, self.show_error)
 
     def read(self, conn: OpenConnection) -> T:
         """What there is now. In the thread of a job: waits; ConsoleError."""
@@ -222,9 +222,9 @@ class ReadingTab(QueueTab, Generic[T]):
     def reload(self, *, wait: bool = True) -> None:
         """Read it now; `wait=False`: not at all where that is being done."""
         conn = self.conn
-        if conn is not None and (wait or not self.question.under_way):
+        if conn is not None and (wait or not self.question.busy):
             self.pace.asked()
-            self.question.ask(lambda: self.read(conn), wait=wait)
+            self.question.submit(lambda: self.read(conn), wait=wait)
 
     def show_result(self, found: T) -> None:
         self.pace.answered()
@@ -251,7 +251,7 @@ class ReadingTab(QueueTab, Generic[T]):
         """Say behind a line when that was."""
         if self.result_at is not None:
             at = formats.clock(self.result_at, self.context.zone)
-            found.append(f"{blanks}as of {at}", tone(self.query_one(Words), "quiet"))
+            found.append(f"{blanks}as of {at}", style_of(self.query_one(TextView), "quiet"))
 
     @property
     def old(self) -> str:
@@ -275,9 +275,9 @@ class TableTab(ReadingTab[T]):
     table: KeyedTable[Any]
 
     def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head", id=f"{self.NAME}-head")
+        yield TextView(classes="pane-head", id=f"{self.NAME}-head")
         yield self.table
-        yield Words(classes="pane-detail", id=f"{self.NAME}-detail")
+        yield TextView(classes="pane-detail", id=f"{self.NAME}-detail")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -291,22 +291,22 @@ class TableTab(ReadingTab[T]):
     def wrong(self) -> ConsoleError | None:
         return self.error
 
-    def summary(self, head: Words) -> list[Text]:
+    def summary(self, head: TextView) -> list[Text]:
         """The lines above the table; without what went wrong."""
         raise NotImplementedError
 
     def detail(self) -> list[tuple[str, str]]:
-        """Of the row under the cursor: texts, each with its tone."""
+        """Of the row under the cursor: texts, each with its style."""
         raise NotImplementedError
 
     def draw_words(self) -> None:
-        head = self.query_one(f"#{self.NAME}-head", Words)
+        head = self.query_one(f"#{self.NAME}-head", TextView)
         first, *others = self.summary(head)
         wrong = [] if self.wrong is None else [error_text(head, self.wrong)]
-        say_lines(head, [first, *wrong, *others])
-        words, parts = self.query_one(f"#{self.NAME}-detail", Words), self.detail()
+        show_lines(head, [first, *wrong, *others])
+        words, parts = self.query_one(f"#{self.NAME}-detail", TextView), self.detail()
         words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
-        say_parts(words, parts)
+        show_parts(words, parts)
 
     def on_keyed_table_cursor_moved(self) -> None:
         self.draw_words()
@@ -344,4 +344,4 @@ class UnavailableTab(QueueTab):
 
     def on_mount(self) -> None:
         words = self.query_one(Paragraph)
-        words.say(Text(f"\n {plain(self._why)}", tone(words, "quiet")))
+        words.set_text(Text(f"\n {plain(self._why)}", style_of(words, "quiet")))

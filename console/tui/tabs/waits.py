@@ -22,11 +22,19 @@ from console.monitor.waits import Wait, WaitReport, watch
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import QueueTab, take_keys
-from console.tui.text import Words, error_text, plain, say_lines, say_parts, sparkline, tone
+from console.tui.text import (
+    TextView,
+    error_text,
+    plain,
+    show_lines,
+    show_parts,
+    sparkline,
+    style_of,
+)
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
@@ -187,14 +195,16 @@ class WaitsPane(Vertical):
         self._error: ConsoleError | None = None
         self._rests_until = 0.0
         self._ended = threading.Event()
-        self._question: Question[WaitReport] = Question(self, self.show_report, self.show_error)
+        self._question: LatestQuery[WaitReport] = LatestQuery(
+            self, self.show_report, self.show_error
+        )
 
     def compose(self) -> ComposeResult:
-        yield Words(classes="pane-head", id="waits-head")
+        yield TextView(classes="pane-head", id="waits-head")
         yield WaitsChart()
         yield self.table
         yield self.waiters
-        yield Words(classes="pane-detail", id="waits-detail")
+        yield TextView(classes="pane-detail", id="waits-detail")
 
     def on_mount(self) -> None:
         self.query_one(WaitsChart).display = False
@@ -219,7 +229,7 @@ class WaitsPane(Vertical):
     def poll(self) -> None:
         """Look for a while, unless it is being done."""
         rested = self.context.clock.monotonic() >= self._rests_until
-        if rested and not self.paused and not self._question.under_way:
+        if rested and not self.paused and not self._question.busy:
             self._ask()
 
     def _ask(self) -> None:
@@ -237,7 +247,7 @@ class WaitsPane(Vertical):
                 asked_to_end=self._ended.is_set,
             )
 
-        self._question.ask(work, wait=False)
+        self._question.submit(work, wait=False)
         self.draw(paused=self.paused)
 
     def show_report(self, report: WaitReport) -> None:
@@ -282,21 +292,21 @@ class WaitsPane(Vertical):
         self.paused = paused
         if not self.is_mounted or not self.query("#waits-head"):
             return
-        head = self.query_one("#waits-head", Words)
+        head = self.query_one("#waits-head", TextView)
         lines = [self._summary(head)]
         if self.report is not None:
             lines += [
-                Text(plain(line), tone(head, "quiet"), no_wrap=True)
+                Text(plain(line), style_of(head, "quiet"), no_wrap=True)
                 for line in words.horizon(self.report)
                 if self.report.samples and not self._is_small
             ]
             lines += [
-                Text(f"Not visible: {plain(why)}", tone(head, "warning"))
+                Text(f"Not visible: {plain(why)}", style_of(head, "warning"))
                 for why in self.report.missing.values()
             ]
         if self._error is not None:
             lines.append(error_text(head, self._error))
-        say_lines(head, lines)
+        show_lines(head, lines)
         self._draw_detail()
         chart = self.query_one(WaitsChart)
         enough = self.app.size.height >= _CHART_FROM + (_QUEUE_LINES if self.key else 0)
@@ -309,37 +319,37 @@ class WaitsPane(Vertical):
     def _is_small(self) -> bool:
         return self.size.height < _SMALL
 
-    def _summary(self, head: Words) -> Text:
+    def _summary(self, head: TextView) -> Text:
         line = Text(no_wrap=True)
         report = self.report
         if report is None:
-            line.append("" if self._error else "Reading ...", tone(head, "quiet"))
+            line.append("" if self._error else "Reading ...", style_of(head, "quiet"))
             return line
         if report.samples:
             trees = report.activity.trees
             if trees:
                 waiting = numbered(report.activity.waiting, "session")
                 verb = "waits" if report.activity.waiting == 1 else "wait"
-                line.append(f"{waiting} {verb} for another", tone(head, "warning"))
+                line.append(f"{waiting} {verb} for another", style_of(head, "warning"))
                 seen = f" (in {report.samples_with_waiters} of {report.samples} samples)"
-                line.append(seen, tone(head, "quiet"))
+                line.append(seen, style_of(head, "quiet"))
             else:
-                line.append("No session waits for another.", tone(head, "good"))
+                line.append("No session waits for another.", style_of(head, "good"))
         if self._at is not None:
-            line.append(f"   as of {clock(self._at, self.context.zone)}", tone(head, "quiet"))
+            line.append(f"   as of {clock(self._at, self.context.zone)}", style_of(head, "quiet"))
         looks = f"   {numbered(report.samples, 'sample')} in {duration(report.seconds)}"
-        line.append(looks, tone(head, "quiet"))
+        line.append(looks, style_of(head, "quiet"))
         return line
 
     def _draw_detail(self) -> None:
-        detail = self.query_one("#waits-detail", Words)
+        detail = self.query_one("#waits-detail", TextView)
         parts = self._detail()
         detail.display = bool(parts)
         detail.styles.max_height = 3 if self._is_small else 6
-        say_parts(detail, parts)
+        show_parts(detail, parts)
 
     def _detail(self) -> list[tuple[str, str]]:
-        """What is known of the line under the cursor: words, each with a tone."""
+        """What is known of the line under the cursor: words, each with a style."""
         session, wait = self.session, self.table.row
         if session is not None and (self.waiters.has_focus or wait is None):
             said = [
@@ -390,7 +400,7 @@ class WaitsPane(Vertical):
 
     def action_refresh_now(self) -> None:
         self.context.sample_now()
-        if not self._question.under_way:
+        if not self._question.busy:
             self._ask()
 
     def action_copy(self) -> None:
@@ -432,15 +442,15 @@ class WaitsScreen(LiveScreen):
         self.pane = WaitsPane(context, connection)
 
     def body(self) -> ComposeResult:
-        yield Words(classes="pane-head", id="waits-of")
+        yield TextView(classes="pane-head", id="waits-of")
         yield self.pane
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        title = self.query_one("#waits-of", Words)
-        said = Text("Waits of ", tone(title, "quiet"))
-        said.append(plain(self.connection), tone(title, "strong"))
+        title = self.query_one("#waits-of", TextView)
+        said = Text("Waits of ", style_of(title, "quiet"))
+        said.append(plain(self.connection), style_of(title, "strong"))
         if self.connection not in self.context.connections:
-            said.append("  There is no such connection.", tone(title, "critical"))
-        title.say(said)
+            said.append("  There is no such connection.", style_of(title, "critical"))
+        title.set_text(said)
         self.pane.draw(paused=paused)
         self.pane.poll()

@@ -14,7 +14,7 @@ from console.designs import DESIGNS, Design, presets
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
 from console.relations import Column
-from console.tui.text import Paragraph, figure, plain, said, shorten, tone
+from console.tui.text import Paragraph, describe_error, figure, plain, shorten, style_of
 from console.tui.widgets.field import Field, Form
 
 _FIGURES = ("ready", "age_seconds", "claimed", "stuck", "errors", "done", "scheduled")
@@ -27,36 +27,40 @@ class AdoptPreview(Paragraph):
         """`missing`: the roles that the design cannot do without; None: it is being asked."""
         text = Text()
         if missing:
-            text.append(f"Still missing: {', '.join(missing)}.\n", tone(self, "warning"))
+            text.append(f"Still missing: {', '.join(missing)}.\n", style_of(self, "warning"))
         elif preview is None:
-            text.append("Reading its rows ...\n", tone(self, "quiet"))
+            text.append("Reading its rows ...\n", style_of(self, "quiet"))
         else:
             self._append(text, preview)
-        self.say(text)
+        self.set_text(text)
 
     def _append(self, text: Text, preview: Preview) -> None:
         for error in preview.errors:
-            text.append(f"✖ {' '.join(said(error).splitlines())}\n", tone(self, "critical"))
+            text.append(
+                f"✖ {' '.join(describe_error(error).splitlines())}\n", style_of(self, "critical")
+            )
         if preview.messages or not preview.errors:
-            text.append("As a queue, its first messages are:\n", tone(self, "strong"))
+            text.append("As a queue, its first messages are:\n", style_of(self, "strong"))
         width = max(20, (self.size.width or self.app.size.width) - 4)
         for message in preview.messages:
             text.append(f"  {shorten(_told(message), width)}\n")
         if not preview.messages and not preview.errors:
-            text.append("  none; the table is empty, or no row has a state\n", tone(self, "quiet"))
+            text.append(
+                "  none; the table is empty, or no row has a state\n", style_of(self, "quiet")
+            )
         figures = preview.figures
         if figures is not None:
-            text.append("Figures: ", tone(self, "strong"))
+            text.append("Figures: ", style_of(self, "strong"))
             shown = [(n.removesuffix("_seconds"), figure(figures, n)) for n in _FIGURES]
             kept = [f"{name} {value}" for name, value in shown if value != formats.NOT_APPLICABLE]
             text.append("  ".join(kept) + "\n")
             if figures.problem:
-                text.append(f"✖ {plain(figures.problem)}\n", tone(self, "critical"))
+                text.append(f"✖ {plain(figures.problem)}\n", style_of(self, "critical"))
         able, unable = adopt.verbs(preview.queue)
-        text.append("Verbs: ", tone(self, "strong"))
+        text.append("Verbs: ", style_of(self, "strong"))
         text.append("  ".join(able) + "\n")
         for verb, why in unable.items():
-            text.append(f"  no {verb}: {why}\n", tone(self, "quiet"))
+            text.append(f"  no {verb}: {why}\n", style_of(self, "quiet"))
 
 
 def _told(message: Message) -> str:

@@ -32,7 +32,7 @@ from console.monitor.latency import KINDS, PERCENTILES, Percentiles
 from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
-from console.tui.text import figure, tone
+from console.tui.text import figure, style_of
 
 WIDE, HIGH = 120, 40
 """From this size of the screen on all charts stand side by side; below it is one at a time."""
@@ -50,7 +50,7 @@ _DOTS = 2
 """So many dots has a cell side by side."""
 
 Pieces = tuple[tuple[str, str], ...]
-"""Text, each piece with its tone."""
+"""Text, each piece with its style."""
 
 
 Bands = tuple[tuple[datetime, Band], ...]
@@ -80,7 +80,7 @@ class Curve:
     """One line of a chart, or the area below it: two in one chart differ without any colour."""
 
     runs: tuple[Run, ...]
-    tone: str
+    style: str
     area: bool = False
 
 
@@ -153,7 +153,7 @@ class Chart(Widget):
     def _plotted(self, drawing: Drawing, width: int, height: int) -> list[Text]:
         """Built anew when it would look otherwise: a figure takes 10 ms, in which nothing moves."""
         if not any(curve.runs for curve in drawing.curves):
-            return [Text("  nothing sampled yet", tone(self, "quiet"))]
+            return [Text("  nothing sampled yet", style_of(self, "quiet"))]
         # In another size or theme it is painted before it is shown anything again.
         if (look := self._look_of(drawing)) != self._made_of:
             self._look = self._made_of = look
@@ -164,11 +164,11 @@ class Chart(Widget):
     def _words(self, drawing: Drawing, width: int) -> Text:
         line = Text(no_wrap=True)
         for text, mood in drawing.words:
-            line.append(text, tone(self, mood))
+            line.append(text, style_of(self, mood))
         line.truncate(width, overflow="ellipsis")
         space = width - line.cell_len - len(self._corner)
         if space > 0:
-            line.append(" " * space + self._corner, tone(self, "quiet"))
+            line.append(" " * space + self._corner, style_of(self, "quiet"))
         return line
 
     def _built(self, drawing: Drawing, width: int, height: int) -> str:
@@ -195,7 +195,7 @@ class Chart(Widget):
         self._shade(plot, drawing, top, (room, 2 * height))
         dots = (width - _CELLS_OF_LABEL) * _DOTS
         for curve in drawing.curves:
-            colour = self._colour(curve.tone)
+            colour = self._colour(curve.style)
             for run in curve.runs:
                 xs, ys = _thinned(run, drawing, dots)
                 if xs and curve.area:
@@ -220,7 +220,7 @@ class Chart(Widget):
                 plot.scatter([x - now for x in xs], ys, marker=mark, color=self._colour("quiet"))
 
     def _colour(self, name: str) -> tuple[int, int, int] | str:
-        found = tone(self, name).color
+        found = style_of(self, name).color
         if found is None:
             return "default"
         red, green, blue = found.get_truecolor()
@@ -304,7 +304,7 @@ def drawings(
 
 
 _CUTS = ("trend", "warning", "critical")
-"""The tones of p50, p95, p99: the first is an area."""
+"""The styles of p50, p95, p99: the first is an area."""
 
 
 def _cut_words(kind: str, of: Percentiles) -> Pieces:

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Static
 
 from console.errors import UsageError
-from console.tui.text import Paragraph, Words, plain, shorten, tone
+from console.tui.text import Paragraph, TextView, plain, shorten, style_of
 from console.verbs.parameters import Parameter
 
 Choices = Sequence[tuple[str, str]]
@@ -62,15 +62,15 @@ class Chooser(Widget, can_focus=True):
                 room -= cell_len(words[first]) + 4
             else:
                 break
-        line.append("‹ " if first else "", tone(self, "quiet"))  # noqa: RUF001
+        line.append("‹ " if first else "", style_of(self, "quiet"))  # noqa: RUF001
         for at in range(first, last + 1 if words else first):
             chosen = at == self._at
-            style = tone(self, "strong" if chosen else "quiet")
+            style = style_of(self, "strong" if chosen else "quiet")
             if chosen and self.has_focus:
-                style += tone(self, "sorted")
+                style += style_of(self, "sorted")
             line.append(f"{'●' if chosen else '○'} {words[at]}", style)
             line.append("  ")
-        line.append("›" if last + 1 < len(words) else " ", tone(self, "quiet"))  # noqa: RUF001
+        line.append("›" if last + 1 < len(words) else " ", style_of(self, "quiet"))  # noqa: RUF001
         return line
 
     def action_step(self, step: int) -> None:
@@ -182,7 +182,7 @@ class Field(Vertical):
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="field-line"):
-            yield Words(Text(plain(self._title)), classes="field-name")
+            yield TextView(Text(plain(self._title)), classes="field-name")
             yield self.control
             if self._beside:
                 yield Static(Text(self._help), classes="field-words")
@@ -246,9 +246,9 @@ class Field(Vertical):
         words = self.query_one(".field-help", Paragraph)
         help_ = "" if self._beside else self._help
         if self._wrong:
-            words.say(Text(f"✖ {plain(self._wrong)}", tone(words, "critical")))
+            words.set_text(Text(f"✖ {plain(self._wrong)}", style_of(words, "critical")))
         else:
-            words.say(Text(plain(help_), tone(words, "quiet")))
+            words.set_text(Text(plain(help_), style_of(words, "quiet")))
         words.display = bool(self._wrong or help_)
 
     def on_input_changed(self, event: Input.Changed) -> None:

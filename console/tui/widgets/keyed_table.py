@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.formats import UNKNOWN
-from console.tui.text import shorten, tone
+from console.tui.text import shorten, style_of
 
 Row = TypeVar("Row")
 Value = TypeVar("Value")
@@ -30,12 +30,12 @@ PADDING = 2
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell shows: data, never markup. `tone` is a name of `tones`."""
+    """What one cell shows: data, never markup. `style` is one of `STYLE_NAMES`."""
 
     text: str
-    tone: str = ""
+    style: str = ""
     mark: str = ""
-    """The tone of its first sign, where that is one of its own."""
+    """The style of its first sign, where that is one of its own."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Column(Generic[Row]):
     name: str
     title: str
     value: Callable[[Row], str] = field(compare=False)
-    tone: str | Callable[[Row], str] = field(default="", compare=False)
+    style: str | Callable[[Row], str] = field(default="", compare=False)
     least: int = 1
     """Where it must give way; it goes altogether rather than below that."""
     most: int = 40
     right: bool = False
     mark: Callable[[Row], str] | None = field(default=None, compare=False)
-    """The tone of its first sign."""
+    """The style of its first sign."""
     within: Callable[[Row, int], str] | None = field(default=None, compare=False)
     """The text in so many cells, where it is not to be cut off at its end."""
 
     def cell(self, row: Row, width: int) -> Cell:
         text = self.value(row) if self.within is None else self.within(row, width)
-        tone = self.tone if isinstance(self.tone, str) else self.tone(row)
-        return Cell(text, tone, "" if self.mark is None else self.mark(row))
+        style = self.style if isinstance(self.style, str) else self.style(row)
+        return Cell(text, style, "" if self.mark is None else self.mark(row))
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             return tuple(cells)
         names = (one.name for one in self.laid_out)
         return tuple(
-            replace(cell, text=LEFT if name == self._left_column else cell.text, tone="stale")
+            replace(cell, text=LEFT if name == self._left_column else cell.text, style="stale")
             for name, cell in zip(names, cells, strict=True)
         )
 
@@ -315,14 +315,14 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             text = shorten(cell.text, one.width)
             space = " " * (one.width - cell_len(text))
             before, after = (space, "") if one.column.right else ("", space)
-            if not cell.mark and not cell.tone:
+            if not cell.mark and not cell.style:
                 segments.append(Segment(f" {before}{text}{after} ", base))
                 continue
             segments.append(Segment(" " + before, base))
             if cell.mark:
-                segments.append(Segment(text[:1], base + tone(self, cell.mark)))
+                segments.append(Segment(text[:1], base + style_of(self, cell.mark)))
                 text = text[1:]
-            segments.append(Segment(text, base + tone(self, cell.tone)))
+            segments.append(Segment(text, base + style_of(self, cell.style)))
             segments.append(Segment(after + " ", base))
         strip = Strip(segments).crop(left, left + width)
         return strip.extend_cell_length(width, base)

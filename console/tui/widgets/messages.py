@@ -23,9 +23,9 @@ from console.monitor.message import Message
 from console.monitor.owners import Evidence
 from console.tui.context import Context
 from console.tui.findings import QueueKey
-from console.tui.jobs import Question
+from console.tui.jobs import LatestQuery
 from console.tui.payloads import PayloadForm, PayloadRow, Shown, form_of, shown
-from console.tui.text import Words, first_line, plain, say_lines, tone
+from console.tui.text import TextView, first_line, plain, show_lines, style_of
 from console.tui.widgets.keyed_table import (
     PADDING,
     Cell,
@@ -71,8 +71,10 @@ def columns_of(
     return [column for column in columns if column.name in has]
 
 
-def _figure(name: str, tone: str, least: int, title: str = "") -> Column[Message]:
-    return Column(name, title or name, lambda m: words.figure(m, name), tone, least, 36, right=True)
+def _figure(name: str, style: str, least: int, title: str = "") -> Column[Message]:
+    return Column(
+        name, title or name, lambda m: words.figure(m, name), style, least, 36, right=True
+    )
 
 
 def _owner(message: Message) -> str:
@@ -153,7 +155,7 @@ class MarkedTable(KeyedTable[Row]):
         none, *cells = super().cells_of(key)
         if self.all_matching or key in self._marks:
             # The mark tells it; that the whole row stands out lets one see how far it goes.
-            strong = (replace(cell, tone=cell.tone or "strong") for cell in cells)
+            strong = (replace(cell, style=cell.style or "strong") for cell in cells)
             return (Cell("■", "sorted"), *strong)
         return (none, *cells)
 
@@ -198,7 +200,7 @@ _WIDE = 100
 _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "good"}
 
 
-class MessageHead(Words):
+class MessageHead(TextView):
     """A few lines, whatever is in them."""
 
     def __init__(self) -> None:
@@ -215,28 +217,28 @@ class MessageHead(Words):
     ) -> None:
         """`message`: as it was seen last; `state`: gone, masks off, or nothing."""
         title = Text(no_wrap=True)
-        title.append(plain(f"{key[1]}.{key[2]}"), tone(self, "quiet"))
+        title.append(plain(f"{key[1]}.{key[2]}"), style_of(self, "quiet"))
         name = message_key.rsplit(",", maxsplit=1)[-1] if message is None else message.id or UNKNOWN
-        title.append(f"  message {plain(name)}", tone(self, "strong"))
+        title.append(f"  message {plain(name)}", style_of(self, "strong"))
         gone = state == "gone"
         if message is None:
             words_ = "  gone: popped, purged or archived" if gone else "  Reading ..."
-            title.append(words_, tone(self, "critical" if gone else "quiet"))
-            say_lines(self, [title])
+            title.append(words_, style_of(self, "critical" if gone else "quiet"))
+            show_lines(self, [title])
             return
         if gone:
-            title.append("  GONE; as it was last seen", tone(self, "critical"))
+            title.append("  GONE; as it was last seen", style_of(self, "critical"))
         elif state:
-            title.append(f"  {state}", tone(self, "warning"))
+            title.append(f"  {state}", style_of(self, "warning"))
         lines = [title, self._state(message), self._times(context, message)]
         if message.claimed_by is not None:
             lines.append(self._owner(message, owner))
         if message.title:
             lines.append(Text(f"title {plain(message.title)}", no_wrap=True))
-        say_lines(self, lines)
+        show_lines(self, lines)
 
     def _state(self, message: Message) -> Text:
-        mood = tone(self, "warning" if message.state == "error" else "strong")
+        mood = style_of(self, "warning" if message.state == "error" else "strong")
         line = Text(message.state, mood, no_wrap=True)
         if message.age_seconds is not None:
             line.append(f" for {duration(max(message.age_seconds, 0.0))}")
@@ -258,12 +260,12 @@ class MessageHead(Words):
         )
         known = [f"{name} {context.moment(at)}" for name, at in times if at is not None]
         no_wrap = self.app.size.width >= _WIDE
-        return Text("   ".join(known), tone(self, "quiet"), no_wrap=no_wrap)
+        return Text("   ".join(known), style_of(self, "quiet"), no_wrap=no_wrap)
 
     def _owner(self, message: Message, owner: Evidence | None) -> Text:
         line = Text(no_wrap=True)
         if owner is not None:
-            line.append(f"owner {owner.value}  ", tone(self, _OWNERS.get(owner, "quiet")))
+            line.append(f"owner {owner.value}  ", style_of(self, _OWNERS.get(owner, "quiet")))
         return line.append(f"claimed by {plain(words.owner(message.claimed_by))}")
 
 
@@ -296,7 +298,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.cursor = 0
         """The row of the cursor."""
         self._folds: set[int] = set()
-        self._question: Question[Shown] = Question(self, self.show_rows, self._failed)
+        self._question: LatestQuery[Shown] = LatestQuery(self, self.show_rows, self._failed)
         self._width = 0
 
     @property
@@ -305,7 +307,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def laying_out(self) -> bool:
-        return self._question.under_way
+        return self._question.busy
 
     def show_payload(self, payload: str | bytes, *, cut: bool) -> None:
         """Show this; more of the same, if there was some before."""
@@ -318,7 +320,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         payload, form, cut, closed = self.payload, self.form, self.cut, frozenset(self._folds)
         self._width = width = self.scrollable_content_region.width
         if payload is not None and width > 0:
-            self._question.ask(lambda: shown(payload, form, width, cut=cut, closed=closed))
+            self._question.submit(lambda: shown(payload, form, width, cut=cut, closed=closed))
 
     def show_rows(self, found: Shown) -> None:
         line = self.rows[self.cursor].line if self.cursor < len(self.rows) else 0

@@ -18,8 +18,8 @@ from textual.widgets import Input, Static
 from console import formats
 from console.engines import Product
 from console.monitor.message import Masks, Message, masked
-from console.tui.jobs import Running
-from console.tui.text import Words, first_line, plain, shorten, tone
+from console.tui.jobs import ActionRun
+from console.tui.text import TextView, first_line, plain, shorten, style_of
 
 _TONES = (
     (Comment, "quiet"),
@@ -46,7 +46,7 @@ class SqlView(ScrollableContainer, can_focus=True):
     _product: Product
 
     def compose(self) -> ComposeResult:
-        yield Words(id="sql-text")
+        yield TextView(id="sql-text")
 
     def show(self, text: str, product: Product) -> None:
         self.text, self._product = text, product
@@ -54,14 +54,14 @@ class SqlView(ScrollableContainer, can_focus=True):
         self.scroll_home(animate=False)
 
     def _draw(self) -> None:
-        words = self.query_one(Words)
+        words = self.query_one(TextView)
         drawn = Text(no_wrap=True)
         lexer = get_lexer_by_name(self._product.sql_lexer, stripnl=False)
         safe = "\n".join(map(plain, self.text.expandtabs(4).split("\n")))
         for kind, value in lexer.get_tokens(safe):
             name = next((name for of, name in _TONES if kind in of), "")
-            drawn.append(value, tone(words, name))
-        words.say(drawn)
+            drawn.append(value, style_of(words, name))
+        words.set_text(drawn)
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self.text)
@@ -71,7 +71,7 @@ class SqlView(ScrollableContainer, can_focus=True):
 class PlanView(Static):
     """Everything in it is data, never markup. Payloads are not in it."""
 
-    said = ""
+    plain_text = ""
     """What is shown but the SQL, without its colours."""
 
     def draw(self, lines: Sequence[str], sample: Sequence[Message], sql: str, masks: Masks) -> None:
@@ -79,14 +79,14 @@ class PlanView(Static):
         for at, line in enumerate(lines):
             if sample and line.startswith("  the first: "):
                 continue  # they stand below, with more of each
-            text.append(f"{plain(line)}\n", tone(self, self._tone(line, first=at == 0)))
-        self.said = text.plain
+            text.append(f"{plain(line)}\n", style_of(self, self._tone(line, first=at == 0)))
+        self.plain_text = text.plain
         parts: list[RenderableType] = [text]
         if sample:
             parts += [self._sample(sample, masks), Text()]
         if sql:
             parts += [
-                Text("The SQL of each batch:", tone(self, "quiet")),
+                Text("The SQL of each batch:", style_of(self, "quiet")),
                 Text(_shown(sql)),
             ]
         self.update(Group(*parts))
@@ -105,7 +105,7 @@ class PlanView(Static):
     def _sample(self, sample: Sequence[Message], masks: Masks) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for title in ("id", "state", "age", "attempts", "error, owner"):
-            table.add_column(Text(title, tone(self, "quiet")), no_wrap=True)
+            table.add_column(Text(title, style_of(self, "quiet")), no_wrap=True)
         # The last column takes what the others leave: rich would take it from all of them.
         most = self.app.size.width - 6 - _OTHERS
         names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
@@ -144,15 +144,15 @@ _FULL, _LEFT = "━", "─"
 _WIDEST = 60
 
 
-class ProgressView(Words):
+class ProgressView(TextView):
     """A bar where a total is known, the ledger so far, and what may be pressed."""
 
-    def draw(self, running: Running, now: float) -> None:
-        told = running.told
+    def draw(self, running: ActionRun, now: float) -> None:
+        told = running.progress
         done = 0 if told is None else told.done
-        total = running.planned.count if told is None else told.total
+        total = running.work.count if told is None else told.total
         text = Text()
-        text.append(f"{running.name}{running.state}\n\n", tone(self, "strong"))
+        text.append(f"{running.name}{running.state}\n\n", style_of(self, "strong"))
         if total:
             text.append_text(self._bar(min(1.0, done / total)))
         counts = f"{done:,} of {total:,}" if total else f"{done:,}"
@@ -164,19 +164,19 @@ class ProgressView(Words):
                 f"{ledger.failed_count:,} failed\n"
             )
             for why, count in (*ledger.skipped.items(), *ledger.failed.items()):
-                text.append(f"  {count:,}: {plain(why)}\n", tone(self, "quiet"))
+                text.append(f"  {count:,}: {plain(why)}\n", style_of(self, "quiet"))
         if told is not None and told.words:
-            text.append(f"{plain(told.words)}\n", tone(self, "quiet"))
-        self.say(text)
+            text.append(f"{plain(told.words)}\n", style_of(self, "quiet"))
+        self.set_text(text)
 
     def _bar(self, share: float) -> Text:
         width = max(10, min(_WIDEST, self.app.size.width - 6))
         full = int(share * width)
-        bar = Text(_FULL * full, tone(self, "good"))
-        bar.append(_LEFT * (width - full), tone(self, "quiet"))
+        bar = Text(_FULL * full, style_of(self, "good"))
+        bar.append(_LEFT * (width - full), style_of(self, "quiet"))
         return bar.append(f" {share:.0%}\n")
 
-    def _pace(self, running: Running, done: int, total: int | None, now: float) -> str:
+    def _pace(self, running: ActionRun, done: int, total: int | None, now: float) -> str:
         """How fast so far, and how long the rest takes at that."""
         seconds = now - running.began_at
         if seconds < 1 or not done:
@@ -223,7 +223,7 @@ class PlanPane(Vertical):
         with VerticalScroll(id="plan-scroll", classes="plan-part", can_focus=False):
             yield PlanView(id="plan-view")
         yield SqlView(id="plan-script", classes="plan-part")
-        yield Words(id="ask")
+        yield TextView(id="ask")
         yield Input(id="confirm", placeholder="type it here", compact=True)
 
     def draw(
@@ -246,7 +246,7 @@ class PlanPane(Vertical):
         """What has to be typed; `wrong`: why what was typed will not do."""
         self.query_one("#confirm").display = not wanted.closed
         why = f"✖ {plain(wrong)}\n" if wrong else ""
-        self.query_one("#ask", Words).say(Text(f"{why}{wanted.words}"))
+        self.query_one("#ask", TextView).set_text(Text(f"{why}{wanted.words}"))
 
     def enter(self) -> None:
         confirm = self.query_one("#confirm", Input)

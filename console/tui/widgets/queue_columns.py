@@ -11,9 +11,9 @@ from console.monitor.snapshot import QueueSnapshot
 from console.monitor.subscribers import SubscriberSnapshot
 from console.tui.text import (
     MARK,
-    SEVERITY_TONES,
-    color_tone,
+    SEVERITY_STYLES,
     figure,
+    mark_style,
     plain,
     shorten,
     sparkline,
@@ -58,7 +58,7 @@ def _figure(
     value: Callable[[QueueView], str] | None = None,
     key: Callable[[QueueView], Value] | None = None,
 ) -> QueueColumn:
-    """A figure of the queue; with `alarm`, its tone as soon as it is not zero.
+    """A figure of the queue; with `alarm`, its style as soon as it is not zero.
 
     `of`: its name in the snapshot, where the column has another.
     """
@@ -70,7 +70,7 @@ def _figure(
 
     text = value or (lambda view: figure(view.snapshot, of))
 
-    def tone(view: QueueView) -> str:
+    def style(view: QueueView) -> str:
         if view.stale_seconds is not None:
             return "stale"
         if alarm and number(view):
@@ -78,7 +78,7 @@ def _figure(
         return "quiet" if text(view) in {formats.NOT_APPLICABLE, "0", "0.0"} else ""
 
     return QueueColumn(
-        name, title, text, tone, least, right=True,
+        name, title, text, style, least, right=True,
         key=key or number, words=name, sum_of=of if of in _ADD_UP else "",
     )  # fmt: skip
 
@@ -205,12 +205,12 @@ def _trend(view: QueueView, width: int) -> str:
 
 
 _STATE = QueueColumn(
-    "state", "", lambda v: v.level.mark, lambda v: SEVERITY_TONES.get(v.level, ""),
+    "state", "", lambda v: v.level.mark, lambda v: SEVERITY_STYLES.get(v.level, ""),
     key=lambda v: float(v.level), words="state",
 )  # fmt: skip
 _QUEUE = QueueColumn(
     "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, within=_name,
-    mark=lambda v: color_tone(v.color) if v.place else "",
+    mark=lambda v: mark_style(v.color) if v.place else "",
     key=lambda v: v.label.casefold(), words="name", descending=False,
 )  # fmt: skip
 _DESIGN = QueueColumn(

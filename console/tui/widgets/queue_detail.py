@@ -16,13 +16,13 @@ from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, ju
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import FindingView
 from console.tui.text import (
-    SEVERITY_TONES,
-    Words,
+    SEVERITY_STYLES,
+    TextView,
     figure,
     first_line,
     plain,
-    say_lines,
-    tone,
+    show_lines,
+    style_of,
     whole_seconds,
 )
 from console.tui.views import QueueView
@@ -51,10 +51,10 @@ _JUDGED = {"depth": "ready", "age": "age_seconds", "gap_share": "gap", "errors":
 """A limit -> the figure that it is of."""
 
 Piece = tuple[str, str, str]
-"""A name, a figure in words, its tone."""
+"""A name, a figure in words, its style."""
 
 
-class FiguresPanel(Words):
+class FiguresPanel(TextView):
     """A verdict, the figures on as many lines as they need, limits and options."""
 
     _at_size = Size(0, 0)
@@ -83,15 +83,15 @@ class FiguresPanel(Words):
         for line in lines:
             line.rstrip()
             line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        self.set_text(Text("\n").join(lines))
 
     def _verdict(self, view: QueueView, gone: str) -> Text:
         line = Text(no_wrap=True)
         if view.level > Severity.NOTE and not gone:
-            line.append(f"{view.level.mark} ", tone(self, SEVERITY_TONES.get(view.level, "")))
+            line.append(f"{view.level.mark} ", style_of(self, SEVERITY_STYLES.get(view.level, "")))
         _append_name(line, self, view)
         if gone:
-            return line.append(f"  {gone}", tone(self, "critical"))
+            return line.append(f"  {gone}", style_of(self, "critical"))
         _append_state(line, self, view, "▶ ")
         line.append("  ")
         line.append_text(self._findings(view))
@@ -102,7 +102,9 @@ class FiguresPanel(Words):
         grave = [one for one in view.findings if one.grave]
         if grave:
             more = f"{len(grave)} findings: " if len(grave) > 1 else ""
-            return Text(more + grave[0].words, tone(self, SEVERITY_TONES.get(grave[0].level, "")))
+            return Text(
+                more + grave[0].words, style_of(self, SEVERITY_STYLES.get(grave[0].level, ""))
+            )
         healthy = view.diagnosis is not None and view.diagnosis.healthy
         words = "nothing wrong in the figures"
         if view.diagnosis is not None:
@@ -110,7 +112,7 @@ class FiguresPanel(Words):
         if notes := len(view.findings):
             noted = formats.numbered(notes, "note")
             words = noted if healthy else f"{words}, {noted}"
-        return Text(words, tone(self, "good" if healthy else "quiet"))
+        return Text(words, style_of(self, "good" if healthy else "quiet"))
 
     def _figures(self, view: QueueView, thresholds: Thresholds, width: int) -> list[Text]:
         lines = [Text(no_wrap=True)]
@@ -120,8 +122,8 @@ class FiguresPanel(Words):
             needed = cell_len(name) + 1 + cell_len(words)
             if line and line.cell_len + needed > width:
                 lines.append(line := Text(no_wrap=True))
-            line.append(f"{name} ", tone(self, "quiet"))
-            line.append(words, tone(self, "stale" if stale else mood))
+            line.append(f"{name} ", style_of(self, "quiet"))
+            line.append(words, style_of(self, "stale" if stale else mood))
             # At least two blanks, up to where the next one may begin.
             line.append(" " * (2 + -(line.cell_len + 2) % _STEP))
         return lines
@@ -133,18 +135,22 @@ class FiguresPanel(Words):
             if "size" in options and capacity is not None:
                 options["size"] = f"{capacity}"  # the catalog has that of the installation
             told = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
-            line.append(plain(f"options {told}"), tone(self, "quiet"))
+            line.append(plain(f"options {told}"), style_of(self, "quiet"))
         return line
 
     def _limits(self, snapshot: QueueSnapshot, thresholds: Thresholds) -> Text:
         words = "; ".join(limit_words(snapshot, thresholds))
-        return Text(f"limits {words}" if words else "no limits", tone(self, "quiet"), no_wrap=True)
+        return Text(
+            f"limits {words}" if words else "no limits", style_of(self, "quiet"), no_wrap=True
+        )
 
 
-def subscriber_lines(on: Words, snapshot: QueueSnapshot, most: int, *, stale: bool) -> list[Text]:
+def subscriber_lines(
+    on: TextView, snapshot: QueueSnapshot, most: int, *, stale: bool
+) -> list[Text]:
     """The figures of each under one another, the slowest first; at most so many lines."""
     if "subscribers" in snapshot.unknown:
-        return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", tone(on, "quiet"))]
+        return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", style_of(on, "quiet"))]
     found = slowest_first(snapshot)
     shown = found if len(found) <= most else found[: most - 1]
     figures = [list(one.figures) for one in found]
@@ -156,32 +162,32 @@ def subscriber_lines(on: Words, snapshot: QueueSnapshot, most: int, *, stale: bo
     for one, told in zip(shown, figures, strict=False):
         line = Text(_INDENT, no_wrap=True)
         name = formats.plain(one.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
-        line.append(name, tone(on, "strong" if one is found[0] else ""))
+        line.append(name, style_of(on, "strong" if one is found[0] else ""))
         for (title, words), width in zip(told, widths, strict=True):
-            line.append(f"  {title} ", tone(on, "quiet"))
-            line.append(words.rjust(width), tone(on, "stale" if stale else ""))
+            line.append(f"  {title} ", style_of(on, "quiet"))
+            line.append(words.rjust(width), style_of(on, "stale" if stale else ""))
         lines.append(line)
     if len(shown) < len(found):
         more = formats.numbered(len(found) - len(shown), "subscriber")
-        lines.append(Text(f"{_INDENT}{more} less behind", tone(on, "quiet")))
+        lines.append(Text(f"{_INDENT}{more} less behind", style_of(on, "quiet")))
     return lines
 
 
-def _append_name(line: Text, on: Words, view: QueueView) -> None:
-    line.append(plain(f"{view.snapshot.schema}.{view.snapshot.queue}"), tone(on, "strong"))
-    line.append(f"  {view.snapshot.design}", tone(on, "quiet"))
+def _append_name(line: Text, on: TextView, view: QueueView) -> None:
+    line.append(plain(f"{view.snapshot.schema}.{view.snapshot.queue}"), style_of(on, "strong"))
+    line.append(f"  {view.snapshot.design}", style_of(on, "quiet"))
     if view.place:
-        line.append(f"  on {view.place}", tone(on, "quiet"))
+        line.append(f"  on {view.place}", style_of(on, "quiet"))
 
 
-def _append_state(line: Text, on: Words, view: QueueView, mark: str = "") -> None:
+def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> None:
     """How old its figures are, what was decided of it, who is at it."""
     if view.stale_seconds is not None:
         since = whole_seconds(view.stale_seconds)
-        line.append(f"  {view.why_stale}, figures are {since} old", tone(on, "critical"))
-    line.append(decided(view.snapshot, on.app.size.width), tone(on, "warning"))
+        line.append(f"  {view.why_stale}, figures are {since} old", style_of(on, "critical"))
+    line.append(decided(view.snapshot, on.app.size.width), style_of(on, "warning"))
     for acting in view.snapshot.acting:
-        line.append(f"  {mark}{plain(acting.words)}", tone(on, "strong"))
+        line.append(f"  {mark}{plain(acting.words)}", style_of(on, "strong"))
 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
@@ -202,7 +208,7 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
         if name == "gap" and snapshot.capacity is not None:
             words = f"{words} of {snapshot.capacity:,}"
         why = " (too slow to read)" if name in snapshot.slow else ""
-        yield title, words + why, SEVERITY_TONES.get(levels.get(name, Severity.OK), "")
+        yield title, words + why, SEVERITY_STYLES.get(levels.get(name, Severity.OK), "")
     if snapshot.capacity is not None:
         yield from _filling(snapshot, width)
     if snapshot.holders is not None or "holders" in snapshot.unknown:
@@ -285,59 +291,59 @@ _FIGURES = (
 )
 
 
-class QueueDetail(Words):
+class QueueDetail(TextView):
     """Two lines, or four on a large screen, whatever is in them."""
 
     def draw(self, view: QueueView | None) -> None:
         if view is None:
-            self.say(Text())
+            self.set_text(Text())
             return
         lines = [self._verdict(view), self._figures(view)]
         if self.app.size.height >= _MANY_LINES:
             gravest = next((one for one in view.findings if one.finding is not None), None)
             lines += [self._why(gravest), self._more_of(gravest)]
-        say_lines(self, lines)
+        show_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
         """Say it of a connection or a group of them: how many answer, and why one does not."""
-        mood = SEVERITY_TONES.get(group.level, "quiet")
+        mood = SEVERITY_STYLES.get(group.level, "quiet")
         head = Text(no_wrap=True)
-        head.append(group.title, tone(self, "strong")).append(
-            f"  {group.words[0]}", tone(self, mood)
+        head.append(group.title, style_of(self, "strong")).append(
+            f"  {group.words[0]}", style_of(self, mood)
         )
         grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
         told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
-        queues = Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)
-        say_lines(self, [head, queues])
+        queues = Text(f"queues: {told}" if told else "", style_of(self, "quiet"), no_wrap=True)
+        show_lines(self, [head, queues])
 
     def draw_finding(self, view: FindingView | None) -> None:
         """Say it of this finding: the whole line, and what repairs it or why it is so."""
         if view is None:
-            self.say(Text())
+            self.set_text(Text())
             return
         head = Text(no_wrap=True)
-        head.append(view.label, tone(self, "strong"))
-        head.append(f"  {view.code}", tone(self, "quiet"))
+        head.append(view.label, style_of(self, "strong"))
+        head.append(f"  {view.code}", style_of(self, "quiet"))
         if view.place:
-            head.append(f"  on {view.place}", tone(self, "quiet"))
-        head.append(f"  {view.words}", tone(self, view.tone))
+            head.append(f"  on {view.place}", style_of(self, "quiet"))
+        head.append(f"  {view.words}", style_of(self, view.style))
         lines = [head, self._more_of(view, "Enter: ")]
         if self.app.size.height >= _MANY_LINES:
             lines = [head, self._why(view), *lines[1:], Text()]
-        say_lines(self, lines)
+        show_lines(self, lines)
 
     def _more_of(self, view: FindingView | None, key: str = "repaired by: ") -> Text:
         """What repairs it; else what comes of it."""
         if view is None or view.finding is None:
             return Text()
         if view.mends:
-            line = Text(key, tone(self, "quiet"), no_wrap=True)
-            return line.append(view.mends, tone(self, "strong"))
-        return Text(first_line(view.finding.consequence), tone(self, "quiet"), no_wrap=True)
+            line = Text(key, style_of(self, "quiet"), no_wrap=True)
+            return line.append(view.mends, style_of(self, "strong"))
+        return Text(first_line(view.finding.consequence), style_of(self, "quiet"), no_wrap=True)
 
     def _why(self, view: FindingView | None) -> Text:
         why = "" if view is None or view.finding is None else view.finding.cause
-        return Text(first_line(why), tone(self, "quiet"), no_wrap=True)
+        return Text(first_line(why), style_of(self, "quiet"), no_wrap=True)
 
     def _verdict(self, view: QueueView) -> Text:
         line = Text(no_wrap=True)
@@ -349,11 +355,11 @@ class QueueDetail(Words):
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:
                 words = view.diagnosis.verdict
-        mood = SEVERITY_TONES.get(max((one.level for one in found), default=Severity.OK), "quiet")
-        line.append(f"  {words}", tone(self, mood))
+        mood = SEVERITY_STYLES.get(max((one.level for one in found), default=Severity.OK), "quiet")
+        line.append(f"  {words}", style_of(self, mood))
         if view.diagnosis is not None and view.diagnosis.unseen:
             unseen = first_line(view.diagnosis.unseen[0])
-            line.append(f"  not examined: {unseen}", tone(self, "quiet"))
+            line.append(f"  not examined: {unseen}", style_of(self, "quiet"))
         return line
 
     def _figures(self, view: QueueView) -> Text:
@@ -362,19 +368,19 @@ class QueueDetail(Words):
         for name, words in _FIGURES:
             text = figure(snapshot, name)
             if text != formats.NOT_APPLICABLE:
-                line.append(f"{text} {words}  ", tone(self, "quiet"))
+                line.append(f"{text} {words}  ", style_of(self, "quiet"))
         if snapshot.capacity is not None:
             used = figure(snapshot, "gap")
-            line.append(f"{used} of {snapshot.capacity:,} slots  ", tone(self, "quiet"))
+            line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))
         if snapshot.filling is not None:
-            line.append(f"full in {snapshot.filling.words}  ", tone(self, "quiet"))
+            line.append(f"full in {snapshot.filling.words}  ", style_of(self, "quiet"))
         if name := slowest_name(snapshot):
-            line.append(f"{name} is slowest  ", tone(self, ""))
+            line.append(f"{name} is slowest  ", style_of(self, ""))
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
-            line.append(f"the doctor ran {ago} ago", tone(self, "quiet"))
+            line.append(f"the doctor ran {ago} ago", style_of(self, "quiet"))
         for kind in () if snapshot.latency is None else KINDS:
             of: Percentiles = getattr(snapshot.latency, kind)
             if of.p95 is not None:
-                line.append(f"  {kind} p95 {formats.duration(of.p95)}", tone(self, "quiet"))
+                line.append(f"  {kind} p95 {formats.duration(of.p95)}", style_of(self, "quiet"))
         return line

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from console import formats
 from console.monitor.limits import Severity
-from console.tui.text import MARK, SEVERITY_TONES, color_tone, plain, shorten, sparkline
+from console.tui.text import MARK, SEVERITY_STYLES, mark_style, plain, shorten, sparkline
 from console.tui.views import ConnectionView, Link, QueueView, link_words
 from console.tui.widgets.keyed_table import Cell
 
@@ -155,17 +155,17 @@ class Group:
 
     def cell(self, column: "QueueColumn", width: int, *, folded: bool) -> Cell:
         """What it shows in a column."""
-        tone = "stale" if self.stale else "group"
+        style = "stale" if self.stale else "group"
         if column.name == "state":
-            return Cell(self.level.mark, SEVERITY_TONES.get(self.level, ""))
+            return Cell(self.level.mark, SEVERITY_STYLES.get(self.level, ""))
         if column.name == _TREND:
             return Cell(sparkline(self.trend(width)), "stale" if self.stale else "trend")
         if column.name != "queue":
-            return Cell(self.text(column, width), tone)
+            return Cell(self.text(column, width), style)
         mark, color = _FOLDED if folded else _OPEN, self.connections[0].color
         if not self.connection or not color:
-            return Cell(self.name(width, mark), tone)
-        return Cell(MARK + self.name(width - len(MARK), mark), tone, color_tone(color))
+            return Cell(self.name(width, mark), style)
+        return Cell(MARK + self.name(width - len(MARK), mark), style, mark_style(color))
 
     def text(self, column: "QueueColumn", width: int) -> str:
         """The same as a text."""

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from console.doctor.slot_map import SlotMap, SlotRange
-from console.tui.text import Words, tone
+from console.tui.text import TextView, style_of
 
 # A ring's slots as one strip of cells, or as several lines of it, with the two heads under it.
 #
@@ -88,7 +88,7 @@ def cells_of(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[Slo
     return cells
 
 
-class SlotStrip(Words):
+class SlotStrip(TextView):
     """Draw it again whenever there is a newer map: heads and cells move in place."""
 
     def draw(  # one picture
@@ -116,23 +116,23 @@ class SlotStrip(Words):
         numbers = {"pop": pop_head, "push": push_head}
         drawn = Text(no_wrap=True)
         for start in range(0, len(cells), room):
-            drawn.append(label if not start else "\n" + " " * len(label), tone(self, "quiet"))
+            drawn.append(label if not start else "\n" + " " * len(label), style_of(self, "quiet"))
             for text, slot in runs(cells[start : start + room]):
-                drawn.append(text, tone(self, STRIP_TONES.get(slot, "")))
+                drawn.append(text, style_of(self, STRIP_TONES.get(slot, "")))
             here = sorted(
                 (place - start, name, f"{numbers[name]:,}")
                 for name, place in heads.items()
                 if start <= place < start + room
             )
             if here:
-                drawn.append("\n" + " " * len(label) + _heads(here, room), tone(self, "strong"))
-        self.say(drawn)
+                drawn.append("\n" + " " * len(label) + _heads(here, room), style_of(self, "strong"))
+        self.set_text(drawn)
 
     def legend(self) -> Text:
         line = Text(no_wrap=True)
         for slot, words in _LEGEND:
-            line.append(slot.mark, tone(self, STRIP_TONES[slot]))
-            line.append(f" {words}   ", tone(self, "quiet"))
+            line.append(slot.mark, style_of(self, STRIP_TONES[slot]))
+            line.append(f" {words}   ", style_of(self, "quiet"))
         return line
 
 
@@ -310,7 +310,7 @@ class SlotMapView(Widget, can_focus=True):
             name: self.get_component_rich_style(f"slot-map--{name}", partial=True)
             for name in ("cursor", "head")
         }
-        return own | {name: tone(self, name) for name in ("", *STRIP_TONES.values())}
+        return own | {name: style_of(self, name) for name in ("", *STRIP_TONES.values())}
 
     # How it is moved about.
 

@@ -17,15 +17,15 @@ from textual.widget import Widget
 from console import formats
 from console.monitor.limits import Severity
 from console.tui.findings import FindingView
-from console.tui.jobs import Running
+from console.tui.jobs import ActionRun
 from console.tui.text import (
     MARK,
-    SEVERITY_TONES,
-    Words,
-    color_tone,
+    SEVERITY_STYLES,
+    TextView,
+    mark_style,
     plain,
     shorten,
-    tone,
+    style_of,
     whole_seconds,
 )
 from console.tui.views import AllClear, ConnectionView, Link, link_words
@@ -124,13 +124,13 @@ class KeyFooter(Widget):
             self.refresh()
 
 
-class BackgroundLine(Words):
+class BackgroundLine(TextView):
     """What runs here, and how far it is; else what is not recorded, or what is replayed. Not there
     at all while there is nothing to say."""
 
     DEFAULT_CSS: ClassVar[str] = "BackgroundLine { height: 1; padding: 0 1; display: none; }"
 
-    def draw(self, running: Sequence[Running], problem: str = "", played: str = "") -> None:
+    def draw(self, running: Sequence[ActionRun], problem: str = "", played: str = "") -> None:
         """Show these; several are counted, and the newest is told. Else what went wrong."""
         shown = bool(running or problem or played)
         if self.display != shown:
@@ -138,26 +138,28 @@ class BackgroundLine(Words):
         if not running:
             room = max(10, self.app.size.width - 2)
             words = f"! {problem}" if problem else played
-            self.say(Text(shorten(words, room), tone(self, "warning" if problem else "strong")))
+            self.set_text(
+                Text(shorten(words, room), style_of(self, "warning" if problem else "strong"))
+            )
             return
         newest = running[-1]
-        line = Text("▶ ", tone(self, "strong"))
+        line = Text("▶ ", style_of(self, "strong"))
         more = f"{len(running)} actions are running here; " if len(running) > 1 else ""
         hint = "   b shows them"
         room = max(10, self.app.size.width - 4 - len(hint))
         failed = newest.error is not None
         line.append(
-            shorten(f"{more}{newest.words}", room), tone(self, "critical" if failed else "")
+            shorten(f"{more}{newest.summary}", room), style_of(self, "critical" if failed else "")
         )
-        line.append(hint, tone(self, "quiet"))
-        self.say(line)
+        line.append(hint, style_of(self, "quiet"))
+        self.set_text(line)
 
 
 _MARKS = {Link.OPENING: "○", Link.ALIVE: "●", Link.SILENT: "!", Link.UNRECORDED: "○"}
 _LONGEST_NAME = 32
 
 
-class ConnectionLines(Words):
+class ConnectionLines(TextView):
     """At most `most` lines; if there are more connections, the last line counts the others."""
 
     def draw(
@@ -166,12 +168,12 @@ class ConnectionLines(Words):
         """`right` is written at the end of the first line: the interval and the time. `first`: of
         very many the one that matters here, if any; of each there is no more than a line."""
         if not views:
-            self.say(Text())
+            self.set_text(Text())
             return
         width = max(20, self.app.size.width - 2)
         worst_first = sorted(views, key=lambda view: (view.name != first, -view.level))
         shown = list(views) if len(views) <= most else worst_first[: most - 1]
-        corner = Text("  " + right, tone(self, "quiet"))
+        corner = Text("  " + right, style_of(self, "quiet"))
         lines: list[Text] = []
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
@@ -182,7 +184,7 @@ class ConnectionLines(Words):
         lines[0].append_text(corner)
         for line in lines[1:]:
             line.truncate(width, overflow="ellipsis")
-        self.say(Text("\n").join(lines))
+        self.set_text(Text("\n").join(lines))
 
     def _rest(self, views: Sequence[ConnectionView]) -> Text:
         """How the others are, in one line."""
@@ -192,7 +194,7 @@ class ConnectionLines(Words):
         told += [f"{opening} of them still connecting"] * bool(opening)
         told += ["all of them answer"] * (not told)
         told += ["PRODUCTION among them"] * any(view.production for view in views)
-        return Text(f"+ {len(views)} more connections, {', '.join(told)}", tone(self, "quiet"))
+        return Text(f"+ {len(views)} more connections, {', '.join(told)}", style_of(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
         """What went wrong stands behind the rest if there is room, else on a line of its own.
@@ -204,29 +206,29 @@ class ConnectionLines(Words):
             line = self._line(view, room, view.rights.split()[0].rstrip(","))
             below.insert(0, view.rights)
         if len(below) == 1 and line.cell_len + 2 + cell_len(below[0]) <= room:
-            return [line.append(f"  {below[0]}", tone(self, "quiet"))]
-        return [line, *(Text(f"  {text}", tone(self, "quiet")) for text in below)]
+            return [line.append(f"  {below[0]}", style_of(self, "quiet"))]
+        return [line, *(Text(f"  {text}", style_of(self, "quiet")) for text in below)]
 
     def _line(self, view: ConnectionView, room: int, rights: str) -> Text:
-        mood = SEVERITY_TONES.get(view.level, "good")
+        mood = SEVERITY_STYLES.get(view.level, "good")
         if view.link in {Link.OPENING, Link.UNRECORDED}:
             mood = "quiet"
         line = Text(no_wrap=True)
-        line.append(_MARKS.get(view.link, "✖") + " ", tone(self, mood))
+        line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, mood))
         # However long the name and small the screen: PRODUCTION is never cut off.
         kept = len("●    PRODUCTION  " if view.production else "●  ")
         if view.color:
-            line.append(MARK, tone(self, color_tone(view.color)))
+            line.append(MARK, style_of(self, mark_style(view.color)))
             kept += len(MARK)
         line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - kept))))
         if view.production:
             line.append("  ")
-            line.append(" PRODUCTION ", tone(self, "production"))
+            line.append(" PRODUCTION ", style_of(self, "production"))
         alive = view.link is Link.ALIVE
         state = formats.duration(view.latency_seconds or 0.0) if alive else link_words(view)
-        line.append("  " + state, "" if mood == "good" else tone(self, mood))
+        line.append("  " + state, "" if mood == "good" else style_of(self, mood))
         if rights:
-            line.append("  " + rights, tone(self, "quiet"))
+            line.append("  " + rights, style_of(self, "quiet"))
         return line
 
 
@@ -242,61 +244,61 @@ class SummaryFacts:
     hint: str = ""
 
 
-class Summary(Words):
+class Summary(TextView):
     """The gravest first; `all clear` only where everything was examined just now."""
 
     def draw(self, table: QueueTable, shown: int, said: SummaryFacts) -> None:
         """Say it; `shown`: how many queues the table has after its filter."""
         line = Text(no_wrap=True)
         if said.paused_seconds is not None:
-            line.append(f" PAUSED {whole_seconds(said.paused_seconds)} ", tone(self, "paused"))
+            line.append(f" PAUSED {whole_seconds(said.paused_seconds)} ", style_of(self, "paused"))
             line.append("  ")
         if said.hint:
-            line.append(f"{plain(said.hint)}   ", tone(self, "strong"))
+            line.append(f"{plain(said.hint)}   ", style_of(self, "strong"))
         end = self._table_words(table, shown)
         room = max(20, self.app.size.width - 2) - line.cell_len - end.cell_len
         self._say_findings(line, said, bool(table.views), room)
         line.append_text(end)
-        self.say(line)
+        self.set_text(line)
 
     def _say_findings(self, line: Text, said: SummaryFacts, any_queues: bool, room: int) -> None:  # noqa: FBT001
         if not said.findings:
             if any_queues and said.all_clear.words:
                 mood = "good" if said.all_clear.clear else "quiet"
-                line.append(shorten(said.all_clear.words, room - 3), tone(self, mood))
+                line.append(shorten(said.all_clear.words, room - 3), style_of(self, mood))
                 line.append("   ")
             return
         start = line.cell_len
-        line.append("FINDINGS  ", tone(self, "quiet"))
+        line.append("FINDINGS  ", style_of(self, "quiet"))
         levels = Counter(view.level for view in said.findings if view.grave)
         if critical := levels[Severity.CRITICAL]:
-            line.append(f"✖ {critical} critical", tone(self, "critical"))
+            line.append(f"✖ {critical} critical", style_of(self, "critical"))
             line.append("  ")
         if warnings := levels[Severity.WARNING]:
             words = f"! {formats.numbered(warnings, 'warning')}"
-            line.append(words, tone(self, "warning"))
+            line.append(words, style_of(self, "warning"))
             line.append("  ")
         if said.out_of_sight:
-            line.append(f"Tab ↓{said.out_of_sight}", tone(self, "strong"))
+            line.append(f"Tab ↓{said.out_of_sight}", style_of(self, "strong"))
             line.append("  ")
         line.append(" ")
         if said.all_clear.blind:
             left = room - (line.cell_len - start)
-            line.append(shorten(said.all_clear.words, max(20, left - 3)), tone(self, "warning"))
+            line.append(shorten(said.all_clear.words, max(20, left - 3)), style_of(self, "warning"))
             line.append("   ")
 
     def _table_words(self, table: QueueTable, shown: int) -> Text:
         line = Text(no_wrap=True)
         if stale := sum(view.stale_seconds is not None for view in table.views):
-            line.append(f"{stale} stale", tone(self, "stale"))
+            line.append(f"{stale} stale", style_of(self, "stale"))
             line.append("   ")
         total = len(table.views)
         if table.filter:
             words = f"{shown} of {total} match {plain(table.filter.text)}"
-            line.append(words, tone(self, "strong"))
+            line.append(words, style_of(self, "strong"))
         elif total:
             line.append(formats.numbered(total, "queue"))
         if total:
             arrow = "▼" if table.descending else "▲"
-            line.append(f"   by {table.sort_column.words} {arrow}", tone(self, "quiet"))
+            line.append(f"   by {table.sort_column.words} {arrow}", style_of(self, "quiet"))
         return line

@@ -9,7 +9,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from console.monitor.waits import Wait
-from console.tui.text import tone
+from console.tui.text import style_of
 
 LOOKS = 60
 """So many samples are remembered."""
@@ -74,12 +74,12 @@ class WaitsChart(Widget):
         legend = self._legend(y)
         room = max(0, width - max((one.cell_len for one in map(self._legend, range(5))), default=0))
         axis = f"{most:5.1f} " if y == 0 else "    0 " if y == self.size.height - 1 else "      "
-        segments = [Segment(axis, base + tone(self, "quiet"))]
+        segments = [Segment(axis, base + style_of(self, "quiet"))]
         level = self.size.height - y
         columns = stacks[-max(0, room - len(axis) - 2) :] if room > len(axis) + 2 else []
         for stack in columns:
             sign, name = _at(stack, level)
-            segments.append(Segment(sign, base + tone(self, name)))
+            segments.append(Segment(sign, base + style_of(self, name)))
         strip = Strip(segments).adjust_cell_length(room, base)
         right = Strip([Segment(legend.plain, base)])
         return Strip.join([strip, right]).adjust_cell_length(width, base)

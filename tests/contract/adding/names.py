@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from console.tui.screens.live import LiveScreen
-from console.tui.text import Words, plain
+from console.tui.text import TextView, plain
 
 
 class NamesScreen(LiveScreen):
@@ -21,12 +21,12 @@ class NamesScreen(LiveScreen):
 
     def body(self) -> ComposeResult:
         """One line."""
-        yield Words(id="names")
+        yield TextView(id="names")
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         """The names."""
         names = ", ".join(plain(view.key[2]) for view in self.context.store.queues(now))
-        self.query_one("#names", Words).say(Text(names.upper() if self.upper else names))
+        self.query_one("#names", TextView).set_text(Text(names.upper() if self.upper else names))
 
     def action_upper(self) -> None:
         """Or not."""
