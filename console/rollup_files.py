@@ -102,14 +102,14 @@ def mean(name: str, total: int, weight: int) -> float | None:
     return total / weight / SCALES[name] if weight else None
 
 
-def default_place() -> str:
+def default_lake() -> str:
     """Where a lake is that nobody names: in the state of this user."""
     return str(state.folder() / "lake")
 
 
-def own_lake() -> str | None:
+def existing_default_lake() -> str | None:
     """Where this user's pipeline puts what it is not told a lake for; None where it never has."""
-    place = default_place()
+    place = default_lake()
     return place if Path(place).is_dir() else None
 
 

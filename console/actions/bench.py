@@ -1,4 +1,4 @@
-"""A bench of a database: who takes part, on which ground; then all its rounds. Nothing is left."""
+"""A bench of a database: its candidates and where each gets its queues; then all its rounds."""
 
 import os
 import signal
@@ -17,10 +17,17 @@ from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
 from console.bench import peers as others
 from console.bench import queues
-from console.bench.candidate import Candidate, Load, Scratch, drop_leftovers, leftovers, new_token
+from console.bench.candidate import (
+    Candidate,
+    Load,
+    ScratchQueue,
+    drop_leftovers,
+    find_leftovers,
+    new_token,
+)
 from console.bench.results import CandidateResult
 from console.bench.round_figures import RoundFigures
-from console.bench.rounds import Bench, Entrant, Live
+from console.bench.rounds import Bench, Entrant, RoundProgress
 from console.bench.server import Environment, environment_of
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
@@ -47,7 +54,7 @@ class BenchRequest:
 
 
 class BenchPlan:
-    """Who takes part, on which ground."""
+    """The candidates, and what provides the queue of each."""
 
     def __init__(
         self, database: Database, schema: str, load: Load, tell: Callable[[str], None]
@@ -57,7 +64,7 @@ class BenchPlan:
         self._load = load
         self._tell = tell
         self._token = new_token()
-        self._queues = queues.Queues(database, schema, self._token, scratch_queue)
+        self._queues = queues.DesignQueues(database, schema, self._token, scratch_queue)
 
     def entrants(self, wanted: BenchRequest) -> list[Entrant]:
         """The designs, then the peers, in each batch; last the floor. UsageError."""
@@ -80,11 +87,14 @@ class BenchPlan:
         return [Entrant(one, self._queues) for one in found]
 
     def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
-        ground, product = queues.Fanout(self._database, self._queues), self._database.product
+        provider, product = (
+            queues.FanoutQueues(self._database, self._queues),
+            self._database.product,
+        )
         readers, room = wanted.subscribers, self._load.room
         sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
         return [
-            Entrant(one, ground)
+            Entrant(one, provider)
             for batch in wanted.batches
             for size in sizes
             for one in queues.fanout_candidates(product, readers, batch, size, room)
@@ -109,23 +119,23 @@ class BenchPlan:
     def _peers(self, wanted: BenchRequest) -> list[Entrant]:
         everything = wanted.peers == ALL
         named = [] if wanted.peers == NONE else wanted.peers.split(",")
-        ground = others.Peers(self._database, self._token)
+        provider = others.PeerQueues(self._database, self._token)
         found: dict[Candidate, None] = {}
         for batch in wanted.batches:
             for name in others.NAMES if everything else named:
                 one = others.candidate(name, batch)
-                if why := others.lacking(name, self._database):
+                if why := others.why_unavailable(name, self._database):
                     if not everything:
                         raise UsageError(f"{name} cannot take part.", why=why)
                     self._tell(f"{name} is left out: {why}")
                     continue
                 found[one] = None
-        return [Entrant(one, ground) for one in found]
+        return [Entrant(one, provider) for one in found]
 
     def _floor(self) -> Entrant:
         """Updates of single rows."""
         load = self._load
-        rows = queues.Rows(self._database, self._token, load.producers, load.consumers)
+        rows = queues.FloorTable(self._database, self._token, load.producers, load.consumers)
         return Entrant(queues.floor_candidate(self._database.product), rows)
 
     def run(
@@ -133,16 +143,16 @@ class BenchPlan:
         entrants: list[Entrant],
         done: Callable[[Entrant, RoundFigures], None],
         *,
-        live: Callable[[Live], None] = lambda _: None,
+        live: Callable[[RoundProgress], None] = lambda _: None,
         postmaster: int | None = None,
         against_pgbench: bool = False,
     ) -> list[CandidateResult]:
         """All rounds; nothing of them is left. `done` hears of each round, `live` each second."""
         database = self._database
-        drop_leftovers(database, leftovers(database), remove, self._tell)
+        drop_leftovers(database, find_leftovers(database), remove, self._tell)
         pgbench = _pgbench() if against_pgbench else None
 
-        def after(candidate: Candidate, scratch: Scratch, one: RoundFigures) -> RoundFigures:
+        def after(candidate: Candidate, scratch: ScratchQueue, one: RoundFigures) -> RoundFigures:
             if pgbench is None or candidate.carries:
                 return one
             rate = queues.pgbench_updates_per_second(
@@ -197,7 +207,7 @@ class Rounded:
     round: RoundFigures
 
 
-Heard = Began | Live | Rounded | str
+Heard = Began | RoundProgress | Rounded | str
 """What comes of it meanwhile; words: who is left out, what was found."""
 
 

@@ -28,7 +28,7 @@ from console.bench.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, co
 from console.bench.load_blocking import consume, produce
 from console.bench.round_figures import KEPT_BY_EACH, judge
 from console.bench.worker_round import (
-    LostError,
+    ConnectionLostError,
     SharedCounters,
     Times,
     WorkerRound,
@@ -322,7 +322,7 @@ class _Client:
         except ConnectionFailedError as error:
             with self.worker_round.lock:
                 self.worker_round.failed(str(error))
-            raise LostError from error
+            raise ConnectionLostError from error
 
 
 def _guarded(client: _Client) -> None:

@@ -68,7 +68,7 @@ def token_of(name: str, prefix: str = PREFIX) -> str | None:
     return name[len(prefix) : len(prefix) + 2 * _TOKEN_BYTES]
 
 
-def living_tokens(sessions: Iterable[str]) -> set[str]:
+def live_tokens(sessions: Iterable[str]) -> set[str]:
     """Of the runs whose sessions have these names."""
     return {name.split()[1] for name in sessions}
 
@@ -78,7 +78,7 @@ def application_name(token: str) -> str:
     return APPLICATION + token
 
 
-def load_name(token: str) -> str:
+def load_application_name(token: str) -> str:
     """Of the sessions that push and pop."""
     return f"{application_name(token)} load"
 
@@ -125,7 +125,7 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Scratch:
+class ScratchQueue:
     """A queue of one round, as long as its context is open."""
 
     schema: str
@@ -140,7 +140,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Who takes part. Every round is on a queue that `Ground.scratch` makes for it alone."""
+    """Who takes part. Every round is on a queue that `QueueProvider.scratch` makes for it alone."""
 
     name: str
     """Of a row in the table: `ring`, `ring size=100000`, `procrastinate`."""
@@ -158,10 +158,10 @@ class Candidate:
     """How many get each message: so many deliveries it has."""
 
 
-class Ground(Protocol):
+class QueueProvider(Protocol):
     """Where candidates of one kind get their queues."""
 
-    def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[Scratch]:
+    def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[ScratchQueue]:
         """Make a queue for payloads of so many bytes; it goes with the context, however it ends."""
         ...
 
@@ -176,13 +176,13 @@ class Leftovers:
     """Names of what belongs to one that runs, or of which nobody can tell."""
 
 
-def leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
+def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
     """Look for them, by the prefix of their names."""
     with database.transaction("find what earlier runs left", read_only=True) as connection:
         living = sql.values(connection, str, "bench.living")
         schemas = sql.values(connection, str, "bench.schemas")
         known = catalog.queues(connection)
-    alive = living_tokens(living)
+    alive = live_tokens(living)
     queues = [q for q in known if token_of(q.name, prefix) and q.kind is Kind.INSTALLED]
     # Who cannot see all sessions cannot tell that one is gone.
     names = [
@@ -217,7 +217,7 @@ def drop_leftovers(
 
 
 @contextmanager
-def schema_of_its_own(database: Database, schema: str) -> Iterator[None]:
+def scratch_schema(database: Database, schema: str) -> Iterator[None]:
     """A schema for one round; all that is in it goes with the context."""
     try:
         with database.transaction("make a schema for the bench") as connection:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from console.bench.worker_round import (
     LONGEST_PAUSE_SECONDS,
     PAUSE_SECONDS,
-    LostError,
+    ConnectionLostError,
     WorkerRound,
     now_us,
 )
@@ -38,11 +38,11 @@ class Client(Protocol):
         ...
 
     def push(self, payloads: Sequence[bytes]) -> int:
-        """How many were stored: the first of them. LostError."""
+        """How many were stored: the first of them. ConnectionLostError."""
         ...
 
     def pop(self, n: int) -> Sequence[Any]:
-        """At most so many. LostError."""
+        """At most so many. ConnectionLostError."""
         ...
 
     def finish(self, popped: Sequence[Any]) -> tuple[Sequence[bytes], int]:
@@ -85,7 +85,7 @@ class _Client:
         return finished, missed
 
     def call(self, name: str, **values: object) -> Sequence[Row[Any]] | None:
-        """What a call gave; None: the server refused and undid it. LostError."""
+        """What a call gave; None: the server refused and undid it. ConnectionLostError."""
         calls: Any = self.worker_round.task.settings["calls"]
         try:
             result = self.connection.execute(text(calls[name]), values)
@@ -95,7 +95,7 @@ class _Client:
             with self.worker_round.lock:
                 self.worker_round.failed(str(told))
             if isinstance(told, ConnectionFailedError):
-                raise LostError from error
+                raise ConnectionLostError from error
             return None
 
 
@@ -140,7 +140,7 @@ def produce(client: Client) -> None:
         asked = now_us()
         try:
             stored = client.push(payloads)
-        except LostError:
+        except ConnectionLostError:
             with worker_round.lock:
                 worker_round.push_in_doubt(producer, batch)
             return
@@ -159,7 +159,7 @@ def consume(client: Client) -> None:
             popped = client.pop(batch)
             took = now_us() - asked
             payloads, missed = client.finish(popped)
-        except LostError:
+        except ConnectionLostError:
             with worker_round.lock:
                 worker_round.pop_in_doubt(batch)
             return
@@ -180,7 +180,7 @@ def _update(client: _Client) -> None:
         asked = now_us()
         try:
             answer = client.call("update_row", slot=rows[turn % len(rows)], message=message)
-        except LostError:
+        except ConnectionLostError:
             return
         turn += 1
         if answer is not None:

@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 from console.bench.worker_round import (
     LONGEST_PAUSE_SECONDS,
     PAUSE_SECONDS,
-    LostError,
+    ConnectionLostError,
     WorkerRound,
     now_us,
 )
@@ -115,7 +115,7 @@ def _run(worker_round: WorkerRound, work: Callable[[WorkerRound, _Client], Steps
         for socket, _ in poll.poll(wait_ms):
             try:
                 answered, answer = _answer(worker_round, clients[socket].connection)
-            except LostError as error:
+            except ConnectionLostError as error:
                 poll.unregister(socket)
                 _end_lost(worker_round, clients.pop(socket), error)
                 continue
@@ -159,21 +159,21 @@ def _answer(worker_round: WorkerRound, connection: pq.abc.PGconn) -> tuple[bool,
             return False, None
         connection.get_result()
     except psycopg.OperationalError as error:
-        raise LostError(str(error)) from error
+        raise ConnectionLostError(str(error)) from error
     if result.status in _GOOD:
         return True, result
     why = result.get_error_message().strip()
     if connection.status != pq.ConnStatus.OK:
-        raise LostError(why)
+        raise ConnectionLostError(why)
     worker_round.failed(why)
     return True, None
 
 
-def _end_lost(worker_round: WorkerRound, client: _Client, error: LostError) -> None:
+def _end_lost(worker_round: WorkerRound, client: _Client, error: ConnectionLostError) -> None:
     worker_round.failed(str(error))
     try:
         client.steps.throw(error)
-    except (LostError, StopIteration):
+    except (ConnectionLostError, StopIteration):
         client.connection.finish()
 
 
@@ -196,7 +196,7 @@ def _pushing(worker_round: WorkerRound, producer: int, batch: int) -> Steps:
         asked = now_us()
         try:
             answer = yield b"push", [value], formats
-        except LostError:
+        except ConnectionLostError:
             worker_round.push_in_doubt(producer, batch)
             return
         stored = 0 if answer is None else _stored(answer)
@@ -242,7 +242,7 @@ def _popping(worker_round: WorkerRound, client: int, asking: Call, id_type: int 
             payloads = _column(answer, 0)
             if payloads and id_type is not None:
                 done = yield _completing(answer, id_type, many=worker_round.task.batch > 1)
-        except LostError:
+        except ConnectionLostError:
             worker_round.pop_in_doubt(worker_round.task.batch)
             return
         if not payloads:
@@ -286,7 +286,7 @@ def _updating(worker_round: WorkerRound, client: int, rows: Sequence[int]) -> St
         asked = now_us()
         try:
             answer = yield b"update", [payload, row], [_AS_TEXT, _AS_BINARY]
-        except LostError:
+        except ConnectionLostError:
             return
         if answer is not None:
             worker_round.updated(client, asked)

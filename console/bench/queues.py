@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from console import object_names, sql
 from console.bench.call_log import filler
-from console.bench.candidate import PREFIX, Candidate, Reader, Scratch, schema_of_its_own
+from console.bench.candidate import PREFIX, Candidate, Reader, ScratchQueue, scratch_schema
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
 from console.designs.model import NO_SUBSCRIBERS
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, TextClause
 
 
-Scratching = Callable[[Database, Queue], AbstractContextManager[None]]
+InstallScratch = Callable[[Database, Queue], AbstractContextManager[None]]
 """Installs a queue for as long as the context is open, whatever ends it."""
 
 LIBPQ = "console.bench.load_pipelined"
@@ -39,10 +39,10 @@ _ANY_DRIVER = "console.bench.load_blocking"
 
 
 def candidate(
-    words: str, product: Product, batch: int, more_options: Mapping[str, str] | None = None
+    spec: str, product: Product, batch: int, more_options: Mapping[str, str] | None = None
 ) -> Candidate:
     """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
-    of, given = design_and_options(words, product)
+    of, given = design_and_options(spec, product)
     name, options = of.name, {**(more_options or {}), **given}
     complete = of.complete_options(options, product.name)
     if complete.get("subscribers", NO_SUBSCRIBERS) != NO_SUBSCRIBERS:
@@ -62,9 +62,9 @@ def candidate(
     )
 
 
-def design_and_options(words: str, product: Product) -> tuple[Design, dict[str, str]]:
+def design_and_options(spec: str, product: Product) -> tuple[Design, dict[str, str]]:
     """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
-    name, *given = words.split(":")
+    name, *given = spec.split(":")
     of, options = design(name, product.name), {}
     for option in given:
         key, equals, value = option.partition("=")
@@ -86,14 +86,16 @@ def all_designs(product: Product) -> list[str]:
     return list(designs_on(product.name))
 
 
-class Queues:
+class DesignQueues:
     """Where the designs get their queues: installed as any other, under names that tell."""
 
-    def __init__(self, database: Database, schema: str, token: str, scratching: Scratching) -> None:
+    def __init__(
+        self, database: Database, schema: str, token: str, install_scratch: InstallScratch
+    ) -> None:
         self._database = database
         self._schema = schema
         self._token = token
-        self.scratching = scratching
+        self.install_scratch = install_scratch
 
     def queue(self, candidate: Candidate, payload: int) -> Queue:
         """The queue that a round would get. UsageError where it cannot hold such payloads."""
@@ -108,13 +110,13 @@ class Queues:
         return installed_queue(self._schema, name, of, complete)
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         """One queue, for one round."""
         queue = self.queue(candidate, payload)
-        with self.scratching(self._database, queue):
+        with self.install_scratch(self._database, queue):
             names = object_names.of(self._database.product, queue)
             reader = reader_of(self._database, queue, candidate.driver)
-            yield Scratch(queue.schema, names, [reader], reader.settings)
+            yield ScratchQueue(queue.schema, names, [reader], reader.settings)
 
 
 def reader_of(database: Database, queue: Queue, driver: str) -> Reader:
@@ -175,21 +177,21 @@ def fanout_candidates(
     return found
 
 
-class Fanout:
+class FanoutQueues:
     """A message for several readers: a ring with subscribers, beside a ring for each of them."""
 
-    def __init__(self, database: Database, queues: Queues) -> None:
+    def __init__(self, database: Database, queues: DesignQueues) -> None:
         self._database = database
         self._queues = queues
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         """The ring, or all of them, for one round."""
         one = self._queues.queue(candidate, payload)
         rings = [one] if one.subscribers else [_numbered(one, n) for n in _numbers(candidate)]
         with ExitStack() as stack:
             for ring in rings:
-                stack.enter_context(self._queues.scratching(self._database, ring))
+                stack.enter_context(self._queues.install_scratch(self._database, ring))
             product, driver = self._database.product, candidate.driver
             views = [view for ring in rings for view in ring.views]
             readers = [reader_of(self._database, view, driver) for view in views]
@@ -203,7 +205,7 @@ class Fanout:
                     name: _call(f"bench.{name}_each", product, scope, driver)
                     for name in ("push", "push_many")
                 }
-            yield Scratch(one.schema, tables, readers, settings)
+            yield ScratchQueue(one.schema, tables, readers, settings)
 
 
 def _numbers(candidate: Candidate) -> range:
@@ -227,7 +229,7 @@ def floor_candidate(product: Product) -> Candidate:
     return Candidate(NAME, NAME, batch=1, driver=driver(product, "run_updates"), carries=False)
 
 
-class Rows:
+class FloorTable:
     """Where the floor gets its table."""
 
     def __init__(self, database: Database, token: str, producers: int, consumers: int) -> None:
@@ -237,12 +239,12 @@ class Rows:
         self._clients = producers + consumers
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         """One table, for one round."""
         schema = f"{PREFIX}{self._token}_{candidate.design}"
         values = {"schema": schema, "width": str(payload), "rows": str(ROWS)}
         scope = sql.Scope({**values, "fillfactor": FILLFACTOR})
-        with schema_of_its_own(self._database, schema):
+        with scratch_schema(self._database, schema):
             with self._database.transaction("make the floor's rows") as connection:
                 sql.run(connection, "bench.make_rows", scope)
             call = _call("bench.update_row", self._database.product, scope, candidate.driver)
@@ -252,11 +254,13 @@ class Rows:
                 "clients": self._clients,
                 "rows": ROWS,
             }
-            yield Scratch(schema, [_TABLE], [Reader(self._database, settings, scope)], settings)
+            yield ScratchQueue(
+                schema, [_TABLE], [Reader(self._database, settings, scope)], settings
+            )
 
 
 def pgbench_updates_per_second(
-    program: Path, url: URL, rows: Scratch, payload: int, seconds: float
+    program: Path, url: URL, rows: ScratchQueue, payload: int, seconds: float
 ) -> float:
     """What pgbench reaches with the same statement, as many clients, the same rows."""
     settings: Any = rows.settings

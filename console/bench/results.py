@@ -80,7 +80,7 @@ class CandidateResult:
         return dict(total)
 
     def latency(self, name: str) -> Latency | None:
-        """Medians over the rounds, of `push_ms`, `pop_ms` or `way_ms`."""
+        """Medians over the rounds, of `push_ms`, `pop_ms` or `end_to_end_ms`."""
         found = [value for one in self.plain if (value := getattr(one, name)) is not None]
         if not found:
             return None
@@ -146,7 +146,7 @@ class CandidateResult:
             "messages_per_second": self.messages_per_second.as_json(),
             "push_seconds": _as_json(self.latency("push_ms")),
             "pop_seconds": _as_json(self.latency("pop_ms")),
-            "way_seconds": _as_json(self.latency("way_ms")),
+            "way_seconds": _as_json(self.latency("end_to_end_ms")),
             "order": self.candidate.order.value if self.candidate.carries else None,
             **(self.verdict if self.candidate.carries else {}),
             "errors": self.errors,
@@ -242,13 +242,13 @@ def log_bytes_per_message(one: RoundFigures) -> float | None:
 
 def pages_per_message(one: RoundFigures) -> float | None:
     """Looked at in the queue's tables and indexes, push and pop together."""
-    pages = one.touched.pages if one.touched else None
-    return pages / one.through if pages is not None and one.through else None
+    pages = one.table_activity.pages if one.table_activity else None
+    return pages / one.messages_total if pages is not None and one.messages_total else None
 
 
 def hot_share(one: RoundFigures) -> float | None:
     """Of the updates, how many touched no index."""
-    touched = one.touched
+    touched = one.table_activity
     if touched is None or touched.hot_updates is None or not touched.updates:
         return None
     return touched.hot_updates / touched.updates

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from console.bench.server import SeenWait, Touched
+    from console.bench.server import SeenWait, TableActivity
 
 KEPT_BY_EACH = {Order.LAX, Order.STRICT, Order.DUE}
 """Of these, what one consumer gets of one producer has to be in the order of that one's pushes. A
@@ -192,7 +192,7 @@ class RoundFigures:
     """Popped, finished where they have to be, and committed, in the measured time."""
     push_ms: Latency | None
     pop_ms: Latency | None
-    way_ms: Latency | None
+    end_to_end_ms: Latency | None
     """From the push to the commit of the pop, or of what finished it."""
     curve: tuple[float, ...]
     """Messages a second in equal parts of the measured time."""
@@ -204,7 +204,7 @@ class RoundFigures:
     errors: tuple[str, ...]
     client_cpu_seconds: float | None
     seconds: float
-    through: int
+    messages_total: int
     """Messages in the whole round, the warm-up too: `touched` is of all of them."""
     messages: int
     """In the measured time."""
@@ -214,7 +214,7 @@ class RoundFigures:
     server_cpu: float | None = None
     """Processors that the server kept busy."""
     log_bytes_per_second: float | None = None
-    touched: Touched | None = None
+    table_activity: TableActivity | None = None
     disk_bytes: int | None = None
     """Of its tables with their indexes, when the clock ended."""
     pgbench_per_second: float | None = None
@@ -247,7 +247,9 @@ def measured(
         messages_per_second=messages / seconds,
         push_ms=_latency(_took(call_log.pushes, times)),
         pop_ms=_latency(_took(call_log.pops, times)),
-        way_ms=None if pushed_us is None else _latency(_way(call_log.pops, pushed_us, times)),
+        end_to_end_ms=None
+        if pushed_us is None
+        else _latency(_way(call_log.pops, pushed_us, times)),
         curve=tuple(count * points / seconds for count in curve),
         verdict=verdict,
         empty=call_log.empty,
@@ -257,7 +259,7 @@ def measured(
         errors=tuple(call_log.errors),
         client_cpu_seconds=call_log.cpu_seconds,
         seconds=seconds,
-        through=sum(call_log.pops.messages),
+        messages_total=sum(call_log.pops.messages),
         messages=messages,
     )
 

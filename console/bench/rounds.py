@@ -15,14 +15,20 @@ from typing import Self
 
 from console import processes
 from console.bench.call_log import CallLog, Latency, codes_and_times, filler
-from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
+from console.bench.candidate import (
+    Candidate,
+    Load,
+    QueueProvider,
+    ScratchQueue,
+    load_application_name,
+)
 from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measured
 from console.bench.sampler_process import console_beside
 from console.bench.server import (
-    Looker,
+    LoadSampler,
     keep_old,
-    looking,
     old_transaction,
+    sampling_session,
     server_cpu_seconds,
 )
 from console.bench.worker_round import SharedCounters, Times, WorkerTask, now_us
@@ -101,7 +107,7 @@ class _Worker:
         processes.kill(self._process)
 
 
-__all__ = ["Bench", "Entrant", "Ground", "Live", "Load"]
+__all__ = ["Bench", "Entrant", "Load", "QueueProvider", "RoundProgress"]
 
 HEAD_START_SECONDS = 0.5
 """Producers begin so much before consumers, so that there is something to pop."""
@@ -115,7 +121,7 @@ _CURVE_POINTS = 20
 
 
 @dataclass(frozen=True)
-class Live:
+class RoundProgress:
     """How a round goes, once a second."""
 
     candidate: Candidate
@@ -134,10 +140,10 @@ class Entrant:
     """A candidate, and where it gets its queues."""
 
     candidate: Candidate
-    ground: Ground
+    provider: QueueProvider
 
 
-AfterRound = Callable[[Candidate, Scratch, RoundFigures], RoundFigures]
+AfterRound = Callable[[Candidate, ScratchQueue, RoundFigures], RoundFigures]
 """What else is measured on the same scratch queue, before it goes."""
 
 
@@ -151,7 +157,7 @@ class Bench:
         load: Load,
         *,
         postmaster: int | None = None,
-        tell: Callable[[Live], None] = lambda _: None,
+        tell: Callable[[RoundProgress], None] = lambda _: None,
         after: AfterRound = lambda _, __, found: found,
     ) -> None:
         """`postmaster`: the server's process, where it is on this machine and known."""
@@ -168,22 +174,22 @@ class Bench:
         """Round 1 of all, round 2 of all...: what disturbs the machine meanwhile meets them all."""
         found: dict[Candidate, list[RoundFigures]] = {entrant.candidate: [] for entrant in entrants}
         consoles = (False, True) if self._load.with_console else (False,)
-        with looking(self._database, self._token) as looker:
+        with sampling_session(self._database, self._token) as sampler:
             for number in range(1, self._load.rounds + 1):
                 # First the one, then the other, in turn: neither is always the later one.
                 for console in consoles if number % 2 else consoles[::-1]:
                     for entrant in entrants:
-                        one = self._round(entrant, number, looker, console=console)
+                        one = self._round(entrant, number, sampler, console=console)
                         found[entrant.candidate].append(one)
                         done(entrant, one)
         return found
 
     def _round(
-        self, entrant: Entrant, number: int, looker: Looker, *, console: bool
+        self, entrant: Entrant, number: int, sampler: LoadSampler, *, console: bool
     ) -> RoundFigures:
         candidate, load = entrant.candidate, self._load
         with ExitStack() as stack:
-            scratch = stack.enter_context(entrant.ground.scratch(candidate, load.payload))
+            scratch = stack.enter_context(entrant.provider.scratch(candidate, load.payload))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbq-bench-")))
             if console:
                 stack.enter_context(console_beside(self._database, folder))
@@ -194,19 +200,19 @@ class Bench:
                 workers.wait_until_ready()
                 times = self._times()
                 workers.go(times)
-                costs = self._follow(candidate, number, counters, times, looker)
+                costs = self._follow(candidate, number, counters, times, sampler)
                 call_logs = workers.call_logs(times.stop)
-            touched = looker.touched(scratch.schema, scratch.tables)
-            disk_bytes = looker.disk_bytes(scratch.schema, scratch.tables)
+            table_activity = sampler.table_activity(scratch.schema, scratch.tables)
+            disk_bytes = sampler.disk_bytes(scratch.schema, scratch.tables)
             one = self._weigh(candidate, scratch, call_logs, times)
             one = replace(
                 one,
                 number=number,
                 console=console,
-                waits=looker.waits(),
+                waits=sampler.waits(),
                 server_cpu=costs.server_cpu,
                 log_bytes_per_second=costs.log_bytes,
-                touched=touched,
+                table_activity=table_activity,
                 disk_bytes=disk_bytes,
             )
             return self._after(candidate, scratch, one)
@@ -217,7 +223,7 @@ class Bench:
         measure = consume + round(self._load.warmup_seconds * 1e6)
         return Times(produce, consume, measure, measure + round(self._load.seconds * 1e6))
 
-    def _tasks(self, candidate: Candidate, scratch: Scratch, folder: Path) -> list[WorkerTask]:
+    def _tasks(self, candidate: Candidate, scratch: ScratchQueue, folder: Path) -> list[WorkerTask]:
         load = self._load
         readers = scratch.readers
         least = 2 * load.producers * candidate.batch * len(readers)
@@ -235,7 +241,7 @@ class Bench:
                         settings=settings,
                         produces=produces,
                         url=url,
-                        application_name=load_name(self._token),
+                        application_name=load_application_name(self._token),
                         first=before + first,
                         clients=count,
                         batch=candidate.batch,
@@ -255,7 +261,7 @@ class Bench:
         number: int,
         counters: SharedCounters,
         times: Times,
-        looker: Looker,
+        sampler: LoadSampler,
     ) -> "_Rates":
         """Until the clock ends: look what it costs, tell how it goes."""
         load = self._load
@@ -265,18 +271,18 @@ class Bench:
                 old = stack.enter_context(old_transaction(self._database))
             kept = time.monotonic()
             _sleep_until(times.consume)
-            looker.forget()
+            sampler.forget()
             before = after = None
             popped, second = counters.popped, -round(load.warmup_seconds)
             next_look, next_second = times.measure, times.consume + 1_000_000
             last_look = times.stop - round((times.stop - times.measure) * _LAST_LOOK_SHARE)
             while (now := now_us()) < times.stop:
                 if before is None and now >= times.measure:
-                    before = self._costs(looker)
+                    before = self._costs(sampler)
                 if after is None and now >= last_look:
-                    after = self._costs(looker)
+                    after = self._costs(sampler)
                 if now >= next_look:
-                    looker.look()
+                    sampler.look()
                     next_look = now + round(_LOOK_SECONDS * 1e6)
                 if now >= next_second:
                     self._tell(_live(candidate, number, load, second, counters, popped))
@@ -291,12 +297,12 @@ class Bench:
             return _Rates(None, None)  # too late: the machine was busier than the clock
         return after.since(before)
 
-    def _costs(self, looker: Looker) -> "_Costs":
-        log_bytes = looker.log_bytes()
+    def _costs(self, sampler: LoadSampler) -> "_Costs":
+        log_bytes = sampler.log_bytes()
         return _Costs(server_cpu_seconds(self._postmaster), log_bytes, now_us())
 
     def _weigh(
-        self, candidate: Candidate, scratch: Scratch, call_logs: list[CallLog], times: Times
+        self, candidate: Candidate, scratch: ScratchQueue, call_logs: list[CallLog], times: Times
     ) -> RoundFigures:
         whole = CallLog.merged(call_logs)
         if not candidate.carries:
@@ -348,11 +354,11 @@ def _live(
     second: int,
     counters: SharedCounters,
     before: int,
-) -> Live:
+) -> RoundProgress:
     took = max(counters.took()[_processes(load.producers) :])
     pop_ms = Latency(*(cut / 1000 for cut in took)) if any(took) else None
     through = float(counters.popped - before)
-    return Live(candidate, number, load.rounds, second, through, pop_ms)
+    return RoundProgress(candidate, number, load.rounds, second, through, pop_ms)
 
 
 def _processes(clients: int) -> int:

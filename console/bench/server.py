@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from console import sql
-from console.bench.candidate import application_name, load_name
+from console.bench.candidate import application_name, load_application_name
 from console.engines import Database, open_database, product_of
 from console.monitor.known_waits import explain, kind_of
 
@@ -127,7 +127,7 @@ class SeenWait:
 
 
 @dataclass(frozen=True)
-class Touched:
+class TableActivity:
     """Pages examined and rows updated in a queue's tables; None: the server does not say."""
 
     pages: int | None
@@ -142,7 +142,7 @@ class _Waiting:
     sessions: int
 
 
-class Looker:
+class LoadSampler:
     """One session beside the load, which asks what it costs."""
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -159,13 +159,15 @@ class Looker:
             return None
         return written
 
-    def touched(self, schema: str, tables: Sequence[str]) -> Touched:
+    def table_activity(self, schema: str, tables: Sequence[str]) -> TableActivity:
         """Of tables, since they are there."""
         names = product_of(self._connection).array(tables)
         try:
-            return sql.row(self._connection, Touched, "bench.touched", schema=schema, names=names)
+            return sql.row(
+                self._connection, TableActivity, "bench.touched", schema=schema, names=names
+            )
         except DBAPIError:
-            return Touched(None, None, None)
+            return TableActivity(None, None, None)
 
     def disk_bytes(self, schema: str, tables: Sequence[str]) -> int | None:
         """Of tables with their indexes; None: not known."""
@@ -207,10 +209,10 @@ class Looker:
 
 
 @contextmanager
-def looking(database: Database, token: str) -> Iterator[Looker]:
+def sampling_session(database: Database, token: str) -> Iterator[LoadSampler]:
     """A session for the samples of a whole bench, by which others see that it runs."""
     with session_named(database, application_name(token)) as connection:
-        yield Looker(connection, load_name(token))
+        yield LoadSampler(connection, load_application_name(token))
 
 
 @contextmanager

@@ -126,7 +126,7 @@ def now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-class LostError(Exception):
+class ConnectionLostError(Exception):
     """The connection is gone, with the answer to the call that was under way."""
 
 

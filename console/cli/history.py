@@ -49,7 +49,7 @@ from console.monitor.recording.recorder import (
 )
 from console.monitor.recording.segments import connections
 from console.monitor.sampler import Reading
-from console.rollup_files import own_lake
+from console.rollup_files import existing_default_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION
 
@@ -292,7 +292,7 @@ def show_history(
     if sum((as_csv, plot, call.json)) > 1:
         raise UsageError("--json, --csv and --plot exclude each other.")
     root = recordings or folder()
-    lake = lake or own_lake()
+    lake = lake or existing_default_lake()
     connection = _connection(call, root, lake)
     most = {"most_points": _ROWS} if not (as_csv or plot or call.json) else {}
     if plot:

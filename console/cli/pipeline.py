@@ -24,7 +24,7 @@ from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
 from console.formats import duration, numbered, plain
 from console.monitor.recording.recorder import folder
-from console.rollup_files import default_place
+from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
@@ -81,20 +81,20 @@ def rollup(
     """
     from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
     from console.pipeline.rollup import job  # noqa: PLC0415
-    from console.pipeline.session import require_extra, tasks  # noqa: PLC0415
+    from console.pipeline.spark import require_extra, tasks  # noqa: PLC0415
 
     require_extra()
     wanted = None if days is None else _days(days)
     zone_of = _zones(call, zone)
-    opened = Lake(lake or default_place())
-    about(lake=opened.place)
-    with progress(call, "rollup", "days") as told:
+    opened = Lake(lake or default_lake())
+    about(lake=opened.location)
+    with progress(call, "rollup", "days") as on_progress:
         result = job.rollup(
             lambda: tasks("rollup", master),
             opened,
             list(recordings) or [str(folder())],
             wanted,
-            told=told,
+            on_progress=on_progress,
             zone_of=zone_of,
         )
     call.answer(result.as_json(), _lines(result))
@@ -206,23 +206,25 @@ def verify(  # noqa: PLR0913  # a verb's options
     if pop_log is None and name is None:
         raise UsageError("verify needs a --pop-log, or the NAME of a queue whose pops a lake has.")
     from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
-    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+    from console.pipeline.spark import require_extra, session  # noqa: PLC0415
 
     require_extra()
     from console.pipeline import verify as job  # noqa: PLC0415
-    from console.pipeline.archive.plan import archived  # noqa: PLC0415
-    from console.pipeline.frames import read  # noqa: PLC0415
+    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415
+    from console.pipeline.frames import read_archive  # noqa: PLC0415
 
     promised = _order(call, name, order)
-    opened = None if pop_log is not None else Lake(lake or default_place())
-    of = None if opened is None else archived(opened, source, call.schema, name or "")
-    about(lake="" if opened is None else opened.place)
+    opened = None if pop_log is not None else Lake(lake or default_lake())
+    of = None if opened is None else find_archive(opened, source, call.schema, name or "")
+    about(lake="" if opened is None else opened.location)
     with session("verify", master) as spark:
-        pushes = None if push_log is None else job.read(spark, push_log)
+        pushes = None if push_log is None else job.read_log(spark, push_log)
         if opened is not None and of is not None:
-            pops = job.of_archive(read(spark, opened, of, job.ARCHIVED), numbered=pushes is None)
+            pops = job.pops_of_archive(
+                read_archive(spark, opened, of, job.ARCHIVE_COLUMNS), numbered=pushes is None
+            )
         else:
-            pops = job.read(spark, str(pop_log))
+            pops = job.read_log(spark, str(pop_log))
         found = job.verify(spark, pushes, pops, promised, left=left)
     call.answer(found.as_json(), found.lines())
     if found.broken:
@@ -283,24 +285,24 @@ def replay(  # noqa: PLR0913  # a verb's options
       dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
       dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
     """
-    from console.pipeline.archive.plan import archived  # noqa: PLC0415  # verbs shall start at once
+    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415  # verbs shall start at once
     from console.pipeline.lake import Lake  # noqa: PLC0415
-    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+    from console.pipeline.spark import require_extra, session  # noqa: PLC0415
 
     require_extra()
     from console.pipeline import frames as selection  # noqa: PLC0415
     from console.pipeline import replay as job  # noqa: PLC0415
 
-    filters = selection.parse(words)
+    filters = selection.parse_filters(words)
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, to or name)
-    opened = Lake(lake or default_place())
-    about(database=database, queue=queue.name, lake=opened.place)
-    of = archived(opened, source, call.schema, name)
+    opened = Lake(lake or default_lake())
+    about(database=database, queue=queue.name, lake=opened.location)
+    of = find_archive(opened, source, call.schema, name)
     job.require_target(queue, of)
     with session(f"replay {name}", master) as spark:
-        meant = selection.chosen(selection.read(spark, opened, of), filters)
-        offered = job.offer(queue, opened, of, words, meant)
+        meant = selection.matching(selection.read_archive(spark, opened, of), filters)
+        offered = job.preview(queue, opened, of, words, meant)
         if not confirmed(
             call,
             database,
@@ -311,14 +313,16 @@ def replay(  # noqa: PLR0913  # a verb's options
             dry_run=dry_run or not offered.count,
         ):
             return
-        rows = selection.in_order(selection.keyed(meant)).toLocalIterator(prefetchPartitions=True)
-        with progress(call, f"replay {name}", "messages") as told:
+        rows = selection.in_archive_order(selection.with_message_key(meant)).toLocalIterator(
+            prefetchPartitions=True
+        )
+        with progress(call, f"replay {name}", "messages") as on_progress:
             done = job.replay(
                 database,
                 offered,
                 opened,
                 rows,
-                told=lambda n: told("push", done=n, of=offered.count, rows=n, size=0),
+                on_progress=lambda n: on_progress("push", done=n, of=offered.count, rows=n, size=0),
             )
     call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.pushed)
 
@@ -391,7 +395,7 @@ def archive(  # a verb's options
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --yes jobs
     """
-    from console.pipeline.session import require_extra, tasks, tasks_at_once  # noqa: PLC0415
+    from console.pipeline.spark import require_extra, tasks, tasks_at_once  # noqa: PLC0415
 
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
@@ -400,10 +404,10 @@ def archive(  # a verb's options
 
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
-    opened = Lake(lake or default_place())
-    about(database=database, lake=opened.place)
+    opened = Lake(lake or default_lake())
+    about(database=database, lake=opened.location)
     at_once = tasks_at_once(master, connections - job.OWN_CONNECTIONS)
-    offered = job.offer(database, queue, opened, ArchiveRequest(**ages), at_once=at_once)
+    offered = job.preview(database, queue, opened, ArchiveRequest(**ages), at_once=at_once)
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
         call,
@@ -419,9 +423,11 @@ def archive(  # a verb's options
         narrate("\n".join(offered.lines()))
     with (
         tasks(f"{job.VERB} {name}", master) as spreading,
-        progress(call, f"archive {name}") as told,
+        progress(call, f"archive {name}") as on_progress,
     ):
-        done = job.archive(database, offered, opened, spreading, told=told, connections=connections)
+        done = job.archive(
+            database, offered, opened, spreading, on_progress=on_progress, connections=connections
+        )
     result = _result(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])

@@ -54,7 +54,7 @@ def _run_lines(shown: tuple[Run, ...], zone: tzinfo | None, now: datetime) -> li
     head = (f"began ({offset(now, zone)})", "verb", "queue", "outcome", "rows", "rows/s", "took")
     lines = aligned([head, *(_cells(run, zone, now) for run in shown)], left=4)
     for at, run in reversed([*enumerate(shown, start=1)]):
-        words = run.told if run.runs else run.error.get("what", "")
+        words = run.told if run.running else run.error.get("what", "")
         if words:
             lines.insert(at + 1, f"    {plain(words)}")
     return lines
@@ -105,7 +105,7 @@ def confirmed(  # what a confirmation is about
         )
     except RefusedError as error:
         if yes is None and (record := kept()) is not None:
-            record.forget()  # it was only the plan
+            record.discard()  # it was only the plan
         subject = auditing.Subject.of(database, offered.queue, verb)
         auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
         raise
@@ -133,7 +133,7 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
         runs.folder(),
         verb,
         # It is this run's alone: no process of this one's shall take it for its own.
-        os.environ.pop(launch.ID, ""),
+        os.environ.pop(launch.RUN_ID, ""),
         words=shown_words(sys.argv[1:]),
         queue=str(context.params.get("name") or ""),
     )
@@ -142,7 +142,7 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
     context.meta[_RECORD] = record
 
     def heard(result: object, lines: Sequence[str]) -> None:
-        record.answered(_shown(result), [without_secrets(line) for line in lines])
+        record.set_result(_shown(result), [without_secrets(line) for line in lines])
 
     context.meta[HEARD] = heard
     try:
@@ -207,7 +207,7 @@ def about(*, database: Database | None = None, queue: str = "", lake: str = "") 
     """What is known of this run by now."""
     if (record := kept()) is not None:
         connection = "" if database is None else database.label
-        record.about(connection=connection, queue=queue, lake=without_secrets(lake))
+        record.set_subject(connection=connection, queue=queue, lake=without_secrets(lake))
 
 
 def kept() -> RunFile | None:
@@ -233,7 +233,7 @@ def progress(call: Call, doing: str, things: str = "ranges") -> Iterator[PhasePr
             moved = _moved(rows, size, now - began.setdefault(phase, now))
             shown(phase, done, of, moved)
             if record is not None:
-                record.told(_line(phase, done, of, things, moved), rows, size)
+                record.report_progress(_line(phase, done, of, things, moved), rows, size)
 
         yield told
 

@@ -24,7 +24,7 @@ from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import ConnectionRights, Login
-from console.rollup_files import own_lake
+from console.rollup_files import existing_default_lake
 from console.verbs.queues import complete_designs
 
 
@@ -165,7 +165,7 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
 
 def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
     """Rings with when they are full by what their hours usually have."""
-    if (lake := own_lake()) is None or all(one.capacity is None for one in shown):
+    if (lake := existing_default_lake()) is None or all(one.capacity is None for one in shown):
         return list(shown)
     from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
 

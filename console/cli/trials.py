@@ -13,16 +13,14 @@ import click
 
 from console import engines
 from console.bench.candidate import Load
-from console.bench.drawing import (
+from console.bench.report import (
     as_json,
-    checked,
-    compared_lines,
-    deliveries,
-    load_in_words,
-    waits,
-)
-from console.bench.drawing import (
-    report as drawn,
+    comparison_lines,
+    delivery_lines,
+    describe_load,
+    svg,
+    verdict_lines,
+    wait_lines,
 )
 from console.bench.results import (
     CandidateResult,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 
 _HEADS = (
     *("", "messages/s", "min", "max", "push ms", "p95", "p99", "pop ms", "p95", "p99"),
-    *("way ms", "p95", "cpu server", "clients", "log B", "pages", "HOT"),
+    *("e2e ms", "p95", "cpu server", "clients", "log B", "pages", "HOT"),
 )
 
 
@@ -68,12 +66,12 @@ def lines(
         "",
         *_chart(results).splitlines(),
         "",
-        *_block(waits(results)),
+        *_block(wait_lines(results)),
         *_curves(load, results),
-        *_block(compared_lines(compared)),
-        *_block(deliveries(results)),
-        *checked(results),
-        load_in_words(load),
+        *_block(comparison_lines(compared)),
+        *_block(delivery_lines(results)),
+        *verdict_lines(results),
+        describe_load(load),
         *about.lines,
     ]
 
@@ -85,13 +83,13 @@ def _block(shown: list[str]) -> list[str]:
 def _row(result: CandidateResult) -> tuple[str, ...]:
     spread = result.messages_per_second
     rates = (f"{value:,.0f}" for value in (spread.median, spread.min, spread.max))
-    way = _latency(result, "way_ms")
+    end_to_end = _latency(result, "end_to_end_ms")
     return (
         result.label,
         *rates,
         *_latency(result, "push_ms"),
         *_latency(result, "pop_ms"),
-        *way[:2],
+        *end_to_end[:2],
         _figure(result.server_cpu, "{:.2f}"),
         _figure(result.client_cpu, "{:.2f}"),
         _figure(result.median(log_bytes_per_message), "{:,.0f}"),
@@ -158,7 +156,7 @@ def _bench(call: Call, /, **given: Any) -> None:
         )
     compared = comparisons(results)
     if report is not None:
-        _write(report, drawn(about, load_in_words(settings), results, compared))
+        _write(report, svg(about, describe_load(settings), results, compared))
     call.answer(as_json(about, settings, results), lines(about, settings, results, compared))
     if not all(result.ok for result in results):
         sys.exit(1)

@@ -40,7 +40,7 @@ class TrafficForecasts:
 
     connection: str
     root: Path = field(default_factory=folder)
-    lake: str | None = field(default_factory=rollup_files.own_lake)
+    lake: str | None = field(default_factory=rollup_files.existing_default_lake)
     forecasts: dict[Key, Forecast] = field(default_factory=dict)
     """Of the queues of which anything is known."""
     _hour: datetime | None = None

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
 
 from console.errors import UsageError
 from console.pipeline.archive import files
-from console.pipeline.archive.plan import Archived
+from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake, readable
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ _TYPES = {
 }
 
 
-def of_parquet(
+def read_parquet(
     spark: "SparkSession", lake: Lake, paths: Sequence[str], columns: Mapping[str, str]
 ) -> DataFrame:
     """Their rows; columns with Spark's types. What a file lacks is null."""
     schema = ", ".join(f"`{name}` {of}" for name, of in columns.items())
     if not paths:
         return spark.createDataFrame([], schema)
-    if lake.renames:
+    if lake.can_replace:
         return spark.read.schema(schema).parquet(*[f"file://{lake.path(path)}" for path in paths])
     numbers = spark.range(0, len(paths), 1, numPartitions=len(paths))
-    return numbers.mapInArrow(_reading(lake.place, list(paths), dict(columns)), schema)
+    return numbers.mapInArrow(_reading(lake.location, list(paths), dict(columns)), schema)
 
 
-def of_place(spark: "SparkSession", place: str, columns: Mapping[str, str]) -> DataFrame:
+def read_location(spark: "SparkSession", place: str, columns: Mapping[str, str]) -> DataFrame:
     """A file or a folder by its URI, in those of the columns that it has. UsageError."""
     folder, _, name = place.rstrip("/").rpartition("/")
     lake = Lake(folder if readable(name) else place)
@@ -55,7 +55,7 @@ def of_place(spark: "SparkSession", place: str, columns: Mapping[str, str]) -> D
         )
     with lake.reading(paths[0]) as opened, files.pq.ParquetFile(opened) as file:
         there = set(file.schema_arrow.names)
-    return of_parquet(spark, lake, paths, {n: of for n, of in columns.items() if n in there})
+    return read_parquet(spark, lake, paths, {n: of for n, of in columns.items() if n in there})
 
 
 def _reading(
@@ -84,7 +84,7 @@ def _rows(lake: Lake, path: str, columns: Mapping[str, str]) -> Iterator[pa.Reco
             yield pa.RecordBatch.from_arrays(found, names=list(columns))
 
 
-FORMS = "id=I state=S error=E error~T reason=R reason~T title~T since=TIME until=TIME"
+FILTER_FORMS = "id=I state=S error=E error~T reason=R reason~T title~T since=TIME until=TIME"
 _TEXTS = ("id", "state", "error", "reason", "title")
 _COLUMNS = {
     "archive_id": "bigint",
@@ -103,7 +103,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class One:
+class ArchiveFilter:
     """One condition: a column, `=`, `~` (has the text in it), and what it is compared with."""
 
     name: str
@@ -123,20 +123,22 @@ class One:
         return held == F.lit(self.value) if self.by == "=" else held.contains(F.lit(self.value))
 
 
-def parse(words: Sequence[str]) -> tuple[One, ...]:
+def parse_filters(words: Sequence[str]) -> tuple[ArchiveFilter, ...]:
     """UsageError for a word that is none."""
     return tuple(_parse(word) for word in words)
 
 
-def _parse(word: str) -> One:
+def _parse(word: str) -> ArchiveFilter:
     at = min((place for by in "=~" if (place := word.find(by)) > 0), default=-1)
     name, by, value = word[:at], word[at : at + 1], word[at + 1 :]
     known = name in _TEXTS or (name in {"since", "until"} and by == "=")
     if at < 0 or not known or not value:
-        raise UsageError(f"{word!r} is not a filter of replay.", next_step=f"Filters: {FORMS}")
+        raise UsageError(
+            f"{word!r} is not a filter of replay.", next_step=f"Filters: {FILTER_FORMS}"
+        )
     if name in {"since", "until"}:
         _moment(value)
-    return One(name, by, value)
+    return ArchiveFilter(name, by, value)
 
 
 def _moment(text: str) -> datetime:
@@ -150,7 +152,7 @@ def _moment(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def chosen(rows: DataFrame, filters: Sequence[One]) -> DataFrame:
+def matching(rows: DataFrame, filters: Sequence[ArchiveFilter]) -> DataFrame:
     """Those that are meant. Of several ids any; else all filters must hold.
 
     What was delivered, popped or done, is meant only by a filter that names it.
@@ -170,7 +172,7 @@ def chosen(rows: DataFrame, filters: Sequence[One]) -> DataFrame:
     return rows
 
 
-def keyed(rows: DataFrame) -> DataFrame:
+def with_message_key(rows: DataFrame) -> DataFrame:
     """With `message`: what makes a row the one it is, also where a table was made anew.
 
     Of an archive's rows their archive_id; of others id and attempts; each with its time.
@@ -183,7 +185,7 @@ def keyed(rows: DataFrame) -> DataFrame:
     return rows.withColumn("message", F.concat_ws(" ", number, moment))
 
 
-def in_order(rows: DataFrame) -> DataFrame:
+def in_archive_order(rows: DataFrame) -> DataFrame:
     """What the replay needs of them, in the order in which they came into the archive."""
     ordered = rows.orderBy(
         F.col("archive_id").asc_nulls_last(), "done_at", F.length("id"), "id", "message"
@@ -191,13 +193,13 @@ def in_order(rows: DataFrame) -> DataFrame:
     return ordered.select("message", "payload", "title", F.unix_micros("due_at").alias("due_us"))
 
 
-def read(
-    spark: "SparkSession", lake: Lake, of: Archived, names: Sequence[str] = tuple(_COLUMNS)
+def read_archive(
+    spark: "SparkSession", lake: Lake, of: QueueArchive, names: Sequence[str] = tuple(_COLUMNS)
 ) -> DataFrame:
     """The rows of an archive in some columns, each with its `kind` of payload."""
     columns = {name: _COLUMNS[name] for name in names}
     frames = [
-        of_parquet(spark, lake, paths, columns).withColumn("kind", F.lit(kind))
+        read_parquet(spark, lake, paths, columns).withColumn("kind", F.lit(kind))
         for kind, paths in (of.files or {"": ()}).items()
     ]
     return reduce(DataFrame.unionByName, frames)

@@ -96,7 +96,7 @@ class Lake:
                 why=str(error),
                 next_step="Name a folder, or a URI such as s3://bucket/folder.",
             ) from error
-        self.place = text
+        self.location = text
         """As another process may open it."""
 
     @property
@@ -104,20 +104,20 @@ class Lake:
         return self._storage.files
 
     @property
-    def renames(self) -> bool:
+    def can_replace(self) -> bool:
         """Whether a file may take the place of another one; Spark knows such places too."""
-        return self._storage.renames
+        return self._storage.can_replace
 
-    def fresh(self, path: str) -> str:
+    def new_path(self, path: str) -> str:
         """Under which name to write what `path` is for: where there is no rename, one of its own,
         which a manifest then names."""
-        return self._storage.fresh(path)
+        return self._storage.new_path(path)
 
     def path(self, path: str) -> str:
         """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
         if ".." in path.split("/"):
             raise DamagedError(
-                f"The lake {self.place} names a file outside it: {path!r}.",
+                f"The lake {self.location} names a file outside it: {path!r}.",
                 next_step="Nothing was changed. Check who wrote its manifests.",
             )
         return f"{self._root}/{path}"
@@ -259,7 +259,7 @@ class Lake:
                 got = held.enter_context(self._storage.alone(self.path(path)))
             if not got:
                 raise RefusedError(
-                    f"Another {work} is running in the lake {self.place}.",
+                    f"Another {work} is running in the lake {self.location}.",
                     why=f"It holds {self.path(path)}.",
                     next_step="Wait until it has ended: a second one would do the same.",
                 )
@@ -270,13 +270,13 @@ class Lake:
         with self._translated("written", path), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(path))
 
-    def remove_unnamed(self, folder: str, named: Collection[str]) -> None:
+    def remove_unlisted(self, folder: str, named: Collection[str]) -> None:
         """Take away what else lies in a folder than a manifest names.
 
         Where nothing keeps two writers apart, a day after it was put: until then it may be of a
         reader that has read an earlier manifest, or of a writer whose own comes yet.
         """
-        least = 0.0 if self.renames else _UNNAMED_SECONDS
+        least = 0.0 if self.can_replace else _UNNAMED_SECONDS
         for path in self.files(folder):
             if path not in named and (not least or self.age_seconds(path) >= least):
                 self.remove(path)
@@ -292,11 +292,11 @@ class Lake:
             raise self._error(error, done, path) from error
 
     def _error(self, error: OSError, done: str, path: str) -> ConsoleError:
-        what = f"The lake {self.place} cannot be {done}."
+        what = f"The lake {self.location} cannot be {done}."
         why = f"{self.path(path)}: {os.strerror(error.errno) if error.errno else error}"
         if error.errno in _FULL:
             return ConsoleError(
-                f"The lake {self.place} is full.",
+                f"The lake {self.location} is full.",
                 why=why,
                 next_step="Nothing is lost. Make room, then run the same command again.",
             )

@@ -13,9 +13,9 @@ from console.errors import ConsoleError
 from console.pipeline import runs
 from console.pipeline.runs import RunFile
 
-ID = "DBQ_RUN"
+RUN_ID = "DBQ_RUN"
 """The variable by which a run is told its id."""
-_THEIRS = ("DBQ_URL", "DBQ_PROFILE", "DBQ_RIGHTS", ID)
+_THEIRS = ("DBQ_URL", "DBQ_PROFILE", "DBQ_RIGHTS", RUN_ID)
 """What would say otherwise than the command line of a run."""
 _PLAN_SECONDS = 600.0
 _TAIL = 4_000
@@ -38,12 +38,12 @@ class Job:
         # -P: not the folder in which the user is; another project's "console" may lie there.
         return [sys.executable, "-P", "-m", "console.cli", *self.words]
 
-    def surroundings(self, **more: str) -> dict[str, str]:
+    def environ(self, **more: str) -> dict[str, str]:
         mine = {name: text for name, text in os.environ.items() if name not in _THEIRS}
         return {**mine, **self.environment, **more}
 
 
-def line(words: Sequence[str]) -> str:
+def command_line(words: Sequence[str]) -> str:
     """A run's command line, as it is typed."""
     return shlex.join(["dbq-console", *words])
 
@@ -57,14 +57,14 @@ class DryRun:
         self._lock = threading.Lock()
         self._over = False
 
-    def ask(self) -> list[str]:
+    def run(self) -> list[str]:
         """The lines of the plan. ConsoleError, with the verb's own words, where there is none."""
         with self._lock:
             if self._over:
                 raise ConsoleError("Making the plan was interrupted.")
             self._process = process = subprocess.Popen(
                 self._job.command,
-                env=self._job.surroundings(),
+                env=self._job.environ(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -82,7 +82,7 @@ class DryRun:
             raise _error(err, process.returncode)
         return out.splitlines()
 
-    def cut_off(self) -> None:
+    def cancel(self) -> None:
         """Nobody wants it any more. Does not wait."""
         with self._lock:
             self._over = True
@@ -110,7 +110,7 @@ def start(job: Job, root: Path | None = None) -> str:
     try:
         process = subprocess.Popen(
             job.command,
-            env=job.surroundings(**{ID: id_}),
+            env=job.environ(**{RUN_ID: id_}),
             stdin=subprocess.DEVNULL,
             stdout=files[0],
             stderr=files[1],
@@ -145,11 +145,11 @@ def _wait(process: "subprocess.Popen[bytes]", record: RunFile, place: Path) -> N
     status = process.wait()
     found = next((run for run in runs.read(place).runs if run.id == record.id), None)
     if found is not None and found.status is None and status > 0:
-        error = _error(said(record.id, "err", place), status)
+        error = _error(tail(record.id, "err", place), status)
         record.end(status, {"what": error.what, "why": error.why})
 
 
-def said(id_: str, end: str, root: Path | None = None) -> str:
+def tail(id_: str, end: str, root: Path | None = None) -> str:
     """The last of what a run has written to its `out` or `err`; empty: nothing."""
     path = (root or runs.folder()) / f"{id_}.{end}"
     try:

@@ -16,8 +16,8 @@ from console.catalog import Kind, Queue
 from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import numbered, plain
-from console.pipeline import guard
-from console.pipeline.archive.plan import Archived
+from console.pipeline import locks
+from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ BATCH = 1_000
 class ReplayPreview:
     queue: Queue
     lake: str
-    source: Archived
+    source: QueueArchive
     filters: tuple[str, ...]
     count: int
     """Messages that match, those that were replayed before too."""
@@ -98,7 +98,7 @@ class ReplayResult:
         return lines
 
 
-def require_target(queue: Queue, source: Archived) -> None:
+def require_target(queue: Queue, source: QueueArchive) -> None:
     """UsageError where the queue takes no such messages."""
     if queue.kind is not Kind.INSTALLED:
         raise UsageError(
@@ -115,8 +115,8 @@ def require_target(queue: Queue, source: Archived) -> None:
         )
 
 
-def offer(
-    queue: Queue, lake: Lake, source: Archived, filters: Sequence[str], rows: DataFrame
+def preview(
+    queue: Queue, lake: Lake, source: QueueArchive, filters: Sequence[str], rows: DataFrame
 ) -> ReplayPreview:
     """The plan; `rows` are those that are meant."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the extra's
@@ -131,7 +131,7 @@ def offer(
     assert found is not None  # noqa: S101  # an aggregate has a row
     words = tuple(filters)
     return ReplayPreview(
-        queue, lake.place, source, words, found["count"], found["oldest"], found["newest"]
+        queue, lake.location, source, words, found["count"], found["oldest"], found["newest"]
     )
 
 
@@ -141,7 +141,7 @@ def replay(
     lake: Lake,
     rows: Iterable[Row],
     *,
-    told: Callable[[int], object] = lambda _: None,
+    on_progress: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> ReplayResult:
     """Push rows, in their order, that were not pushed before. RefusedError beside another replay.
@@ -149,20 +149,20 @@ def replay(
     Each batch is one transaction: its push, the list, and the audit. A run that is cut off has
     done whole batches.
     """
-    lock = guard.resource("replay", lake.id(), offered.queue)
+    lock = locks.lock_name("replay", lake.id(), offered.queue)
     with database.session("replay out of the lake") as session:
         replaying = _Replaying(session, database, offered, lake.id())
         refusal = RefusedError(
             f"Another replay into {offered.queue.name!r} is running.",
             next_step="Wait for its end: dbq-console audit --running",
         )
-        with guard.holding(session, lock, "exclusive", refusal):
+        with locks.hold(session, lock, "exclusive", refusal):
             replaying.require_list()
             with replaying.action() as done:
                 rest = iter(rows)
                 while chosen := list(islice(rest, batch)):
                     replaying.one(chosen, done)
-                    told(done.pushed + done.before)
+                    on_progress(done.pushed + done.before)
                     if done.full:
                         break
     return done

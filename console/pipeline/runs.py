@@ -105,7 +105,7 @@ class Run:
         return known.get(self.status, RunOutcome.FAILED)
 
     @property
-    def runs(self) -> bool:
+    def running(self) -> bool:
         """Whether it is still at it, for all that is known."""
         return self.outcome in {RunOutcome.RUNNING, RunOutcome.ELSEWHERE}
 
@@ -124,7 +124,7 @@ class Run:
         """Its rows in words; of one that ended before it could count them, what it last said."""
         if self.rows is None:
             return ""
-        guessed = not self.runs and self.result is None
+        guessed = not self.running and self.result is None
         return f"{formats.ESTIMATE if guessed else ''}{self.rows:,}"
 
     def _figure(
@@ -138,7 +138,7 @@ class Run:
 
     def seconds(self, now: datetime) -> float | None:
         """From its beginning to its end; of one that left no word, to its last."""
-        end = self.ended_at or (now if self.runs else self.told_at)
+        end = self.ended_at or (now if self.running else self.told_at)
         return None if end is None else max(0.0, (end - self.began_at).total_seconds())
 
     def rows_per_second(self, now: datetime) -> float | None:
@@ -310,7 +310,7 @@ class RunFile:
         self._lock = threading.Lock()
         self._content = {k: v for k, v in vars(run).items() if k not in {"id", "alive"}}
         self._written = 0.0
-        self._forgotten = False
+        self._discarded = False
         self.id = run.id
         self.problem = ""
 
@@ -344,13 +344,13 @@ class RunFile:
             _make_room(root)
         return record
 
-    def about(self, **facts: str) -> None:
+    def set_subject(self, **facts: str) -> None:
         """What is known by now: queue, connection, lake."""
         with self._lock:
             self._content.update({name: text for name, text in facts.items() if text})
             self._write()
 
-    def told(self, line: str, rows: int, size: int) -> None:
+    def report_progress(self, line: str, rows: int, size: int) -> None:
         """How far it is; in any thread, as often as one likes."""
         with self._lock:
             at = datetime.now(UTC)
@@ -359,7 +359,7 @@ class RunFile:
             if time.monotonic() - self._written >= _TOLD_SECONDS:
                 self._write()
 
-    def answered(self, result: Any, lines: Sequence[str]) -> None:
+    def set_result(self, result: Any, lines: Sequence[str]) -> None:
         """What the verb has printed."""
         self._content |= {"result": result, "lines": tuple(lines)}
 
@@ -369,15 +369,15 @@ class RunFile:
             self._content |= end
             self._write()
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """It was none: nothing was begun."""
         with self._lock:
-            self._forgotten = True
+            self._discarded = True
             with suppress(OSError):
                 self.path.unlink()
 
     def _write(self, *, once: bool = False) -> None:
-        if self._forgotten:
+        if self._discarded:
             return
         self._written = time.monotonic()
         beside = self._root / f"{self.id}.{secrets.token_hex(4)}.tmp"
@@ -418,7 +418,7 @@ def _make_room(root: Path) -> None:
     if len(ids) > len(kept):
         oldest = min(kept)
         old = [_read(root / f"{id_}.json") for id_ in ids if id_ not in kept]
-        kept |= {run.id for run in old if run is not None and run.runs}
+        kept |= {run.id for run in old if run is not None and run.running}
         for path in root.iterdir():
             # An id has a dot in it, before its Z.
             id_ = ".".join(path.name.split(".")[:2])

@@ -25,10 +25,10 @@ class Storage(Protocol):
 
     files: Any
     """Arrow's filesystem."""
-    renames: bool
+    can_replace: bool
     """Whether a file may take the place of another one in one step."""
 
-    def fresh(self, path: str) -> str:
+    def new_path(self, path: str) -> str:
         """Under which name to write what `path` is for: the same, or one that nobody has used."""
         ...
 
@@ -48,12 +48,12 @@ class Storage(Protocol):
 class Folder:
     """Of this machine, or one that several have mounted."""
 
-    renames = True
+    can_replace = True
 
     def __init__(self, files: Any) -> None:
         self.files = files
 
-    def fresh(self, path: str) -> str:
+    def new_path(self, path: str) -> str:
         return path
 
     def own_id(self) -> str:
@@ -99,13 +99,13 @@ class Folder:
 class Objects:
     """An object store that Arrow knows."""
 
-    renames = False
+    can_replace = False
 
     def __init__(self, files: Any, root: str) -> None:
         self.files = files
         self._root = root
 
-    def fresh(self, path: str) -> str:
+    def new_path(self, path: str) -> str:
         stem, dot, ending = path.rpartition(".")
         return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
 

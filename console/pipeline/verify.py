@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
 from console.designs import Order
 from console.errors import UsageError
 from console.formats import plain
-from console.pipeline.frames import of_place
+from console.pipeline.frames import read_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ COLUMNS = {
 }
 TOLERANCE = timedelta(seconds=1)
 """A server's clock may be set back in the middle of a pop."""
-ARCHIVED = ("archive_id", "id", "pushed_at", "done_at", "archived_at", "due_at", "reason")
+ARCHIVE_COLUMNS = ("archive_id", "id", "pushed_at", "done_at", "archived_at", "due_at", "reason")
 """The columns of an archive that are the log of its pops."""
 SHOWN = 10
 _NUMBERED = (Order.STRICT, Order.LAX, Order.NUMBERS)
@@ -150,7 +150,7 @@ class VerifyResult:
         return {"ok": not self.broken, "broken": self.broken, **vars(self)}
 
 
-def read(spark: "SparkSession", path: str) -> DataFrame:
+def read_log(spark: "SparkSession", path: str) -> DataFrame:
     """A log. UsageError where it has no ids or is of no kind that is known."""
     found = _loaded(spark, path)
     if "id" not in found.columns:
@@ -173,7 +173,7 @@ def _loaded(spark: "SparkSession", path: str) -> DataFrame:
 
     ending = path.rstrip("/").rsplit(".", 1)[-1].lower()
     if "://" in path and not path.startswith("file:"):
-        return of_place(spark, path, COLUMNS)
+        return read_location(spark, path, COLUMNS)
     try:
         if ending == "csv":
             return spark.read.option("header", "true").csv(path)
@@ -189,7 +189,7 @@ def _loaded(spark: "SparkSession", path: str) -> DataFrame:
         ) from error
 
 
-def of_archive(rows: DataFrame, *, numbered: bool = True) -> DataFrame:
+def pops_of_archive(rows: DataFrame, *, numbered: bool = True) -> DataFrame:
     """The log of pops in rows of the lake; `numbered`: with the pushes' numbers and times in it.
 
     Without a log of pushes the id has its time in it: a queue that was installed anew counts from 1

@@ -18,7 +18,7 @@ from console.bench.candidate import (
     PROOF_APPLICATION,
     PROOF_PREFIX,
     drop_leftovers,
-    leftovers,
+    find_leftovers,
     new_token,
 )
 from console.bench.queues import design_and_options
@@ -50,7 +50,7 @@ NOT_TRIED = "not tried: the 5 minutes were over"
 _OF_EVERY_DESIGN = (PAYLOAD, NOTIFY, ARCHIVE_AT_POP)
 """Options that change none of what is claimed here."""
 
-Scratching = Callable[[Database, Queue], AbstractContextManager[None]]
+InstallScratch = Callable[[Database, Queue], AbstractContextManager[None]]
 
 
 class Proof:
@@ -62,15 +62,15 @@ class Proof:
         schema: str,
         tell: Callable[[str], None],
         *,
-        scratching: Scratching = scratch_queue,
+        install_scratch: InstallScratch = scratch_queue,
         most_seconds: float | None = None,
     ) -> None:
-        """`schema`: where the scratch queues go. `scratching` installs one for as long as its
+        """`schema`: where the scratch queues go. `install_scratch` installs one for as long as its
         context is open. `most_seconds`: else `MOST_SECONDS`."""
         self._database = database
         self._schema = schema
         self._tell = tell
-        self._scratching = scratching
+        self._scratching = install_scratch
         self._until = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
         self._token = new_token()
 
@@ -80,7 +80,7 @@ class Proof:
         database, name = self._database, PROOF_APPLICATION + self._token
         # Others tell by this session that the queues are in use.
         with session_named(database, name):
-            found = leftovers(database, PROOF_PREFIX)
+            found = find_leftovers(database, PROOF_PREFIX)
             drop_leftovers(database, found, remove, self._tell, "proof")
             for words, queue in queues:
                 yield from self._design(words, queue)

@@ -10,7 +10,7 @@ from console.actions.execute import Control
 from console.audit import Outcome
 from console.bench.candidate import Candidate, Load
 from console.bench.results import CandidateResult, log_bytes_per_message
-from console.bench.rounds import HEAD_START_SECONDS, Live
+from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
 from console.formats import numbered
 from console.tui.open_connection import OpenConnection
 from console.tui.widgets.keyed_table import Column, known
@@ -70,7 +70,7 @@ class Course:
         self.load = load
         self.about: Environment | None = None
         """None: the first round is not yet prepared."""
-        self.live: Live | None = None
+        self.live: RoundProgress | None = None
         """The round that runs; None between two."""
         self.said: list[str] = []
         """Who is left out, what earlier benches left."""
@@ -91,7 +91,7 @@ class Course:
                 self._rounds = {one: [] for one in candidates}
                 self.began_at = self._last_at = now
                 self.about = about
-            case Live():
+            case RoundProgress():
                 if self._of != (heard.candidate, heard.round):
                     self._of = (heard.candidate, heard.round)
                     self._points.append([])
@@ -204,7 +204,7 @@ class Line:
     """Messages a second of the fastest."""
     runs: bool = False
     result: CandidateResult | None = None
-    live: Live | None = None
+    live: RoundProgress | None = None
     """The second that was measured last, while it runs."""
 
     @property
@@ -310,8 +310,8 @@ COLUMNS: tuple[Column[Line], ...] = (
     _of_result("min", "min", lambda result: f"{result.messages_per_second.min:,.0f}", "", 7, 9),
     _of_result("max", "max", lambda result: f"{result.messages_per_second.max:,.0f}", "", 7, 9),
     *(
-        _latency(name, cut, f"{name} p50" if cut == "p50" else cut)
-        for name in ("push", "pop", "way")
+        _latency(name, cut, f"{title} p50" if cut == "p50" else cut)
+        for name, title in (("push", "push"), ("pop", "pop"), ("end_to_end", "e2e"))
         for cut in ("p50", "p95", "p99")
     ),
     _of_result("server", "cpu srv", lambda result: _cpu(result.server_cpu), "quiet", 7, 7),
@@ -319,8 +319,18 @@ COLUMNS: tuple[Column[Line], ...] = (
     _of_result("log", "log B", _log_bytes, "quiet", 6, 7),
 )
 LOST_FIRST = (
-    *("log", "clients", "server", "push_p95", "way_p99", "max", "min", "way_p95", "push_p99"),
-    *("way_p50", "push_p50", "rounds", "pop_p99", "pop_p95", "bar", "pop_p50"),
+    *(
+        "log",
+        "clients",
+        "server",
+        "push_p95",
+        "end_to_end_p99",
+        "max",
+        "min",
+        "end_to_end_p95",
+        "push_p99",
+    ),
+    *("end_to_end_p50", "push_p50", "rounds", "pop_p99", "pop_p95", "bar", "pop_p50"),
 )
 
 

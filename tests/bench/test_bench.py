@@ -13,9 +13,16 @@ from console.actions.install import install, uninstall
 from console.actions.push import push_many
 from console.bench import queues
 from console.bench.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
-from console.bench.candidate import PREFIX, Candidate, Ground, LeftRow, application_name, new_token
+from console.bench.candidate import (
+    PREFIX,
+    Candidate,
+    LeftRow,
+    QueueProvider,
+    application_name,
+    new_token,
+)
 from console.bench.round_figures import RoundFigures
-from console.bench.rounds import Bench, Entrant, Live, Load
+from console.bench.rounds import Bench, Entrant, Load, RoundProgress
 from console.catalog import Queue
 from console.designs import designs_on
 from console.engines import Database
@@ -226,7 +233,7 @@ def one_round(
     """Of a fifo queue that something is done to after it was installed."""
 
     @contextmanager
-    def scratching(where: Database, queue: Queue) -> Iterator[None]:
+    def install_scratch(where: Database, queue: Queue) -> Iterator[None]:
         install(where, queue)
         change(where, queue)
         try:
@@ -238,14 +245,19 @@ def one_round(
     if driver:
         candidate = replace(candidate, driver=driver)
     return run(
-        database, candidate, queues.Queues(database, "public", "12345678", scratching), seconds
+        database,
+        candidate,
+        queues.DesignQueues(database, "public", "12345678", install_scratch),
+        seconds,
     )
 
 
-def run(database: Database, candidate: Candidate, ground: Ground, seconds: float) -> RoundFigures:
+def run(
+    database: Database, candidate: Candidate, provider: QueueProvider, seconds: float
+) -> RoundFigures:
     load = Load(producers=1, consumers=1, seconds=seconds, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load)
-    entrant = Entrant(candidate, ground)
+    entrant = Entrant(candidate, provider)
     ((_, (one,)),) = bench.run([entrant], lambda *_: None).items()
     return one
 
@@ -322,16 +334,16 @@ def test_the_load_of_any_engine(database: Database) -> None:
     assert one.verdict is not None
     assert one.verdict.popped > 0
     candidate = replace(queues.floor_candidate(database.product), driver=f"{blocking}run_updates")
-    assert run(database, candidate, queues.Rows(database, "12345678", 2, 2), 0.2).messages > 0
+    assert run(database, candidate, queues.FloorTable(database, "12345678", 2, 2), 0.2).messages > 0
 
 
 @pytest.mark.long
 def test_an_observer_hears_how_it_goes(database: Database) -> None:
-    heard: list[Live] = []
+    heard: list[RoundProgress] = []
     load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load, tell=heard.append)
-    ground = queues.Rows(database, new_token(), 2, 2)
-    bench.run([Entrant(queues.floor_candidate(database.product), ground)], lambda *_: None)
+    provider = queues.FloorTable(database, new_token(), 2, 2)
+    bench.run([Entrant(queues.floor_candidate(database.product), provider)], lambda *_: None)
     assert heard
     assert all(live.messages_per_second > 0 and live.round == 1 for live in heard)
 

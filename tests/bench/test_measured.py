@@ -39,17 +39,17 @@ def test_only_the_measured_time_counts(calls: list[tuple[int, int, int]]) -> Non
     assert found.messages == sum(n for _, n, _ in inside)
     assert found.messages_per_second == found.messages / 2
     assert sum(found.curve) * found.seconds / POINTS == pytest.approx(found.messages)
-    assert found.through == sum(n for _, n, _ in calls)
+    assert found.messages_total == sum(n for _, n, _ in calls)
     if inside:
         took = statistics.median(took for *_, took in inside) / 1000
         assert found.pop_ms is not None
         assert found.pop_ms.p50 == pytest.approx(took, abs=0.001)
         assert found.pop_ms.p50 <= found.pop_ms.p95 <= found.pop_ms.p99
-        assert found.way_ms is not None
-        assert {found.way_ms.p50, found.way_ms.p99} == {0.5}
+        assert found.end_to_end_ms is not None
+        assert {found.end_to_end_ms.p50, found.end_to_end_ms.p99} == {0.5}
     else:
         assert found.pop_ms is None
-        assert found.way_ms is None
+        assert found.end_to_end_ms is None
     assert found.push_ms is None
 
 
@@ -78,9 +78,15 @@ def test_a_call_log_is_kept_in_a_file(tmp_path: Path) -> None:
 
 def result(name: str, batch: int, *rates: float, carries: bool = True) -> CandidateResult:
     candidate = Candidate(name, name, batch, "", carries=carries)
-    one = {"push_ms": None, "pop_ms": None, "way_ms": None, "curve": (), "verdict": None}
+    one = {"push_ms": None, "pop_ms": None, "end_to_end_ms": None, "curve": (), "verdict": None}
     counts = dict.fromkeys(("empty", "full", "unfinished", "failed_calls"), 0)
-    rest = {"errors": (), "client_cpu_seconds": None, "seconds": 1.0, "through": 1, "messages": 1}
+    rest = {
+        "errors": (),
+        "client_cpu_seconds": None,
+        "seconds": 1.0,
+        "messages_total": 1,
+        "messages": 1,
+    }
     found = [RoundFigures(messages_per_second=rate, **one, **counts, **rest) for rate in rates]  # type: ignore[arg-type]
     return CandidateResult(candidate, tuple(found))
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from console.bench import peers
-from console.bench.candidate import PREFIX, Candidate, Ground, Scratch, new_token
+from console.bench.candidate import PREFIX, Candidate, QueueProvider, ScratchQueue, new_token
 from console.bench.peers import is_lost, url_in_schema
 from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Load
@@ -28,10 +28,10 @@ TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 
 
 def rounds(
-    database: Database, candidates: list[Candidate], ground: Ground, clients: int = 1
+    database: Database, candidates: list[Candidate], provider: QueueProvider, clients: int = 1
 ) -> list[RoundFigures]:
     load = Load(producers=clients, consumers=clients, seconds=0.3, warmup_seconds=0.1, rounds=1)
-    entrants = [Entrant(candidate, ground) for candidate in candidates]
+    entrants = [Entrant(candidate, provider) for candidate in candidates]
     found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
     assert nothing_left(database.url.render_as_string(hide_password=False))
     return [one for (one,) in found.values()]
@@ -40,7 +40,7 @@ def rounds(
 def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
     every = [(name, batch) for name in LIBRARIES for batch in (1, 7)]
     candidates = [peers.candidate(*one) for one in (every if long else every[::3])]
-    for one in rounds(database, candidates, peers.Peers(database, new_token()), clients=2):
+    for one in rounds(database, candidates, peers.PeerQueues(database, new_token()), clients=2):
         verdict = one.verdict
         assert verdict is not None
         assert verdict.ok
@@ -48,20 +48,20 @@ def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, lo
         assert verdict.popped > 0
         assert verdict.pushed == verdict.popped + verdict.left
         assert one.failed_calls == 0
-        assert one.touched
+        assert one.table_activity
 
 
 class Meddling:
-    """A ground on which something is done to a peer's table after it was made."""
+    """A provider on which something is done to a peer's table after it was made."""
 
     def __init__(self, database: Database, events: str, body: str) -> None:
         self._database = database
-        self._peers = peers.Peers(database, new_token())
+        self._peers = peers.PeerQueues(database, new_token())
         self._events = events
         self._body = body
 
     @contextmanager
-    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         with self._peers.scratch(candidate, payload) as scratch:
             table = f"{scratch.schema}.{TABLES[candidate.design]}"
             body = self._body.format(table=table)

@@ -43,7 +43,7 @@ def label(console: Console) -> str:
 
 def expect(console: Console, queue: str, pushes: float, pops: float) -> Lake:
     """Four weeks of that, up to the last hour, and their forecast."""
-    lake, connection = Lake(rollup_files.default_place()), label(console)
+    lake, connection = Lake(rollup_files.default_lake()), label(console)
     begin = hour_of(clock.utc()) - timedelta(hours=4 * HOURS + 1)
     counts = (np.full(4 * HOURS, one) for one in (pushes, pops))
     table = weekly.hours(*counts, begin=begin, queue=queue)

@@ -18,7 +18,7 @@ HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
     *("sqlalchemy.dialects.mssql", "numpy", "pandas", "pyarrow", "pyspark"),
     *("plotext", "prometheus_client", "rich.console", "textual"),
-    *("console.tui", "console.demo", "console.pipeline.session", "console.doctor.diagnose"),
+    *("console.tui", "console.demo", "console.pipeline.spark", "console.doctor.diagnose"),
 }
 POSTGRESQL = {"asyncio", "psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql"}
 """What comes with a connection; asyncio is psycopg's."""

@@ -231,7 +231,7 @@ def test_a_queue_that_is_not_as_printed_or_stays_disproves_that(postgresql: Data
         planted(Trial(database, queue), "s/BEGIN/BEGIN NULL;/")
         yield
 
-    first, last = list(Proof(postgresql, "public", print, scratching=careless).run("heap"))
+    first, last = list(Proof(postgresql, "public", print, install_scratch=careless).run("heap"))
     assert [first.claim, last.claim] == [INSTALLS, LEAVES_NOTHING]
     assert (first.outcome, last.outcome) == (Outcome.FAILED, Outcome.FAILED)
     assert "_pop" in first.evidence
@@ -251,7 +251,9 @@ def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Datab
             made.append(queue)
             yield
 
-    with closing(Proof(postgresql, "public", print, scratching=defective).run("fifo")) as lines:
+    with closing(
+        Proof(postgresql, "public", print, install_scratch=defective).run("fifo")
+    ) as lines:
         first, failed, after = itertools.islice(lines, 3)
     assert (first.claim, failed.claim) == (INSTALLS, "an empty queue answers with no row")
     assert failed.outcome is Outcome.FAILED

@@ -23,10 +23,10 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
 from console.monitor.sampler import Sampler
 from console.pipeline import replay as replaying
-from console.pipeline import session
-from console.pipeline.archive.plan import Archived
+from console.pipeline import spark
+from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
-from console.pipeline.session import Plain, Tasks
+from console.pipeline.spark import LocalTasks, Tasks
 from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.open_connection import OpenConnection as Spot
@@ -200,13 +200,13 @@ def unchecked() -> Iterator[None]:
 
     @contextmanager
     def here(*_: object) -> Iterator[Tasks]:
-        yield Plain()
+        yield LocalTasks()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "may_write", lambda *_: True)
-        patch.setattr(session, "require_extra", lambda *_: None)
-        patch.setattr(session, "session", no_session)
-        patch.setattr(session, "tasks", here)
+        patch.setattr(spark, "require_extra", lambda *_: None)
+        patch.setattr(spark, "session", no_session)
+        patch.setattr(spark, "tasks", here)
         yield
 
 
@@ -277,7 +277,7 @@ def _refused(verb: str, answer: Answer) -> None:
 def test_the_server_refuses_the_replay_of_archived_messages(conn: Place, login: str) -> None:
     """The job itself: what stands before it in the verb reads the lake, by Spark."""
     before = contents(conn.owner)
-    source = Archived("elsewhere", "public", "old", {"text": ("a.parquet",)}, 0)
+    source = QueueArchive("elsewhere", "public", "old", {"text": ("a.parquet",)}, 0)
     row: Any = {"message": "a1 1", "payload": b"x", "title": None, "due_us": None}
     with unchecked(), database_at(conn.logins[login].url) as database:
         with database.transaction("look", read_only=True) as connection:

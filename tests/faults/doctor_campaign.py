@@ -26,10 +26,10 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
-from tests.faults import ring_model_together as together
+from tests.faults import ring_model_subscribers as together
 from tests.faults.doctor_tools import look_at, numbers
-from tests.faults.ring_beside_model import InHand, Mirror, astray, left_behind
-from tests.faults.ring_mishaps import Mishaps
+from tests.faults.modelled_ring import InHand, Mirror, astray, left_behind
+from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
 
 SETTINGS = {"max_prepared_transactions": "20"}
@@ -112,7 +112,7 @@ def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> 
     return {code for code, there in expected.items() if there}
 
 
-class Case(Mishaps):
+class Case(RingFaults):
     """What the doctor says of one ring, to which things happen."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:

@@ -35,7 +35,7 @@ from tests.faults.doctor_tools import (
     mend_by,
     numbers,
 )
-from tests.faults.ring_beside_model import astray
+from tests.faults.modelled_ring import astray
 from tests.faults.ring_model import Live, Store
 from tests.faults.ring_tools import Make, Ring
 from tests.servers import connect

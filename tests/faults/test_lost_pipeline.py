@@ -29,11 +29,11 @@ def archive(client: Client, lake: Lake) -> None:
     """All that its archive has, in small ranges and batches."""
     from console.pipeline.archive import job  # noqa: PLC0415  # the extra's
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
-    from console.pipeline.session import Plain  # noqa: PLC0415
+    from console.pipeline.spark import LocalTasks  # noqa: PLC0415
 
     wanted = ArchiveRequest(retention=0.0)
-    offered = job.offer(client.database, client.queue, lake, wanted, range_rows=25)
-    job.archive(client.database, offered, lake, Plain(), batch=7)
+    offered = job.preview(client.database, client.queue, lake, wanted, range_rows=25)
+    job.archive(client.database, offered, lake, LocalTasks(), batch=7)
 
 
 def payloads(lake: Lake) -> Counter[str]:

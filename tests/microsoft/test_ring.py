@@ -11,8 +11,8 @@ from console.actions import install
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import ALL, Variant, on
 from tests.faults import ring_model_mssql as model
+from tests.faults.ring_interleaving import check_interleaving
 from tests.faults.ring_model import Live, Steps, finish
-from tests.faults.ring_sessions import count
 from tests.microsoft.procedures import Call
 from tests.microsoft.tools import Tools
 from tests.microsoft.trees import Node
@@ -119,7 +119,7 @@ def as_written(ring: dict[str, Node]) -> Any:
 
 def test_the_text_in_any_turns_loses_and_doubles_nothing(ring: dict[str, Node], long: bool) -> None:
     for seed in range(5000 if long else 300):
-        count(as_written(ring), seed)
+        check_interleaving(as_written(ring), seed)
 
 
 PLANTED = {
@@ -153,7 +153,7 @@ def test_a_planted_mistake_is_seen(microsoft: Tools, mistake: str) -> None:
         trees[one] = microsoft.tree(batch)
     with pytest.raises(AssertionError):  # noqa: PT012 - any of these turns
         for seed in range(100):
-            count(as_written(trees), seed)
+            check_interleaving(as_written(trees), seed)
 
 
 @pytest.mark.parametrize("variant", RINGS, ids=str)

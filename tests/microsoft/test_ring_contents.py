@@ -14,8 +14,8 @@ from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import Variant
 from tests.faults import ring_model_mssql as model
+from tests.faults.ring_interleaving import check_interleaving
 from tests.faults.ring_model import Live, Steps, finish
-from tests.faults.ring_sessions import count
 from tests.microsoft.procedures import Call, Row, Values, _column, _last
 from tests.microsoft.test_ring import CALLS, _hints, _nodes, _table, procedures
 from tests.microsoft.tools import Tools
@@ -187,7 +187,7 @@ def as_written(ring: dict[str, Node]) -> Any:
 
 def test_the_text_in_any_turns_leaves_no_half(ring: dict[str, Node], long: bool) -> None:
     for seed in range(5000 if long else 200):
-        count(as_written(ring), seed)
+        check_interleaving(as_written(ring), seed)
 
 
 def test_a_slot_without_its_content_is_not_popped(ring: dict[str, Node]) -> None:
@@ -223,7 +223,7 @@ def test_a_planted_mistake_is_seen(microsoft: Tools, mistake: str) -> None:
     with pytest.raises(AssertionError):  # noqa: PT012 - any of these
         test_a_slot_without_its_content_is_not_popped(trees)
         for seed in range(100):
-            count(as_written(trees), seed)
+            check_interleaving(as_written(trees), seed)
 
 
 def test_contents_are_waited_for_and_slots_are_not(ring: dict[str, Node]) -> None:

@@ -21,14 +21,14 @@ from console.pipeline.archive import job
 from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item, Plain, Work
+from console.pipeline.spark import Item, LocalTasks, Work
 from tests.contract.client import Client
 
 AT_ONCE = ArchiveRequest(retention=0.0)
 """All that the archive has."""
 
 
-class Between(Plain):
+class Between(LocalTasks):
     """As plain tasks; before the first task of one kind something else happens."""
 
     def __init__(self, work: Work, first: Callable[[], object]) -> None:
@@ -47,11 +47,11 @@ def run(
     client: Client,
     lake: Lake,
     wanted: ArchiveRequest = AT_ONCE,
-    tasks: Plain | None = None,
+    tasks: LocalTasks | None = None,
     range_rows: int = 100_000,
 ) -> list[job.ArchiveResult]:
-    offered = job.offer(client.database, client.queue, lake, wanted, range_rows=range_rows)
-    return job.archive(client.database, offered, lake, tasks or Plain(), batch=7)
+    offered = job.preview(client.database, client.queue, lake, wanted, range_rows=range_rows)
+    return job.archive(client.database, offered, lake, tasks or LocalTasks(), batch=7)
 
 
 def range_manifests(lake: Lake) -> list[str]:
@@ -59,7 +59,7 @@ def range_manifests(lake: Lake) -> list[str]:
     return [path for path in paths if path.rsplit("/", 1)[-1].startswith("range-")]
 
 
-def lie(lake: Lake) -> list[dict[str, Any]]:
+def rows_in_lake(lake: Lake) -> list[dict[str, Any]]:
     """All rows that readers find in the lake."""
     found: list[dict[str, Any]] = []
     for path in lake.data_files("archive"):
@@ -69,7 +69,7 @@ def lie(lake: Lake) -> list[dict[str, Any]]:
 
 
 def payloads(lake: Lake) -> Counter[str]:
-    return Counter(row["payload"].decode() for row in lie(lake))
+    return Counter(row["payload"].decode() for row in rows_in_lake(lake))
 
 
 def execute_sql(client: Client, statement: str, **values: object) -> list[Any]:
@@ -84,7 +84,7 @@ def execute_sql(client: Client, statement: str, **values: object) -> list[Any]:
         return list(result.all()) if result.returns_rows else []
 
 
-def archived(client: Client) -> list[int]:
+def archived_keys(client: Client) -> list[int]:
     return [row[0] for row in execute_sql(client, "SELECT archive_id FROM <archive> ORDER BY 1")]
 
 
@@ -140,10 +140,10 @@ def stop_at(client: Client, lake: Lake, phase: str) -> None:
     class Stopped(Exception):  # noqa: N818
         pass
 
-    def told(now: str, **_: int) -> None:
+    def on_progress(now: str, **_: int) -> None:
         if now == phase:
             raise Stopped
 
-    offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(client.database, client.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(Stopped):
-        job.archive(client.database, offered, lake, Plain(), told=told, batch=7)
+        job.archive(client.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)

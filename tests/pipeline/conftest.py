@@ -52,7 +52,7 @@ def java_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def spark(java_folder: Path) -> Iterator["SparkSession"]:
     """The one Spark session."""
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
-    from console.pipeline.session import session  # noqa: PLC0415
+    from console.pipeline.spark import session  # noqa: PLC0415
 
     with session("tests", "local[2]", FAST) as started:
         yield started

@@ -19,7 +19,7 @@ from console.engines import open_database
 from console.pipeline.archive import job
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.session import OnSpark, Plain, Tasks, session
+from console.pipeline.spark import LocalTasks, SparkTasks, Tasks, session
 from tests.pipeline.conftest import FAST
 
 RANGE_ROWS, BATCH = 40, 7
@@ -58,7 +58,7 @@ def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> 
     lake = Lake(place)
     done_older = 0.0 if queue.design.keeps_row and queue.design.name != "claim" else None
     wanted = ArchiveRequest(retention=0.0, done_older=done_older)
-    offered = job.offer(database, queue, lake, wanted, range_rows=RANGE_ROWS)
+    offered = job.preview(database, queue, lake, wanted, range_rows=RANGE_ROWS)
     death = Death(phase, int(steps))
 
     def run(tasks: Tasks) -> None:
@@ -71,9 +71,9 @@ def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> 
 
     if "--spark" in sys.argv:
         with session("killed", "local[2]", FAST) as spark:
-            run(OnSpark(spark.sparkContext))
+            run(SparkTasks(spark.sparkContext))
     else:
-        run(Plain())
+        run(LocalTasks())
     print(json.dumps(death.counts))
 
 

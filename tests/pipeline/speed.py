@@ -32,7 +32,7 @@ from console.pipeline.archive import export, files, job
 from console.pipeline.archive.files import Writer, pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item, Plain, Tasks, tasks
+from console.pipeline.spark import Item, LocalTasks, Tasks, tasks
 from tests.pipeline import speed_tables
 from tests.pipeline.cluster import Cluster
 from tests.servers import connect, fresh_database
@@ -69,7 +69,7 @@ def main() -> None:
 def alone(database: Database, folder: Path, count: int, size: int, master: str) -> None:
     """The archive and nothing beside it, with tasks for two cores."""
     queue, lake = filled(database, count, size), Lake(folder / "lake")
-    offered = job.offer(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
+    offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
     where = master.partition(":")[0]
     with watched() as peak:
         began = time.monotonic()
@@ -97,24 +97,28 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
     url = export.url_for_tasks(database)
     print(f"{count:,} rows with {size:,} bytes of payload, {psutil.cpu_count()} cores", flush=True)
     with watched() as peak:
-        told("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
-        told("ADBC to Arrow batches", count, lambda: read(url, queue), peak)
-        told("ADBC + pyarrow to Parquet", count, lambda: written(url, queue, folder / "p"), peak)
-        told("  the same, with digests", count, lambda: summed(url, queue, folder / "s"), peak)
+        report_speed("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
+        report_speed("ADBC to Arrow batches", count, lambda: read(url, queue), peak)
+        report_speed(
+            "ADBC + pyarrow to Parquet", count, lambda: written(url, queue, folder / "p"), peak
+        )
+        report_speed(
+            "  the same, with digests", count, lambda: summed(url, queue, folder / "s"), peak
+        )
     with watched() as peak:
         began = time.monotonic()
-        offered = job.offer(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
+        offered = job.preview(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         line("plan", count, time.monotonic() - began, peak)
         began = time.monotonic()
         with tasks("speed", master) as spreading:
             line("start of Spark", 0, time.monotonic() - began, peak)
-            told("first tasks of Spark", 0, lambda: warm(spreading, url), peak)
+            report_speed("first tasks of Spark", 0, lambda: warm(spreading, url), peak)
             archive(database, offered, Lake(folder / "lake"), spreading, peak)
     again = filled(database, min(count // 2, 200_000), size)
     with watched() as peak:
         print("the same tasks without Spark, in one process", flush=True)
-        offered = job.offer(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
-        archive(database, offered, Lake(folder / "lake"), Plain(), peak)
+        offered = job.preview(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
+        archive(database, offered, Lake(folder / "lake"), LocalTasks(), peak)
 
 
 def connected(item: Item) -> dict[str, Any]:
@@ -215,7 +219,7 @@ def summed(url: str, queue: Queue, path: Path) -> None:
             writer.write(files.conform(batch, "text"))
 
 
-def told(what: str, count: int, work: Callable[[], None], peak: Callable[[], str]) -> None:
+def report_speed(what: str, count: int, work: Callable[[], None], peak: Callable[[], str]) -> None:
     """Do it, with its line."""
     began = time.monotonic()
     work()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from console.designs import Order
-from console.pipeline import session
+from console.pipeline import spark as spark_jobs
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import job
 from tests.pipeline.recorded import BEGIN, fill
@@ -45,11 +45,11 @@ def rollup(samples: int = 2_000_000) -> None:
         step = 7 * 86_400 * 20 / samples
         made = fill(root / "recordings", days=7, queues=20, step_seconds=round(step))
         last = (BEGIN + timedelta(days=6)).date()
-        with session.session("speed", "local[2]", SETTINGS) as spark:
+        with spark_jobs.session("speed", "local[2]", SETTINGS) as spark:
             spark.range(10).count()
 
-            def tasks() -> AbstractContextManager[session.Tasks]:
-                return nullcontext(session.OnSpark(spark.sparkContext))
+            def tasks() -> AbstractContextManager[spark_jobs.Tasks]:
+                return nullcontext(spark_jobs.SparkTasks(spark.sparkContext))
 
             for name, days in (
                 ("first", None),
@@ -98,10 +98,11 @@ def verify(messages: int = 5_000_000) -> None:
         expected = {"lost": 10, "doubled": len(twice)}
         from console.pipeline import verify as verifying  # noqa: PLC0415
 
-        with session.session("speed", "local[2]", SETTINGS) as spark:
+        with spark_jobs.session("speed", "local[2]", SETTINGS) as spark:
             spark.range(10).count()
             began = time.monotonic()
-            read = [verifying.read(spark, str(root / f"{log}.parquet")) for log in ("push", "pop")]
+            logs = (str(root / f"{log}.parquet") for log in ("push", "pop"))
+            read = [verifying.read_log(spark, log) for log in logs]
             found = verifying.verify(spark, read[0], read[1], Order.LAX)
             seconds = time.monotonic() - began
         highest = np.maximum.accumulate(order[np.lexsort((order, when))])

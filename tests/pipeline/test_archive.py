@@ -18,12 +18,12 @@ from tests.pipeline.archive_tools import (
     AT_ONCE,
     Between,
     act,
-    archived,
+    archived_keys,
     audit,
     execute_sql,
-    lie,
     payloads,
     popped,
+    rows_in_lake,
     run,
     subscribers_popped,
 )
@@ -31,17 +31,17 @@ from tests.pipeline.conftest import Use
 
 
 def test_all_of_it_goes_once(filled: Client, lake: Lake) -> None:
-    before = archived(filled)
+    before = archived_keys(filled)
     (done,) = run(filled, lake, range_rows=10)
     assert (done.exported, done.deleted, done.withdrawn, done.files) == (30, 30, 0, 3)
-    assert sorted(row["archive_id"] for row in lie(lake)) == before
-    assert archived(filled) == []
+    assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == before
+    assert archived_keys(filled) == []
     assert audit(filled) == [(job.VERB, 30, "done")]
     assert run(filled, lake) == [], "nothing is left"
     popped(filled, 5)
     (more,) = run(filled, lake)
     assert (more.exported, more.deleted) == (5, 5)
-    assert len(lie(lake)) == 35
+    assert len(rows_in_lake(lake)) == 35
     kept = lake.files("_manifests/archive")
     assert not [path for path in kept if "/deletes/" in path], "its files hold what was deleted"
     ended = [lake.read_json(path) for path in kept if path.endswith("done.json")]
@@ -62,10 +62,10 @@ def test_of_a_ring_with_subscribers_each_message_goes_once(
 
 
 def test_an_offer_changes_nothing(filled: Client, lake: Lake) -> None:
-    offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
     assert (offered.rows, len(offered.made.ranges), offered.unfinished) == (30, 3, None)
     assert lake.files("") == []
-    assert len(archived(filled)) == 30
+    assert len(archived_keys(filled)) == 30
     assert offered.as_json()["rows"] == 30
     assert "30 rows" in offered.lines()[0]
 
@@ -141,7 +141,7 @@ def test_values_are_those_of_the_database(use: Use, lake: Lake, name: str, kind:
     assert len(there) == len(VALUES[kind])
     (done,) = run(client, lake, range_rows=4)
     assert done.deleted == len(there)
-    found = sorted(lie(lake), key=lambda row: int(row["archive_id"]))
+    found = sorted(rows_in_lake(lake), key=lambda row: int(row["archive_id"]))
     assert [{k: row[k] for k in files.SCHEMA.names} for row in found] == [
         {**row, "payload": bytes(row["payload"])} for row in there
     ]
@@ -159,7 +159,9 @@ def test_times_that_no_file_has_room_for_end_at_its_bounds(use: Use, lake: Lake)
         "(2, 'x', '0044-03-15 BC', '20000-01-01', 'done', 1, 'pop')",
     )
     run(client, lake)
-    assert {(row["pushed_at"], row["due_at"]) for row in lie(lake)} == {(EXTREMES[4], EXTREMES[5])}
+    assert {(row["pushed_at"], row["due_at"]) for row in rows_in_lake(lake)} == {
+        (EXTREMES[4], EXTREMES[5])
+    }
 
 
 def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> None:
@@ -180,7 +182,7 @@ def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> 
     execute_sql(filled, old)
     (done,) = run(filled, lake, ArchiveRequest(older=3600.0))
     assert done.deleted == 10
-    assert len(archived(filled)) == 20
+    assert len(archived_keys(filled)) == 20
 
 
 @pytest.mark.long
@@ -193,7 +195,7 @@ def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> No
     act(client, Archive, "limit=2")
     (done,) = run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0), range_rows=4)
     assert (done.exported, done.deleted) == (9, 9)
-    found = lie(lake)
+    found = rows_in_lake(lake)
     assert sorted(row["archive_id"] is None for row in found) == [False] * 2 + [True] * 7
     assert {(row["state"], row["attempts"], row["title"]) for row in found} == {("done", 1, "")}
     status = client.status()

@@ -14,19 +14,19 @@ from console.pipeline.archive import delete, files, job
 from console.pipeline.archive.files import pq
 from console.pipeline.archive.row_sums import RowSums
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.session import Plain
+from console.pipeline.spark import LocalTasks
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
     AT_ONCE,
     Between,
     act,
     another_value,
-    archived,
+    archived_keys,
     audit,
     damage,
     execute_sql,
-    lie,
     range_manifests,
+    rows_in_lake,
     run,
     stop_at,
 )
@@ -62,14 +62,14 @@ def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
     filled: Client, lake: Lake, change: Callable[[bytes], bytes], why: str
 ) -> None:
     spoil = Between(files.verify, lambda: damage(lake, "-000001.parquet", change))
-    with pytest.raises(DamagedError, match="1 of 3 ranges") as told:
+    with pytest.raises(DamagedError, match="1 of 3 ranges") as error:
         run(filled, lake, tasks=spoil, range_rows=10)
-    assert why in str(told.value)
-    assert len(archived(filled)) == 30
+    assert why in str(error.value)
+    assert len(archived_keys(filled)) == 30
     assert audit(filled) == [(job.VERB, 0, "failed")]
     (done,) = run(filled, lake)
     assert (done.rows["export"], done.deleted) == (10, 30), "that range is written anew"
-    assert len(lie(lake)) == 30
+    assert len(rows_in_lake(lake)) == 30
 
 
 def test_a_file_that_is_gone_stops_too(filled: Client, lake: Lake) -> None:
@@ -86,17 +86,17 @@ def test_a_damaged_manifest_is_counted_and_written_anew(filled: Client, lake: La
     damage(lake, "range-000002.json", lambda data: data.replace(b'"range": 2', b'"range": 7'))
     (done,) = run(filled, lake)
     assert (done.exported_again, done.rows["export"], done.deleted) == (2, 20, 30)
-    assert len(lie(lake)) == 30
+    assert len(rows_in_lake(lake)) == 30
 
 
 def test_one_that_is_damaged_after_rows_were_deleted_stops(filled: Client, lake: Lake) -> None:
     stop_at(filled, lake, "delete")
-    assert len(archived(filled)) == 23, "one batch is gone"
+    assert len(archived_keys(filled)) == 23, "one batch is gone"
     damage(lake, "range-000001.json", lambda data: data[:20])
     for _ in range(2):
         with pytest.raises(DamagedError, match=r"range-000001\.json is damaged"):
             run(filled, lake)
-    assert len(archived(filled)) == 23
+    assert len(archived_keys(filled)) == 23
 
 
 def as_an_earlier_version(lake: Lake) -> None:
@@ -131,9 +131,9 @@ def test_what_an_earlier_version_began_is_finished(
     act(filled, lambda source: Restore(source, popped=True), "limit=2")
     run(filled, lake)
     there = len(filled.drain())
-    assert len(lie(lake)) + there == 30, "nothing is lost, nothing is there twice"
+    assert len(rows_in_lake(lake)) + there == 30, "nothing is lost, nothing is there twice"
     manifests = [lake.read_json(path) for path in range_manifests(lake)]
-    assert sum(manifest["rows"] for manifest in manifests) == len(lie(lake))
+    assert sum(manifest["rows"] for manifest in manifests) == len(rows_in_lake(lake))
     assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
 
 
@@ -142,7 +142,7 @@ def test_only_keys_that_were_verified_are_deleted(filled: Client, lake: Lake) ->
     damage(lake, "-000001.parquet", lambda data: another_value(data, "archive_id"))
     with pytest.raises(DamagedError, match="Its keys are not those that were written"):
         run(filled, lake)
-    assert len(archived(filled)) == 20, "the range before it went"
+    assert len(archived_keys(filled)) == 20, "the range before it went"
 
 
 @pytest.mark.parametrize("where", ["read", "written"])
@@ -183,7 +183,7 @@ def test_a_damaged_plan_or_intent_stops(filled: Client, lake: Lake, part: str) -
     damage(lake, part, lambda _: b'{"format": "dbq-console archive plan", "version": 1}')
     with pytest.raises(DamagedError):
         run(filled, lake)
-    assert len(archived(filled)) == 23
+    assert len(archived_keys(filled)) == 23
 
 
 def test_an_audit_that_forgot_stops(filled: Client, lake: Lake) -> None:
@@ -192,7 +192,7 @@ def test_an_audit_that_forgot_stops(filled: Client, lake: Lake) -> None:
     execute_sql(filled, "DELETE FROM dbq.action WHERE verb = :verb", verb=job.VERB)
     with pytest.raises(DamagedError, match="not in the database's audit"):
         run(filled, lake)
-    assert len(archived(filled)) == 23
+    assert len(archived_keys(filled)) == 23
 
 
 @pytest.mark.parametrize(
@@ -206,21 +206,21 @@ def test_an_audit_that_forgot_stops(filled: Client, lake: Lake) -> None:
 )
 def test_a_lake_that_takes_no_more(filled: Client, tmp_path: Path, number: int, phase: str) -> None:
     lake = Lake(tmp_path / "lake")
-    offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
 
-    def told(now: str, **_: int) -> None:
+    def on_progress(now: str, **_: int) -> None:
         if now == phase:
             fail(lake, number, after=50)
 
     error = RefusedError if number == errno.EROFS else ConsoleError
     with pytest.raises(error, match=r"is full|cannot be written"):
-        job.archive(filled.database, offered, lake, Plain(), told=told, batch=7)
+        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
     again = Lake(tmp_path / "lake")
-    left = len(archived(filled))
+    left = len(archived_keys(filled))
     (done,) = run(filled, again)
     assert done.deleted == 30
     assert done.rows["delete"] == left
-    assert len(lie(again)) == 30
+    assert len(rows_in_lake(again)) == 30
 
 
 def test_a_lost_database_is_told_and_the_run_goes_on_later(filled: Client, lake: Lake) -> None:
@@ -229,13 +229,13 @@ def test_a_lost_database_is_told_and_the_run_goes_on_later(filled: Client, lake:
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
 
-    def told(now: str, *, rows: int, **_: int) -> None:
+    def on_progress(now: str, *, rows: int, **_: int) -> None:
         if now == "delete" and rows == 17:
             execute_sql(filled, ours)
 
-    offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(ConsoleError):
-        job.archive(filled.database, offered, lake, Plain(), told=told, batch=7)
+        job.archive(filled.database, offered, lake, LocalTasks(), on_progress=on_progress, batch=7)
     (done,) = run(filled, lake)
     assert done.deleted == 30
-    assert len(lie(lake)) == 30
+    assert len(rows_in_lake(lake)) == 30

@@ -31,7 +31,15 @@ _DEADLINE_SECONDS = 600.0
 def drive(client: Client, lake: Lake, *words: str) -> "subprocess.CompletedProcess[bytes]":
     """A run, with what kills it."""
     name = client.queue.name
-    command = [sys.executable, "-m", "tests.pipeline.driver", client.url, name, lake.place, *words]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.pipeline.driver",
+        client.url,
+        name,
+        lake.location,
+        *words,
+    ]
     return subprocess.run(command, capture_output=True, timeout=_DEADLINE_SECONDS, check=False)
 
 

@@ -12,21 +12,21 @@ from sqlalchemy import text
 from console import sql
 from console.actions.restore import Restore
 from console.errors import RefusedError
-from console.pipeline import guard
+from console.pipeline import locks
 from console.pipeline.archive import export, files, job
 from console.pipeline.archive import plan as planning
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item, Plain, Work
+from console.pipeline.spark import Item, LocalTasks, Work
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import (
     AT_ONCE,
     Between,
     act,
-    archived,
+    archived_keys,
     execute_sql,
-    lie,
     payloads,
     range_manifests,
+    rows_in_lake,
     run,
 )
 from tests.servers import wait_until
@@ -62,15 +62,15 @@ def test_rows_in_others_hands_stay_and_leave_the_lake(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.pipeline.archive.delete._PASSES_SECONDS", (0.0,))
-    keys = archived(filled)
+    keys = archived_keys(filled)
     with filled.database.transaction("hold rows") as connection:
         name = sql.quote_identifier(connection.dialect, f"{filled.queue.name}_archive")
         hold = text(f"SELECT FROM public.{name} WHERE archive_id <= :key FOR UPDATE")
         connection.execute(hold, {"key": keys[2]})
         (done,) = run(filled, lake)
     assert (done.deleted, done.withdrawn) == (27, 3)
-    assert archived(filled) == keys[:3]
-    assert sorted(row["archive_id"] for row in lie(lake)) == keys[3:]
+    assert archived_keys(filled) == keys[:3]
+    assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == keys[3:]
 
 
 def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
@@ -91,7 +91,7 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
     finally:
         go_on.set()
         first.join()
-    assert len(lie(lake)) == 30
+    assert len(rows_in_lake(lake)) == 30
 
 
 @pytest.mark.long
@@ -105,16 +105,16 @@ def test_there_are_ranges_enough_for_all_who_work(
     )
     for large in (100_000, 7):
         monkeypatch.setattr(planning, "RANGE_ROWS", large)
-        offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
+        offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
         ranges = offered.made.ranges
         assert len(ranges) >= 6
         assert sum(part.rows for part in ranges) == 20
         ends = [end for part in ranges for end in (part.after, part.last)]
         assert ends == sorted(ends)
-    few = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
+    few = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
     assert 6 <= len(few.made.ranges) <= 10, "none smaller than is worth it"
-    job.archive(filled.database, few, lake, Plain())
-    assert len(lie(lake)) == 20
+    job.archive(filled.database, few, lake, LocalTasks())
+    assert len(rows_in_lake(lake)) == 20
 
 
 @pytest.mark.long
@@ -122,14 +122,14 @@ def test_two_lakes_share_what_there_is(filled: Client, lake: Lake, tmp_path: Pat
     other = Lake(tmp_path / "other")
     (done,) = run(filled, lake, tasks=Between(files.verify, lambda: run(filled, other)))
     assert (done.deleted, done.withdrawn) == (0, 30)
-    assert len(lie(lake) + lie(other)) == 30
+    assert len(rows_in_lake(lake) + rows_in_lake(other)) == 30
 
 
 def items(client: Client, lake: Lake) -> Iterator[Item]:
     """The tasks that a run gives out, while it runs."""
     found: list[Item] = []
 
-    class Keeping(Plain):
+    class Keeping(LocalTasks):
         def run(self, work: Work, items: Sequence[Item], *more: Any, **how: Any) -> Any:
             found.extend(items if work == export.export else ())
             return super().run(work, items, *more, **how)
@@ -144,15 +144,15 @@ def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake
     with pytest.raises(RefusedError, match="too late"):
         export.export(late)
     with filled.database.autocommit("lock") as connection:
-        work = guard.resource("work", lake.id(), filled.queue)
+        work = locks.lock_name("work", lake.id(), filled.queue)
 
         def is_free() -> bool:
-            with guard.locked(connection, work, "exclusive") as got:
+            with locks.try_lock(connection, work, "exclusive") as got:
                 return got
 
         # A client that has closed does not wait for its session to end.
         wait_until(is_free, "its session lets go")
-        with guard.locked(connection, work, "exclusive") as got:
+        with locks.try_lock(connection, work, "exclusive") as got:
             assert got
             with pytest.raises(RefusedError, match="too late"):
                 export.export(late)

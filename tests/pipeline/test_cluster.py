@@ -54,7 +54,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def client(use: Use) -> Client:
-    """A queue in whose archive messages lie."""
+    """A queue with messages in its archive."""
     made = use("fifo", archive_at_pop="on")
     made.push_many([f"{made.queue.name} {number}" for number in range(ROWS)])
     assert len(made.drain(1_000)) == ROWS
@@ -108,7 +108,7 @@ def connections_to(port: int) -> int:
 
 
 def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool) -> Any:
-    words = ("archive", client.queue.name, "--lake", lake.place, "--yes", client.queue.name)
+    words = ("archive", client.queue.name, "--lake", lake.location, "--yes", client.queue.name)
     return cluster.job(url, *words, "--connections", str(CONNECTIONS), **how)
 
 
@@ -251,7 +251,7 @@ def test_rollup_verify_and_replay_on_a_cluster(
 ) -> None:
     status, _, err = ended(archive(cluster, client.url, client, lake))
     assert status == 0, err
-    place, name = ("--lake", lake.place), client.queue.name
+    place, name = ("--lake", lake.location), client.queue.name
     status, answer, err = ended(cluster.job(client.url, "verify", name, *place))
     assert (status, answer.get("pops"), answer.get("ok")) == (0, ROWS, True), err
     words = ("replay", name, *place, "--filter", "reason=pop", "--yes", name)
@@ -272,7 +272,7 @@ def test_rollup_verify_and_replay_on_a_cluster(
 
 _ALONE = """
 import sys
-from console.pipeline import session
+from console.pipeline import spark
 session._PATIENCE_SECONDS = 5.0
 from console.errors import ConsoleError
 try:

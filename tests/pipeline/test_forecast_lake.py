@@ -20,7 +20,7 @@ from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import forecast as making
 from console.pipeline.rollup import job
-from console.pipeline.session import Plain
+from console.pipeline.spark import LocalTasks
 from tests.cli.calls import call
 from tests.pipeline import weekly
 from tests.pipeline.recorded import sample, write
@@ -30,7 +30,7 @@ HOURS = forecast_files.HOURS
 
 
 def rolled_up(root: Path, lake: Lake, zone: str = "UTC") -> dict[str, dict[str, int]]:
-    made = job.rollup(lambda: nullcontext(Plain()), lake, [str(root)], zone_of=lambda _: zone)
+    made = job.rollup(lambda: nullcontext(LocalTasks()), lake, [str(root)], zone_of=lambda _: zone)
     return made.forecasts
 
 
@@ -49,11 +49,11 @@ def put(lake: Lake, seen: weekly.Numbers, begin: datetime = BEGIN) -> None:
 
 
 def made(lake: Lake, zone: str = "UTC") -> dict[str, Any]:
-    return making.forecast({"lake": lake.place, "connection": "prod", "zone": zone})
+    return making.forecast({"lake": lake.location, "connection": "prod", "zone": zone})
 
 
 def read(lake: Lake) -> reader.Forecast:
-    return reader.read(lake.place, "prod", "public", "orders")
+    return reader.read(lake.location, "prod", "public", "orders")
 
 
 def test_a_recording_becomes_a_forecast(tmp_path: Path, lake: Lake) -> None:
@@ -112,7 +112,7 @@ def test_a_table_without_its_manifest_is_not_seen(
 def test_what_is_damaged_says_nothing(lake: Lake) -> None:
     put(lake, np.full(4 * HOURS, 10.0))
     made(lake)
-    path = Path(lake.place) / forecast_files.manifest("prod")
+    path = Path(lake.location) / forecast_files.manifest("prod")
     told = json.loads(path.read_text())
     odd = json.dumps({**told, "queues": [{**told["queues"][0], "last_day": "x"}]})
     for wrong in ("{", "[]", json.dumps({**told, "zone": "Nowhere/At all"}), json.dumps({}), odd):
@@ -148,8 +148,8 @@ def test_the_last_hour_is_weighed_as_a_rollup_weighs_it(tmp_path: Path, lake: La
     seen = seen_in_hour(root, None, "prod", begin)
     assert seen.keys() == {("public", "orders")}
     assert seen["public", "orders"] == {"pushes": pytest.approx(60_000, rel=0.1)}
-    job.rollup(lambda: nullcontext(Plain()), lake, [str(root)])
-    of_lake = seen_in_hour(tmp_path / "gone", lake.place, "prod", begin)
+    job.rollup(lambda: nullcontext(LocalTasks()), lake, [str(root)])
+    of_lake = seen_in_hour(tmp_path / "gone", lake.location, "prod", begin)
     assert of_lake["public", "orders"] == {"pushes": pytest.approx(60_000, rel=0.1)}
 
 
@@ -195,7 +195,7 @@ def test_history_says_why_nothing_is_expected(tmp_path: Path) -> None:
     now = reader.hour_of(datetime.now(UTC))
     lake = Lake(tmp_path / "lake")
     put(lake, np.full(5 * 24, 10.0), now - timedelta(days=5))
-    words = ["history", "orders", "--lake", lake.place, "--recordings", str(tmp_path / "none")]
+    words = ["history", "orders", "--lake", lake.location, "--recordings", str(tmp_path / "none")]
     found = call(*words, "--forecast", "24h")
     assert found.text.splitlines()[-1].startswith("no forecast: dbq-console pipeline rollup makes")
     made(lake)

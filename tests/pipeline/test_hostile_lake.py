@@ -79,7 +79,7 @@ def test_a_plan_of_somewhere_else_is_not_this_one(lake: Lake, wrong: str) -> Non
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", ".."])
 def test_no_path_leads_out_of_a_lake(lake: Lake, path: str) -> None:
-    beside = Path(lake.place).parent / "x"
+    beside = Path(lake.location).parent / "x"
     beside.write_text("{}")
     for call in (lake.remove, lake.read_json, lake.exists, lake.size, lake.files, lake.names):
         with pytest.raises(DamagedError, match="outside it"):
@@ -120,4 +120,4 @@ def test_any_file_of_a_run_is_a_run_or_counted(
     for run in found.runs:
         json.dumps(run.as_json(NOW))
         assert isinstance(run.moved, str)
-        assert isinstance(run.runs, bool)
+        assert isinstance(run.running, bool)

@@ -48,8 +48,8 @@ def fail(lake: Lake, number: int, after: int = 0) -> None:
 
 
 def test_its_id_is_made_once(lake: Lake) -> None:
-    assert lake.id() == Lake(lake.place).id()
-    assert Lake(lake.place + "-2").id() != lake.id()
+    assert lake.id() == Lake(lake.location).id()
+    assert Lake(lake.location + "-2").id() != lake.id()
 
 
 def test_one_that_is_not_ours_is_not_taken(lake: Lake) -> None:
@@ -83,11 +83,11 @@ def test_readers_see_data_only(lake: Lake) -> None:
 def test_a_full_disk_is_told_and_leaves_nothing(lake: Lake, number: int) -> None:
     lake.write_json("a.json", {"n": 1})
     fail(lake, number, after=2)
-    with pytest.raises(ConsoleError, match="is full") as told:
+    with pytest.raises(ConsoleError, match="is full") as error:
         lake.write_json("a.json", {"n": 22})
-    assert "Nothing is lost" in str(told.value)
-    assert Lake(lake.place).names("") == ["a.json"]
-    assert Lake(lake.place).read_json("a.json") == {"n": 1}
+    assert "Nothing is lost" in str(error.value)
+    assert Lake(lake.location).names("") == ["a.json"]
+    assert Lake(lake.location).read_json("a.json") == {"n": 1}
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
@@ -122,7 +122,7 @@ def test_a_place_may_be_a_folder_or_its_uri(tmp_path: Path) -> None:
 def test_files_are_written_and_read_in_bounded_parts(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the size of payloads: a range of large ones does not lie in memory, whole."""
+    """A range of large payloads is never in memory as a whole."""
     monkeypatch.setattr(files, "_GROUP_BYTES", 30_000)
     monkeypatch.setattr(files, "_READ_BYTES", 30_000)
     row = dict.fromkeys(files.SCHEMA.names) | {"id": "1", "state": "done", "attempts": 1}
@@ -140,10 +140,13 @@ def test_files_are_written_and_read_in_bounded_parts(
 
 def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:
     with lake.alone("rollup"):
-        with pytest.raises(RefusedError, match="Another rollup"), Lake(lake.place).alone("rollup"):
+        with (
+            pytest.raises(RefusedError, match="Another rollup"),
+            Lake(lake.location).alone("rollup"),
+        ):
             pass
-        with Lake(lake.place).alone("another"):
+        with Lake(lake.location).alone("another"):
             pass
-    with Lake(lake.place).alone("rollup"):
+    with Lake(lake.location).alone("rollup"):
         pass
     assert not lake.data_files("")

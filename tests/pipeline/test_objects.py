@@ -26,11 +26,11 @@ from console.pipeline import frames
 from console.pipeline import lake as lakes
 from console.pipeline.archive import files
 from console.pipeline.archive.files import SCHEMA, pq
-from console.pipeline.archive.plan import archived
+from console.pipeline.archive.plan import find_archive
 from console.pipeline.lake import _LOGIN, Lake
 from console.pipeline.rollup import forecast
 from console.pipeline.rollup import job as rollups
-from console.pipeline.session import Plain
+from console.pipeline.spark import LocalTasks
 from tests.contract.client import Client
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import Between, act, execute_sql, popped, run
@@ -58,10 +58,10 @@ def lake(endpoint: str, tmp_path: Path) -> Lake:
     return Lake(f"s3://{BUCKET}/{tmp_path.name}%20%C3%BC")
 
 
-def lie(lake: Lake, client: Client) -> Counter[str]:
+def rows_in_lake(lake: Lake, client: Client) -> Counter[str]:
     """What readers, who trust manifests, find of a queue; nothing of plans that are not done."""
     with suppress(RefusedError):
-        of = archived(lake, None, None, client.queue.name)
+        of = find_archive(lake, None, None, client.queue.name)
         found = Counter[str]()
         for path in (path for paths in of.files.values() for path in paths):
             with lake.reading(path) as file:
@@ -71,14 +71,14 @@ def lie(lake: Lake, client: Client) -> Counter[str]:
 
 
 def everywhere(client: Client, lake: Lake) -> Counter[str]:
-    found = lie(lake, client)
+    found = rows_in_lake(lake, client)
     for table in ("<>", "<archive>"):
         found.update(row[0] for row in execute_sql(client, f"SELECT payload FROM {table}"))
     return found
 
 
 def unnamed(lake: Lake, client: Client) -> set[str]:
-    of = archived(lake, None, None, client.queue.name)
+    of = find_archive(lake, None, None, client.queue.name)
     return set(lake.data_files("archive")) - {path for paths in of.files.values() for path in paths}
 
 
@@ -96,31 +96,31 @@ def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
     assert lake.read_json("a/b.json") == {"n": 1}
     lake.write_json("a/b.json", {"n": 2}, once=True)
     assert lake.read_json("a/b.json") == {"n": 1}
-    names = {lake.fresh("x/a.parquet") for _ in range(9)}
+    names = {lake.new_path("x/a.parquet") for _ in range(9)}
     assert len(names) == 9
     assert all(name.startswith("x/a-") and name.endswith(".parquet") for name in names)
 
 
 def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
-    same = Lake(lake.place.replace("s3://", "s3a://"))
+    same = Lake(lake.location.replace("s3://", "s3a://"))
     assert same._storage.own_id() == lake._storage.own_id() == lake.id() == same.id()
-    assert Lake(lake.place + "-2").id() != lake.id()
+    assert Lake(lake.location + "-2").id() != lake.id()
 
 
 def test_a_login_in_a_place_is_refused_and_not_shown() -> None:
     for place in (f"s3://key:{SECRET}@bucket/x", f"s3://bucket/x?secret_key={SECRET}&region=x"):
-        with pytest.raises(UsageError, match="with a login") as told:
+        with pytest.raises(UsageError, match="with a login") as error:
             Lake(place)
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(error.value)
     assert not _LOGIN.search("abfss://container@account.dfs.core.windows.net/x"), "an address"
 
 
 def test_what_an_object_store_refuses_is_told_without_secrets(endpoint: str) -> None:
     nowhere = Lake("s3://no-such-bucket/x")
-    with pytest.raises(ConsoleError, match="cannot be written") as told:
+    with pytest.raises(ConsoleError, match="cannot be written") as error:
         nowhere.write_json("a.json", {})
-    assert "NO_SUCH_BUCKET" in str(told.value)
-    assert SECRET not in str(told.value)
+    assert "NO_SUCH_BUCKET" in str(error.value)
+    assert SECRET not in str(error.value)
 
 
 @pytest.mark.long
@@ -169,7 +169,7 @@ def test_killed_anywhere_and_run_again(use: Use, lake: Lake) -> None:
         f"{(found - sent).total()} doubled"
     )
     assert found == sent
-    assert lie(lake, client), "something went"
+    assert rows_in_lake(lake, client), "something went"
     assert unnamed(lake, client) == set()
 
 
@@ -190,17 +190,17 @@ def test_an_upload_that_is_cut_shows_nothing(
 
         proxy.fate = cut
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
-        with pytest.raises(ConsoleError, match="cannot be written") as told:
+        with pytest.raises(ConsoleError, match="cannot be written") as error:
             run(client, lake)
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(error.value)
         assert passed > 1_000_000
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert lake.data_files("archive") == []
-    assert lie(lake, client) == Counter()
+    assert rows_in_lake(lake, client) == Counter()
     assert execute_sql(client, "SELECT count(*) FROM <archive>") == [(len(sent),)]
     (done,) = run(client, lake)
     assert (done.exported, done.deleted) == (len(sent), len(sent))
-    assert lie(lake, client) == Counter(sent)
+    assert rows_in_lake(lake, client) == Counter(sent)
 
 
 def backends(client: Client) -> set[int]:
@@ -224,7 +224,7 @@ def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint
 
     with Proxy(endpoint) as proxy:
         proxy.fate = freeze
-        words = [client.url, client.queue.name, lake.place]
+        words = [client.url, client.queue.name, lake.location]
         late = subprocess.Popen(
             [sys.executable, "-m", "tests.pipeline.driver", *words],
             env={**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"},
@@ -236,7 +236,7 @@ def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint
             execute_sql(client, "SELECT pg_terminate_backend(:pid)", pid=pid)
         done = drive(client, lake)
         assert done.returncode == 0, done.stderr.decode()
-        assert lie(lake, client) == Counter(sent)
+        assert rows_in_lake(lake, client) == Counter(sent)
         proxy.thaw()
         _, err = late.communicate(timeout=120)
     assert late.returncode not in {0, None}, err
@@ -262,12 +262,12 @@ def test_rows_are_read_by_arrow(use: Use, lake: Lake) -> None:
 
 
 def roll_up(lake: Lake, folder: Path) -> rollups.RollupResult:
-    return rollups.rollup(lambda: nullcontext(Plain()), lake, [str(folder)])
+    return rollups.rollup(lambda: nullcontext(LocalTasks()), lake, [str(folder)])
 
 
 def rows_of(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     """As the console's history reads them."""
-    reader = Rollups(lake.place, "prod")
+    reader = Rollups(lake.location, "prod")
     span = TimeRange(BEGIN, datetime.max.replace(tzinfo=UTC, year=9000))
     days = reader.days()
     return {width: reader.rows("samples", width, days, span) for width in rollup_files.WIDTHS}
@@ -321,7 +321,7 @@ def test_a_rollup_is_there_as_a_whole(
 
 
 def hours_expected(lake: Lake) -> object:
-    found = expected.read(lake.place, "prod", "public", "orders")
+    found = expected.read(lake.location, "prod", "public", "orders")
     return found.hours, found.weeks, found.last_day
 
 
@@ -335,8 +335,8 @@ def test_a_forecast_reads_only_what_a_manifest_names(lake: Lake) -> None:
     files = {"samples": [f"{folder}/rollup-named.parquet"]}
     day = rollup_files.manifest("prod", weekly.BEGIN.date())
     lake.write_json(day, {"state": "done", "segments": {}, "files": files})
-    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
-    found = expected.read(lake.place, "prod", "public", "orders").at(weekly.BEGIN)
+    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
+    found = expected.read(lake.location, "prod", "public", "orders").at(weekly.BEGIN)
     assert found.pushes == expected.Band(20.0, 20.0, 20.0)
 
 
@@ -360,7 +360,7 @@ def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
         cut.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             roll_up(lake, folder)
-    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
     assert hours_expected(lake) == early[0]
     for one in (local, lake):
         assert len(roll_up(one, folder).choice.due) == 21
@@ -372,10 +372,10 @@ def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
     place = forecast_files.folder("prod")
     with lake.writing(f"{place}/of-another.parquet") as file:
         file.write(b"PAR1")
-    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
     assert hours_expected(lake) == hours_expected(local)
     assert lake.exists(f"{place}/of-another.parquet")
     monkeypatch.setattr(lakes, "_UNNAMED_SECONDS", -60.0)
-    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
     assert len(lake.data_files(place)) == 2, "what the last two manifests name"
     assert hours_expected(lake) == hours_expected(local)

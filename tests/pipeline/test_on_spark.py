@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from console.errors import BusyError, ConsoleError
-from console.pipeline import session as sessions
+from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import forecast
-from console.pipeline.session import Item, OnSpark, Plain
+from console.pipeline.spark import Item, LocalTasks, SparkTasks
 from tests.cli.calls import call
 from tests.pipeline import weekly
-from tests.pipeline.archive_tools import AT_ONCE, archived, lie, popped, subscribers_popped
+from tests.pipeline.archive_tools import (
+    AT_ONCE,
+    archived_keys,
+    popped,
+    rows_in_lake,
+    subscribers_popped,
+)
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_forecast_lake import put, read
 from tests.pipeline.test_rollups import late_segments
@@ -47,7 +53,7 @@ def double(item: Item) -> dict[str, Any]:
 
 def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSession") -> None:
     told: list[tuple[int, int, int, int]] = []
-    results = OnSpark(spark.sparkContext).run(
+    results = SparkTasks(spark.sparkContext).run(
         double,
         [{"n": n} for n in range(7)],
         lambda *, done, of, rows, size: told.append((done, of, rows, size)),
@@ -55,7 +61,7 @@ def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSess
     assert [result["twice"] for result in results] == [0, 2, 4, 6, 8, 10, 12]
     assert os.getpid() not in {result["pid"] for result in results}
     assert told[-1] == (7, 7, 21, 14)
-    assert OnSpark(spark.sparkContext).run(double, []) == []
+    assert SparkTasks(spark.sparkContext).run(double, []) == []
 
 
 def crowd(item: Item) -> dict[str, Any]:
@@ -70,13 +76,13 @@ def crowd(item: Item) -> dict[str, Any]:
 def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: Path) -> None:
     told: list[int] = []
     items = [{"folder": str(tmp_path), "n": n} for n in range(6)]
-    results = OnSpark(spark.sparkContext).run(
+    results = SparkTasks(spark.sparkContext).run(
         crowd, items, lambda *, done, **_: told.append(done), at_once=1
     )
     assert [(one["n"], one["most"]) for one in results] == [(n, 1) for n in range(6)]
     assert told[-1] == 6
     with pytest.raises(BusyError, match="13"):
-        OnSpark(spark.sparkContext).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
+        SparkTasks(spark.sparkContext).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +96,10 @@ def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: 
 def test_an_error_of_a_task_is_the_operators(
     spark: "SparkSession", n: int, kind: type[ConsoleError], words: str
 ) -> None:
-    with pytest.raises(kind) as told:
-        OnSpark(spark.sparkContext).run(double, [{"n": 1}, {"n": n}])
-    assert str(told.value).startswith(words)
-    assert "Traceback" not in str(told.value)
+    with pytest.raises(kind) as error:
+        SparkTasks(spark.sparkContext).run(double, [{"n": 1}, {"n": n}])
+    assert str(error.value).startswith(words)
+    assert "Traceback" not in str(error.value)
 
 
 def test_archive_by_the_command_line(
@@ -101,7 +107,7 @@ def test_archive_by_the_command_line(
 ) -> None:
     @contextmanager
     def running(*_: object) -> Any:
-        yield OnSpark(spark.sparkContext)
+        yield SparkTasks(spark.sparkContext)
 
     monkeypatch.setattr(sessions, "tasks", running)
     client = use("fifo", archive_at_pop="on")
@@ -113,10 +119,10 @@ def test_archive_by_the_command_line(
     result = done.json["result"]
     figures = ("exported", "deleted", "withdrawn", "files")
     assert [result[figure] for figure in figures] == [30, 30, 0, 1]
-    assert result["bytes"] == sum(len(row["payload"]) for row in lie(Lake(place)))
+    assert result["bytes"] == sum(len(row["payload"]) for row in rows_in_lake(Lake(place)))
     assert set(result["rows_per_second"]) == set(job.PHASES)
-    assert archived(client) == []
-    assert len(lie(Lake(place))) == 30
+    assert archived_keys(client) == []
+    assert len(rows_in_lake(Lake(place))) == 30
 
 
 def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
@@ -130,9 +136,9 @@ def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     client = use("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
     for _ in range(4):  # by the pushes that use a slot again, and by pops that find nothing
         subscribers_popped(client, 6)
-    offered = job.offer(client.database, client.queue, lake, AT_ONCE)
-    job.archive(client.database, offered, lake, OnSpark(spark.sparkContext))
-    words = (client.queue.name, "--lake", str(lake.place), "--url", client.url)
+    offered = job.preview(client.database, client.queue, lake, AT_ONCE)
+    job.archive(client.database, offered, lake, SparkTasks(spark.sparkContext))
+    words = (client.queue.name, "--lake", str(lake.location), "--url", client.url)
     done = call("pipeline", "verify", *words, "--json")
     assert done.status == 0, (done.out, done.err)
     assert [done.json[name] for name in ("pops", "doubled", "overtaken")] == [24, 0, 0]
@@ -144,29 +150,29 @@ def test_what_is_not_as_written_stops_on_spark_too(
     client = use("fifo", archive_at_pop="on")
     popped(client, 30)
 
-    class Spoiling(OnSpark):
+    class Spoiling(SparkTasks):
         def run(self, work: Any, items: Any, *more: Any, **how: Any) -> Any:
             if work == files.verify:
                 lake.remove(lake.data_files("archive")[1])
             return super().run(work, items, *more, **how)
 
-    offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
+    offered = job.preview(client.database, client.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(DamagedError, match="1 of 3 ranges"):
         job.archive(client.database, offered, lake, Spoiling(spark.sparkContext))
-    assert len(archived(client)) == 30
-    (done,) = job.archive(client.database, offered, lake, OnSpark(spark.sparkContext))
+    assert len(archived_keys(client)) == 30
+    (done,) = job.archive(client.database, offered, lake, SparkTasks(spark.sparkContext))
     assert (done.rows["export"], done.deleted) == (10, 30)
 
 
 def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
-    late_segments(OnSpark(spark.sparkContext), tmp_path, long=True)
+    late_segments(SparkTasks(spark.sparkContext), tmp_path, long=True)
 
 
 def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> None:
     seen = weekly.weeks("office hours", "in proportion", 8, 1)
     put(lake, seen)
     found = []
-    for tasks in (Plain(), OnSpark(spark.sparkContext)):
+    for tasks in (LocalTasks(), SparkTasks(spark.sparkContext)):
         done = forecast.bring_up_to_date(tasks, lake, {"prod": "Europe/Prague"})
         assert done == {"prod": {"known": 1, "too_short": 0}}
         known = read(lake)

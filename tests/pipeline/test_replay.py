@@ -11,9 +11,9 @@ from console.audit import entries
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.pipeline import guard
+from console.pipeline import locks
 from console.pipeline import replay as job
-from console.pipeline.archive.plan import Archived
+from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
 from console.sql import templates
 from tests.contract.client import Client
@@ -23,20 +23,20 @@ FUTURE = datetime(2090, 1, 1, tzinfo=UTC)
 
 
 def rows(*numbers: int, **more: Any) -> list[Any]:
-    """Archived rows as the lake gives them, in their order."""
+    """QueueArchive rows as the lake gives them, in their order."""
     return [
         {"message": f"a{n} 1", "payload": f"m{n}".encode(), "title": None, "due_us": None, **more}
         for n in numbers
     ]
 
 
-def offer(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.ReplayPreview:
-    source = Archived("elsewhere", "public", "old", {kind: ("a.parquet",)}, 0)
-    return job.ReplayPreview(queue, lake.place, source, ("error~x",), count, None, None)
+def preview(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.ReplayPreview:
+    source = QueueArchive("elsewhere", "public", "old", {kind: ("a.parquet",)}, 0)
+    return job.ReplayPreview(queue, lake.location, source, ("error~x",), count, None, None)
 
 
 def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.ReplayResult:
-    offered = offer(client.queue, lake, 7)
+    offered = preview(client.queue, lake, 7)
     return job.replay(client.database, offered, lake, given, batch=batch)
 
 
@@ -125,14 +125,14 @@ def test_the_same_message_of_another_lake_is_another(
 
 def test_a_second_replay_beside_the_first_is_refused(use: Use, lake: Lake) -> None:
     client = use("fifo")
-    lock = guard.resource("replay", lake.id(), client.queue)
+    lock = locks.lock_name("replay", lake.id(), client.queue)
     with client.database.session("hold") as session:
         with session.transaction("lock") as connection:
-            assert guard.held(connection, lock, "exclusive")
+            assert locks.acquire(connection, lock, "exclusive")
         with pytest.raises(RefusedError, match="running"):
             replayed(client, lake, rows(1))
         with session.transaction("let go") as connection:
-            guard.let_go(connection, lock, "exclusive")
+            locks.release(connection, lock, "exclusive")
     assert replayed(client, lake, rows(1)).pushed == 1
 
 
@@ -144,7 +144,7 @@ def test_payloads_go_only_where_they_fit(use: Use, lake: Lake) -> None:
         ("text", raw, True),
         ("bytes", raw, True),
     ):
-        source = offer(queue.queue, lake, 1, kind).source
+        source = preview(queue.queue, lake, 1, kind).source
         if fits:
             job.require_target(queue.queue, source)
         else:

@@ -145,7 +145,7 @@ def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Pat
     path.write_bytes(b"damaged")
     (by_kind,) = segment_files.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
     (one,) = segment_files.sound(by_kind["samples"], segment_files.SkippedFiles())
-    assert one.place.folder == str(tmp_path / "b")
+    assert one.file.folder == str(tmp_path / "b")
 
 
 def test_a_folder_without_a_recording_is_told(tmp_path: Path) -> None:

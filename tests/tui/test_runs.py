@@ -11,7 +11,7 @@ from textual.widgets import Input
 from console.engines import open_database
 from console.errors import ConsoleError, UsageError
 from console.pipeline import launch, runs
-from console.pipeline import session as sessions
+from console.pipeline import spark as sessions
 from console.pipeline.java import INSTALL
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
@@ -200,7 +200,7 @@ def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() 
     by_url = replace(one, database=database, words=url_words(database))
     job = jobs.job_of("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
     assert "Pl4nted" not in f"{job} {job.command}"
-    assert "Pl4nted" in job.surroundings()["DBQ_URL"]
+    assert "Pl4nted" in job.environ()["DBQ_URL"]
     assert job.words[-2:] == ("--", "-odd")
     assert f"--pop-log={Path('a b').absolute()}" in job.words
     assert "Pl4nted" not in jobs.equivalent_command("archive", {}, by_url, KEY)
@@ -227,12 +227,12 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         def __init__(self, job: Job) -> None:
             self._job = job
 
-        def ask(self) -> list[str]:
+        def run(self) -> list[str]:
             if "--older=9h" in self._job.words:
                 raise UsageError("Nothing is so old.", next_step="Say less.")
             return [f"the plan of {' '.join(self._job.words)}"]
 
-        def cut_off(self) -> None:
+        def cancel(self) -> None:
             pass
 
     monkeypatch.setattr(launch, "start", start)

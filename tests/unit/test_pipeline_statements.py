@@ -7,7 +7,7 @@ import pytest
 from console import sql
 from console.catalog import Queue
 from console.engines import PRODUCTS
-from console.pipeline import guard
+from console.pipeline import locks
 from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
@@ -15,7 +15,7 @@ from tests.pipeline.statements import asked
 from tests.unit.test_doctor_statements import columns
 
 ROW_TYPES = {
-    "action": guard.Action,
+    "action": locks.Action,
     "step": plan.RangeStep,
 }
 VALUES = {

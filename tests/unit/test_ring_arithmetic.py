@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import ring_model, ring_model_mssql
+from tests.faults.ring_interleaving import check_interleaving, drain
 from tests.faults.ring_model import Live, Store, finish
-from tests.faults.ring_sessions import count, drain
 
 SIZES = st.integers(min_value=1, max_value=7)
 BOUNDED = settings(deadline=None, derandomize=True, database=None)
@@ -134,7 +134,7 @@ def test_a_number_both_parked_and_void_is_finished(engine: str, size: int) -> No
 def test_sessions_in_any_turns_lose_and_double_nothing(engine: str, long: bool) -> None:
     """Every step of every session between any two of another's, and relays among them."""
     for seed in range(100_000 if long else 1500):
-        count(MODELS[engine], seed)
+        check_interleaving(MODELS[engine], seed)
 
 
 def test_a_relay_between_two_statements_of_a_call_would_be_counted() -> None:
@@ -144,7 +144,7 @@ def test_a_relay_between_two_statements_of_a_call_would_be_counted() -> None:
 
 def _is_right(model: Any, seed: int, **of_the_ring: bool) -> bool:
     try:
-        count(model, seed, **of_the_ring)
+        check_interleaving(model, seed, **of_the_ring)
     except AssertionError:
         return False
     return True

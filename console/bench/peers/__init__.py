@@ -22,10 +22,10 @@ from console.bench.candidate import (
     PREFIX,
     Candidate,
     Reader,
-    Scratch,
-    living_tokens,
-    load_name,
-    schema_of_its_own,
+    ScratchQueue,
+    live_tokens,
+    load_application_name,
+    scratch_schema,
     token_of,
 )
 from console.bench.queues import LIBPQ, call_text
@@ -56,7 +56,7 @@ class Library:
     def _module(self) -> str:
         return f"{__package__}.{self.name}"
 
-    def lacking(self, database: Database) -> str:  # noqa: ARG002  # of the protocol
+    def why_unavailable(self, database: Database) -> str:  # noqa: ARG002  # of the protocol
         """Why it cannot take part; empty where it can."""
         if not all(importlib.util.find_spec(package) for package in self.needs):
             return "It is not installed. Install it: pip install 'dbq-console[bench]'"
@@ -68,16 +68,18 @@ class Library:
         return Candidate(self.name, self.name, batch, driver, order=self.order, peer=True)
 
     @contextmanager
-    def scratch(self, database: Database, token: str) -> Iterator[Scratch]:
+    def scratch(self, database: Database, token: str) -> Iterator[ScratchQueue]:
         """Its tables, for one round."""
         schema = f"{PREFIX}{token}_{self.name}"
-        with schema_of_its_own(database, schema):
+        with scratch_schema(database, schema):
             # Imported here: it is there only with the extra, and takes a moment.
             peer = importlib.import_module(self._module)
-            peer.install(url_in_schema(database.complete_url(), schema), load_name(token))
+            peer.install(
+                url_in_schema(database.complete_url(), schema), load_application_name(token)
+            )
             scope, settings = sql.Scope({"schema": schema}), {"schema": schema}
             reader = Reader(database, settings, scope, f"held_{self.name}")
-            yield Scratch(schema, self.tables, [reader], settings)
+            yield ScratchQueue(schema, self.tables, [reader], settings)
 
 
 PROCRASTINATE = Library(
@@ -126,7 +128,7 @@ class Pgmq:
     """The statements that take messages, by call: POPS or READS."""
     library: str = _LIBRARY
 
-    def lacking(self, database: Database) -> str:
+    def why_unavailable(self, database: Database) -> str:
         """Why it cannot take part; empty where it can."""
         there = _there(database)
         if there.installed and not there.pops_many:
@@ -140,7 +142,7 @@ class Pgmq:
         return Candidate(self.name, self.name, batch, _DRIVER, order=Order.NONE, peer=True)
 
     @contextmanager
-    def scratch(self, database: Database, token: str) -> Iterator[Scratch]:
+    def scratch(self, database: Database, token: str) -> Iterator[ScratchQueue]:
         """A queue of its own, for one round; also the extension, where it is not there yet."""
         queue = f"{PREFIX}{token}_{_LIBRARY}"
         with ExitStack() as at_the_end:
@@ -159,7 +161,7 @@ class Pgmq:
                 "id_type": "bigint",
             }
             reader = Reader(database, settings, _scope(queue), "held_pgmq")
-            yield Scratch(_SCHEMA, [f"q_{queue}"], [reader], settings)
+            yield ScratchQueue(_SCHEMA, [f"q_{queue}"], [reader], settings)
 
 
 def _there(database: Database) -> _There:
@@ -176,13 +178,13 @@ def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str
 
 
 def _drop_dead(database: Database) -> None:
-    """Queues of benches that were killed. Who cannot see all sessions cannot tell."""
+    """DesignQueues of benches that were killed. Who cannot see all sessions cannot tell."""
     if not database.capabilities.sees_all_sessions:
         return
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
         living = sql.values(connection, str, "bench.living")
         queues = sql.values(connection, str, "bench.pgmq_queues")
-    alive = living_tokens(living)
+    alive = live_tokens(living)
     for queue in queues:
         if token_of(queue) not in alive:
             _drop(database, queue)
@@ -213,12 +215,12 @@ NAMES: Sequence[str] = tuple(_PEERS)
 """Those that the bench knows."""
 
 
-def lacking(name: str, database: Database) -> str:
+def why_unavailable(name: str, database: Database) -> str:
     """Why it cannot take part here; empty where it can."""
     engines = LIBRARIES[_PEERS[name].library].engines
     if database.product.name not in engines:
         return f"It is for {', '.join(product(engine).title for engine in engines)}."
-    return _PEERS[name].lacking(database)
+    return _PEERS[name].why_unavailable(database)
 
 
 def candidate(name: str, batch: int) -> Candidate:
@@ -228,14 +230,14 @@ def candidate(name: str, batch: int) -> Candidate:
     return _PEERS[name].candidate(batch)
 
 
-class Peers:
+class PeerQueues:
     """Where peers get their queues."""
 
     def __init__(self, database: Database, token: str) -> None:
         self._database = database
         self._token = token
 
-    def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[Scratch]:  # noqa: ARG002
+    def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[ScratchQueue]:  # noqa: ARG002
         """One queue, for one round."""
         return _PEERS[candidate.design].scratch(self._database, self._token)
 

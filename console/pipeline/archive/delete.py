@@ -353,7 +353,7 @@ def _rewrite(
     path, key = told["path"], "archive_id" if source == ARCHIVE else "id"
     type_of = SCHEMA.field(key).type
     wanted = pa.array([str(k) if source != ARCHIVE else k for k in sorted(deleted)], type_of)
-    before, now = contents.tally_like(told), lake.fresh(path)
+    before, now = contents.tally_like(told), lake.new_path(path)
 
     def check(beside: str) -> None:
         _require_same(lake, path, told, before)

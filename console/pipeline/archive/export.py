@@ -16,12 +16,12 @@ from console.engines import Product, Timeouts, open_database, product
 from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
-from console.pipeline import guard
+from console.pipeline import locks
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
 from console.pipeline.java import INSTALL
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item
+from console.pipeline.spark import Item
 
 _FETCHED = 5_000
 _OTHER_SECONDS = 60.0
@@ -196,12 +196,12 @@ def items(  # noqa: PLR0913  # what a task needs comes from everywhere
         {
             "engine": product.name,
             "url": url,
-            "lake": lake.place,
+            "lake": lake.location,
             "plan": {**plan.as_json(), "ranges": []},
             "range": part.as_json(),
-            "hold": guard.lock_text(product, work, "shared"),
-            "hold_range": guard.lock_text(product, f"{work} {part.number}", "exclusive"),
-            "action": guard.action_text(product, action_id),
+            "hold": locks.lock_text(product, work, "shared"),
+            "hold_range": locks.lock_text(product, f"{work} {part.number}", "exclusive"),
+            "action": locks.action_text(product, action_id),
             "rows": _rows_text(product, queue, plan, part),
             "clean": clean,
         }
@@ -289,7 +289,7 @@ class _Export:
                         self._writer(date, files, writers).write(batch)
             # The session has held its lock until here: no successor has begun.
             _require_action(source, item)
-        if not self._lake.renames:
+        if not self._lake.can_replace:
             # It took its time to put them.
             _require_action(source, item)
         manifest = self._manifest()
@@ -299,7 +299,7 @@ class _Export:
     def _writer(self, date: str, files: ExitStack, writers: ExitStack) -> Writer:
         if date not in self._writers:
             number = self._part.number
-            path = self._lake.fresh(self._plan.data_path(date, number))
+            path = self._lake.new_path(self._plan.data_path(date, number))
             temporary = f"_tmp-{self._plan.stem(number)}-{uuid4().hex}"
             file = files.enter_context(self._lake.writing(path, temporary=temporary))
             writer = Writer(file, self._plan.payload_kind)

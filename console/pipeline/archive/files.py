@@ -13,7 +13,7 @@ from console.errors import ConsoleError
 from console.pipeline.archive import contents
 from console.pipeline.archive.contents import Contents, Tally
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item
+from console.pipeline.spark import Item
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -138,7 +138,7 @@ def batches(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBa
 
 
 def items(lake: Lake, manifests: Sequence[Mapping[str, Any]]) -> list[Item]:
-    return [{"lake": lake.place, "manifest": dict(manifest)} for manifest in manifests]
+    return [{"lake": lake.location, "manifest": dict(manifest)} for manifest in manifests]
 
 
 def verify(item: Item) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError
 from console.formats import duration, numbered, plain
-from console.pipeline import PhaseProgress, guard, no_progress
+from console.pipeline import PhaseProgress, locks, no_progress
 from console.pipeline.archive import contents, delete, export
 from console.pipeline.archive import files as verify
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
 from console.pipeline.archive.plan import ArchivePlan, ArchiveRequest, Range
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.session import Tasks
+from console.pipeline.spark import Tasks
 
 VERB = "pipeline archive"
 OWN_CONNECTIONS = 2
@@ -127,7 +127,7 @@ class ArchiveResult:
         return lines
 
 
-def offer(
+def preview(
     database: Database, queue: Queue, lake: Lake, wanted: ArchiveRequest, **how: int
 ) -> ArchivePreview:
     """What a run would do. Nothing is written."""
@@ -135,7 +135,7 @@ def offer(
     with database.transaction("plan what goes into the lake", read_only=True) as connection:
         made = planning.make(connection, queue, database.label, wanted, **how)
     found = planning.unfinished(lake, database.label, queue)
-    return ArchivePreview(queue, lake.place, found, made)
+    return ArchivePreview(queue, lake.location, found, made)
 
 
 def archive(
@@ -144,7 +144,7 @@ def archive(
     lake: Lake,
     tasks: Tasks,
     *,
-    told: PhaseProgress = no_progress,
+    on_progress: PhaseProgress = no_progress,
     batch: int = delete.BATCH,
     connections: int | None = None,
 ) -> list[ArchiveResult]:
@@ -160,10 +160,12 @@ def archive(
     done: list[ArchiveResult] = []
     made = offered.made
     at_once = None if connections is None else connections - OWN_CONNECTIONS
-    with guard.run_lock(database, lake.id(), queue) as run:
+    with locks.run_lock(database, lake.id(), queue) as run:
 
         def carry_out(plan: ArchivePlan, *, again: bool) -> None:
-            carrying = _Carrying(database, queue, lake, tasks, plan, run, told, batch, at_once)
+            carrying = _Carrying(
+                database, queue, lake, tasks, plan, run, on_progress, batch, at_once
+            )
             done.append(carrying.out(again=again))
 
         while (found := planning.unfinished(lake, database.label, queue)) is not None:
@@ -186,8 +188,8 @@ class _Carrying:
     _lake: Lake
     _tasks: Tasks
     _plan: ArchivePlan
-    _run: guard.RunLock
-    _told: PhaseProgress
+    _run: locks.RunLock
+    _on_progress: PhaseProgress
     _batch: int
     _at_once: int | None
 
@@ -201,8 +203,8 @@ class _Carrying:
                 self._end_earlier(session)
                 action_id = self._begin(session)
             # No successor begins meanwhile, whatever becomes of the run's own lock.
-            working = guard.holding(
-                session, self._run.work, "shared", guard.another_run(self._queue)
+            working = locks.hold(
+                session, self._run.work, "shared", locks.already_running(self._queue)
             )
             with working, self._ended(session, action_id):
                 manifests = self._export(action_id, again=again)
@@ -214,7 +216,7 @@ class _Carrying:
 
     def _begin(self, session: Session) -> int:
         plan = self._plan
-        detail = f"plan {plan.id} into {self._lake.place}"
+        detail = f"plan {plan.id} into {self._lake.location}"
         subject = replace(
             Subject.of(self._database, self._queue, VERB, detail),
             cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
@@ -248,7 +250,7 @@ class _Carrying:
             outcome = "stopped"
             raise
         finally:
-            detail = detail or f"plan {self._plan.id} into {self._lake.place}"
+            detail = detail or f"plan {self._plan.id} into {self._lake.location}"
             with suppress(ConsoleError), session.transaction("end an action") as connection:
                 audit.end(connection, action_id, outcome, detail)
 
@@ -286,7 +288,7 @@ class _Carrying:
 
     def _of(self, phase: str) -> Any:
         def told(*, done: int, of: int, rows: int, size: int) -> None:
-            self._told(phase, done=done, of=of, rows=rows, size=size)
+            self._on_progress(phase, done=done, of=of, rows=rows, size=size)
 
         return told
 
@@ -353,7 +355,7 @@ class _Carrying:
         intents = delete.Intents(self._lake, self._plan)
         for action_id in intents.actions:
             with session.transaction("read an action") as connection:
-                found = guard.action(connection, action_id)
+                found = locks.action(connection, action_id)
             if found is None:
                 raise DamagedError(
                     f"Action {action_id} is not in the database's audit.",
@@ -384,10 +386,10 @@ class _Carrying:
                 deleted = intents.deleted(part.number)
                 keys = delete.exported(self._lake, manifests[part.number], deleted)
                 for _ in deleter.range(part, keys):
-                    self._told("delete", done=at, of=len(parts), rows=deleter.done, size=0)
+                    self._on_progress("delete", done=at, of=len(parts), rows=deleter.done, size=0)
         intents.counted(action_id, deleter.done)
         self._done.rows["delete"] = deleter.done
-        self._told("delete", done=len(parts), of=len(parts), rows=deleter.done, size=0)
+        self._on_progress("delete", done=len(parts), of=len(parts), rows=deleter.done, size=0)
 
     def _withdraw(
         self, manifests: Mapping[int, Mapping[str, Any]], intents: delete.Intents, action_id: int

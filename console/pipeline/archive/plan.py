@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Archived:
+class QueueArchive:
     connection: str
     schema: str
     queue: str
@@ -37,24 +37,26 @@ class Archived:
     """Plans that are not done: their rows may be in the database still, and are left out."""
 
 
-def archived(lake: Lake, connection: str | None, schema: str | None, queue: str) -> Archived:
+def find_archive(
+    lake: Lake, connection: str | None, schema: str | None, queue: str
+) -> QueueArchive:
     """The one queue of that name. UsageError where there is none, or there are several."""
     found = [one for one in _queues(lake, connection) if one[2] == queue]
     if schema is not None:
         found = [one for one in found if one[1] == schema]
     if not found:
         raise UsageError(
-            f"The lake {lake.place} has no archive of {queue!r}.",
+            f"The lake {lake.location} has no archive of {queue!r}.",
             next_step=f"Create it with: dbq-console pipeline archive {queue}",
         )
     if len(found) > 1:
         places = ", ".join(f"{one[1]}.{one[2]} of {one[0]}" for one in found)
         raise UsageError(
-            f"The lake {lake.place} has several archives of {queue!r}.",
+            f"The lake {lake.location} has several archives of {queue!r}.",
             why=f"They are: {places}.",
             next_step="Say which with --schema, and with --from its connection.",
         )
-    return _archived(lake, *found[0])
+    return _archive_of(lake, *found[0])
 
 
 def _queues(lake: Lake, connection: str | None) -> list[tuple[str, str, str]]:
@@ -68,7 +70,7 @@ def _queues(lake: Lake, connection: str | None) -> list[tuple[str, str, str]]:
     return found
 
 
-def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
+def _archive_of(lake: Lake, connection: str, schema: str, queue: str) -> QueueArchive:
     folder = manifests_folder(connection, schema, queue)
     by_kind: dict[str, tuple[str, ...]] = {}
     unfinished = 0
@@ -83,11 +85,11 @@ def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
     files_by_kind = {kind: paths for kind, paths in by_kind.items() if paths}
     if not files_by_kind and unfinished:
         raise RefusedError(
-            f"The archive of {queue!r} in {lake.place} is not finished.",
+            f"The archive of {queue!r} in {lake.location} is not finished.",
             why=f"{unfinished} of its plans were interrupted.",
             next_step=f"Finish it with: dbq-console pipeline archive {queue}",
         )
-    return Archived(connection, schema, queue, files_by_kind, unfinished)
+    return QueueArchive(connection, schema, queue, files_by_kind, unfinished)
 
 
 def _paths(lake: Lake, plan: ArchivePlan) -> tuple[str, ...]:

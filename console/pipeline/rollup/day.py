@@ -18,7 +18,7 @@ from console.pipeline.lake import Lake
 from console.pipeline.rollup import segment_files, tables
 from console.pipeline.rollup.segment_files import ClosedSegment, SegmentFile
 from console.pipeline.rollup.tables import Numbers, numbers, pc
-from console.pipeline.session import Item
+from console.pipeline.spark import Item
 from console.rollup_files import LONGEST_LOOK_SECONDS
 
 pq: Any = pyarrow.parquet
@@ -34,14 +34,14 @@ def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedS
     segments = [
         {
             **vars(one),
-            "place": vars(one.place),
+            "file": vars(one.file),
             "first": one.first.isoformat(),
             "last": one.last.isoformat(),
         }
         for one in of
     ]
     return {
-        "lake": lake.place,
+        "lake": lake.location,
         "connection": connection,
         "day": day.isoformat(),
         "kind": kind,
@@ -56,7 +56,7 @@ def roll_up(item: Item) -> dict[str, Any]:
         ClosedSegment(
             **{
                 **one,
-                "place": SegmentFile(**one["place"]),
+                "file": SegmentFile(**one["file"]),
                 "first": datetime.fromisoformat(one["first"]),
                 "last": datetime.fromisoformat(one["last"]),
             }
@@ -66,7 +66,7 @@ def roll_up(item: Item) -> dict[str, Any]:
     damaged: set[str] = set()
     day = _Day(item, segments, damaged)
     written = day.write()
-    good = [one for one in segments if one.place.path not in damaged]
+    good = [one for one in segments if one.file.path not in damaged]
     return {
         "rows": sum(one.rows for one in good),
         "bytes": sum(one.size for one in good),
@@ -174,8 +174,8 @@ class _Table:
             self._flush()
 
     def _begun(self, schema: pa.Schema) -> Any:
-        path = self._lake.fresh(f"{self._folder}/{_FILE}")
-        others = self._lake.files(self._folder) if self._lake.renames else []
+        path = self._lake.new_path(f"{self._folder}/{_FILE}")
+        others = self._lake.files(self._folder) if self._lake.can_replace else []
         self._paths.append(path)
         file = self._files.enter_context(self._lake.writing(path))
         for one in set(others) - {path}:

@@ -20,7 +20,7 @@ from console import forecast_files, rollup_files
 from console.forecast_files import BAND_PERCENT, BOUNDS, HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup.tables import Numbers, numbers, ranks
-from console.pipeline.session import Item, Tasks
+from console.pipeline.spark import Item, Tasks
 
 pq: Any = pyarrow.parquet
 
@@ -168,7 +168,7 @@ def bring_up_to_date(
     tasks: Tasks, lake: Lake, zones: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
     """Make the forecasts of these connections anew, by the zones; how many queues have one."""
-    items = [{"lake": lake.place, "connection": c, "zone": z} for c, z in sorted(zones.items())]
+    items = [{"lake": lake.location, "connection": c, "zone": z} for c, z in sorted(zones.items())]
     done = tasks.run(forecast, items)
     return {one["connection"]: one["queues"] for one in done}
 
@@ -191,7 +191,7 @@ def forecast(item: Item) -> dict[str, Any]:
         {"at": datetime.now(UTC).isoformat(), "zone": item["zone"], "file": name, "queues": told},
     )
     # Whoever has just read the manifest before this one still finds what it names.
-    lake.remove_unnamed(folder, {f"{folder}/{one}" for one in (name, before)})
+    lake.remove_unlisted(folder, {f"{folder}/{one}" for one in (name, before)})
     known = sum("weeks" in one for one in told)
     queues = {"known": known, "too_short": len(told) - known}
     return {"rows": table.num_rows, "connection": connection, "queues": queues}

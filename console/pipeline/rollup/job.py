@@ -20,7 +20,7 @@ from console.pipeline import PhaseProgress, no_progress
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import segment_files as finding
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
-from console.pipeline.session import Tasks
+from console.pipeline.spark import Tasks
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def rollup(
     lake: Lake,
     folders: Sequence[str],
     days: Days | None = None,
-    told: PhaseProgress = no_progress,
+    on_progress: PhaseProgress = no_progress,
     zone_of: Callable[[str], str] = lambda _: UTC_NAME,
 ) -> RollupResult:
     """Bring the lake's tables up to date, then the forecasts of the connections that have anything
@@ -126,25 +126,25 @@ def rollup(
         began = time.monotonic()
         names = finding.names(folders)
         made = choose(lake, names, days)
-        result = RollupResult(lake.place, made)
+        result = RollupResult(lake.location, made)
         zones = {connection: zone_of(connection) for connection, _ in names}
         new = {due.day[0] for due in made.due} | forecast.out_of_date(lake, zones)
         if new:
             with started() as tasks:
                 with _remembered(lake, made.due):
-                    _roll_up(tasks, lake, result, told)
+                    _roll_up(tasks, lake, result, on_progress)
                 due = {one: zone for one, zone in zones.items() if one in new}
                 result.forecasts = forecast.bring_up_to_date(tasks, lake, due)
         result.seconds = time.monotonic() - began
         return result
 
 
-def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, told: PhaseProgress) -> None:
+def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, on_progress: PhaseProgress) -> None:
     """A task a day and kind; what each says of its segments is what is remembered of them."""
     from console.pipeline.rollup.day import item, roll_up  # noqa: PLC0415  # verbs start at once
 
     def progress(*, done: int, of: int, rows: int, size: int) -> None:
-        told("tables", done=done, of=of, rows=rows, size=size)
+        on_progress("tables", done=done, of=of, rows=rows, size=size)
 
     work = [
         (due, kind, segments)
@@ -159,7 +159,7 @@ def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, told: PhaseProgress
     for (due, kind, segments), said in zip(work, done, strict=True):
         bad = set(said["damaged"])
         result.choice.skipped.damaged |= bad
-        due.segments[kind] = [one for one in segments if one.place.path not in bad]
+        due.segments[kind] = [one for one in segments if one.file.path not in bad]
         result.rows[kind] = result.rows.get(kind, 0) + said["rows"]
         if said["files"] and due.files is not None:
             due.files[kind] = sorted(said["files"])
@@ -186,7 +186,7 @@ def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> Day
         if not known <= good:
             made.kept.append(day)
         elif good:
-            files = None if lake.renames else before.get("files", {})
+            files = None if lake.can_replace else before.get("files", {})
             made.due.append(Due(day, segments, here, files))
     return made
 
@@ -223,7 +223,7 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
     Until then what they were made of is still what their manifests say. Where there is no rename
     they are as they were until their manifests name other files.
     """
-    for one in due if lake.renames else ():
+    for one in due if lake.can_replace else ():
         before = _manifest(lake, one.day).get("segments", {})
         lake.write_json(rollup_files.manifest(*one.day), {"state": "doing", "segments": before})
     yield
@@ -236,4 +236,4 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
             named, (connection, day) = set(chain(*one.files.values())), one.day
             for width, kind in product(rollup_files.WIDTHS, rollup_files.KINDS):
                 folder = rollup_files.folder(width, kind, connection)
-                lake.remove_unnamed(f"{folder}/date={day}", named)
+                lake.remove_unlisted(f"{folder}/date={day}", named)

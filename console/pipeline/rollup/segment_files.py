@@ -39,7 +39,7 @@ class ClosedSegment:
     """A closed segment of one kind that can be read."""
 
     name: str
-    place: SegmentFile
+    file: SegmentFile
     rows: int
     size: int
     first: datetime
@@ -157,7 +157,7 @@ def with_sources(segments: Iterable[ClosedSegment]) -> Iterator[ClosedSegment]:
         free = (number for number, end in enumerate(ends) if end < one.first)
         source = next(free, len(ends))
         ends[source:] = [one.last, *ends[source + 1 :]]
-        yield ClosedSegment(one.name, one.place, one.rows, one.size, one.first, one.last, source)
+        yield ClosedSegment(one.name, one.file, one.rows, one.size, one.first, one.last, source)
 
 
 _TIME, _TEXT, _COUNT, _NUMBER = "timestamp", "string", "bigint", "double"
@@ -229,10 +229,10 @@ def _table(kind: str, one: ClosedSegment, damaged: Callable[[str], object]) -> "
 
     wanted = schema(kind)
     try:
-        with Lake(one.place.folder).reading(one.place.path) as file:
+        with Lake(one.file.folder).reading(one.file.path) as file:
             data = file.read_buffer()
     except FileNotFoundError:
-        damaged(one.place.path)  # let go of for its age just now
+        damaged(one.file.path)  # let go of for its age just now
         return None
     try:
         end = pq.ParquetFile(pa.BufferReader(data))  # type: ignore[no-untyped-call]
@@ -242,7 +242,7 @@ def _table(kind: str, one: ClosedSegment, damaged: Callable[[str], object]) -> "
         columns = [_column(table, field, one.source) for field in wanted]
         return pa.Table.from_arrays(columns, schema=wanted)
     except (OSError, KeyError, pa.ArrowException):
-        damaged(one.place.path)
+        damaged(one.file.path)
         return None
 
 

@@ -13,9 +13,15 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input
 
 from console import formats
-from console.bench import drawing
 from console.bench.candidate import Load
-from console.bench.drawing import as_json, checked, compared_lines, load_in_words, waits
+from console.bench.report import (
+    as_json,
+    comparison_lines,
+    describe_load,
+    svg,
+    verdict_lines,
+    wait_lines,
+)
 from console.bench.results import comparisons
 from console.errors import ConsoleError, RefusedError
 from console.rights import Rights
@@ -203,17 +209,17 @@ class BenchScreen(FormScreen):
         text = Text()
         results = course.results
         if course.over and results:
-            for line in checked(results):
+            for line in verdict_lines(results):
                 bad = line.startswith(("NOT OK", "in doubt", "error"))
                 text.append(f"{line}\n", style_of(told, "critical" if bad else "good"))
             text.append("\n")
-            for line in compared_lines(comparisons(results)):
+            for line in comparison_lines(comparisons(results)):
                 text.append(f"{line}\n")
-            for line in waits(results):
+            for line in wait_lines(results):
                 text.append(f"{line}\n", style_of(told, "quiet"))
         for line in course.said:
             text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(told, "warning"))
-        text.append(f"{load_in_words(course.load)}\n", style_of(told, "quiet"))
+        text.append(f"{describe_load(course.load)}\n", style_of(told, "quiet"))
         if course.about is not None and (course.over or self.app.size.height >= _ROOM_FOR_ALL):
             text.append("\n".join(map(plain, course.about.lines)) + "\n", style_of(told, "quiet"))
         if course.about is not None and course.about.durable is False:
@@ -358,5 +364,5 @@ def report(course: Course, suffix: str) -> str:
         return ""
     if suffix.lower() == ".json":
         return json.dumps(as_json(about, course.load, results), ensure_ascii=False) + "\n"
-    load = load_in_words(course.load)
-    return drawing.report(about, load, results, comparisons(results))
+    load = describe_load(course.load)
+    return svg(about, load, results, comparisons(results))

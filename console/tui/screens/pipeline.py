@@ -49,9 +49,9 @@ def why_no_job(verb: str, conn: OpenConnection | None) -> str:
 def require_extra() -> None:
     """UsageError, with what is to be installed, where the pipeline cannot run here."""
     # Not before it is wanted: the console shall start at once.
-    from console.pipeline import session  # noqa: PLC0415
+    from console.pipeline import spark  # noqa: PLC0415
 
-    session.require_extra()
+    spark.require_extra()
 
 
 def job_of(
@@ -99,7 +99,7 @@ def equivalent_command(
     if verb in ABOUT_A_QUEUE and key is not None:
         words += ["--schema", key[1], *(() if conn is None else conn.words)]
         words += ["--", key[2]] if key[2].startswith("-") else [key[2]]
-    return launch.line(words)
+    return launch.command_line(words)
 
 
 def _options(verb: Verb, said: Mapping[str, str]) -> list[str]:
@@ -187,7 +187,7 @@ class PipelineScreen(FormScreen):
             if not self._verb.confirmed:
                 return made, [DOES[verb]]
             self._plan = DryRun(with_option(made, "--dry-run"))
-            return made, self._plan.ask()
+            return made, self._plan.run()
 
         self.make_plan(work, lambda found: self.show_plan(*found), "Making the plan")
 
@@ -195,7 +195,7 @@ class PipelineScreen(FormScreen):
         """A dry run that nobody waits for ends."""
         super().discard_pending_results()
         if self._plan is not None:
-            self._plan.cut_off()
+            self._plan.cancel()
             self._plan = None
 
     def show_plan(self, job: Job, lines: list[str]) -> None:

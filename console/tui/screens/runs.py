@@ -76,7 +76,7 @@ def facts(context: Context, run: Run) -> dict[str, str]:
         "rows/s": "" if speed is None else f"{speed:,.0f}",
         "last message": last,
         "by": f"{run.user}@{run.host}, process {run.pid}",
-        "command": launch.line(run.words),
+        "command": launch.command_line(run.words),
     }
     return {name: plain(" ".join(words.splitlines())) for name, words in told.items() if words}
 
@@ -228,10 +228,10 @@ class RunsScreen(LiveScreen):
         detail.display = run is not None
         if run is not None:
             error = " ".join(run.error.get(part, "") for part in ("what", "why"))
-            words = run.told or "No progress reported yet." if run.runs else error.strip()
+            words = run.told or "No progress reported yet." if run.running else error.strip()
             last = f"{run.outcome.value}; before that: {run.told or 'nothing'}"
             line = Text(plain(words or " ".join(run.lines[:1]) or last))
-            line.append(f"\n{plain(launch.line(run.words))}", style_of(detail, "quiet"))
+            line.append(f"\n{plain(launch.command_line(run.words))}", style_of(detail, "quiet"))
             detail.set_text(line)
 
     def on_keyed_table_cursor_moved(self) -> None:
@@ -242,7 +242,7 @@ class RunsScreen(LiveScreen):
         head = self.query_one("#runs-head", ScreenHead)
         line = self.paused_head(head, "Pipeline runs")
         line.append(" on this machine", style_of(head, "quiet"))
-        going = sum(run.runs for run in found.runs)
+        going = sum(run.running for run in found.runs)
         line.append(f"   {numbered(len(found.runs), 'run')}")
         if going:
             line.append(f", {going} running", style_of(head, "good"))
@@ -261,7 +261,7 @@ class RunsScreen(LiveScreen):
         """Only what runs can be asked to end."""
         if action == "stop":
             run = self._run
-            return run is not None and run.runs
+            return run is not None and run.running
         return True
 
     def action_refresh_now(self) -> None:
@@ -273,7 +273,7 @@ class RunsScreen(LiveScreen):
         if run is not None:
             start_job(
                 self,
-                lambda: launch.said(run.id, "err"),
+                lambda: launch.tail(run.id, "err"),
                 lambda words: self._open(run, words),
                 self._failed,
             )
@@ -325,4 +325,4 @@ def _mark_tone(run: Run) -> str:
 
 
 def _told(run: Run) -> str:
-    return plain(run.told if run.runs else run.error.get("what", ""))
+    return plain(run.told if run.running else run.error.get("what", ""))

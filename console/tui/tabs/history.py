@@ -18,7 +18,7 @@ from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.forecast import SHADES, Forecast
 from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Mark, Point, history, since
-from console.rollup_files import own_lake
+from console.rollup_files import existing_default_lake
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
@@ -153,7 +153,7 @@ class HistoryTab(QueueTab):
             return
         self._asked_at = now
         span = since(self.context.clock.utc(), self.span.seconds)
-        lake = None if self.context.replay is not None else own_lake()
+        lake = None if self.context.replay is not None else existing_default_lake()
 
         def work() -> _Found:
             found = history(

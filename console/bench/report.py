@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MANY_WAITS = 4
 
 
-def load_in_words(load: Load) -> str:
+def describe_load(load: Load) -> str:
     """How much of what."""
     room = f"at most {load.room:,} messages waiting" if load.room else "no limit to what waits"
     held = "; one old transaction open" if load.held_xmin else ""
@@ -48,7 +48,7 @@ def as_json(
     }
 
 
-def waits(results: Sequence[CandidateResult]) -> list[str]:
+def wait_lines(results: Sequence[CandidateResult]) -> list[str]:
     """Of each candidate, what the sessions were seen waiting for."""
     shown = []
     for result in results:
@@ -61,12 +61,12 @@ def waits(results: Sequence[CandidateResult]) -> list[str]:
     return shown
 
 
-def compared_lines(compared: Sequence[Comparison]) -> list[str]:
+def comparison_lines(compared: Sequence[Comparison]) -> list[str]:
     """One a line."""
     return [f"{one.ratio:8.2f}  {one.words}" for one in compared]
 
 
-def checked(results: Sequence[CandidateResult]) -> list[str]:
+def verdict_lines(results: Sequence[CandidateResult]) -> list[str]:
     """What became of the messages."""
     bad = [result for result in results if not result.ok]
     popped = sum(result.verdict["popped"] for result in results)
@@ -80,7 +80,7 @@ def checked(results: Sequence[CandidateResult]) -> list[str]:
     return shown
 
 
-def deliveries(results: Sequence[CandidateResult]) -> list[str]:
+def delivery_lines(results: Sequence[CandidateResult]) -> list[str]:
     """Where a message is for several readers: what each delivery costs."""
     shown = []
     for result in results:
@@ -118,7 +118,7 @@ _STYLE = (
 )
 
 
-def report(
+def svg(
     about: Environment,
     load: str,
     results: Sequence[CandidateResult],

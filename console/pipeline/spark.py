@@ -51,7 +51,7 @@ class Tasks(Protocol):
         self,
         work: Work,
         items: Sequence[Item],
-        told: StageProgress = no_progress,
+        on_progress: StageProgress = no_progress,
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
@@ -62,14 +62,14 @@ class Tasks(Protocol):
         ...
 
 
-class Plain:
+class LocalTasks:
     """In this process, one after the other."""
 
     def run(
         self,
         work: Work,
         items: Sequence[Item],
-        told: StageProgress = no_progress,
+        on_progress: StageProgress = no_progress,
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
@@ -81,11 +81,11 @@ class Plain:
             result = work(item)
             rows, size = rows + int(result.get("rows", 0)), size + int(result.get("bytes", 0))
             results.append(result)
-            told(done=len(results), of=len(items), rows=rows, size=size)
+            on_progress(done=len(results), of=len(items), rows=rows, size=size)
         return results
 
 
-class OnSpark:
+class SparkTasks:
     """On a Spark context: one partition, and so one Spark task, an item.
 
     As an RDD and not as a table: what Spark knows of SQL takes longer to load than all else.
@@ -98,7 +98,7 @@ class OnSpark:
         self,
         work: Work,
         items: Sequence[Item],
-        told: StageProgress = no_progress,
+        on_progress: StageProgress = no_progress,
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ class OnSpark:
             now = int(done.value)
             if said != [now]:
                 said[:] = [now]
-                told(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
+                on_progress(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
 
         def job(first: int, number: int) -> list[dict[str, Any]]:
             """So many items from one on, as one job of Spark's."""
@@ -268,7 +268,7 @@ def session(
 def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
     """Tasks on a Spark of their own, whose JVM does nothing but hand them out."""
     with _running(name, master, None if under_submit() else _QUICK_START) as context:
-        yield OnSpark(context)
+        yield SparkTasks(context)
 
 
 @contextmanager

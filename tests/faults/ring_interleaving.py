@@ -12,7 +12,7 @@ Calls = list[tuple[str, int]]
 _KINDS = ("push", "pop", "push_many", "pop_many")
 
 
-def count(model: Any, seed: int, **of_the_ring: bool) -> None:
+def check_interleaving(model: Any, seed: int, **of_the_ring: bool) -> None:
     """Interleaved statement by statement, with rollbacks and relays: what committed comes out once.
 
     A relay waits for nobody here: it comes where nobody holds it off.

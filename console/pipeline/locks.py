@@ -37,7 +37,7 @@ class Action:
     ended: bool
 
 
-def resource(kind: str, lake_id: str, queue: Queue) -> str:
+def lock_name(kind: str, lake_id: str, queue: Queue) -> str:
     """The name of a lock: short, whatever the names in it."""
     whole = "\0".join((kind, lake_id, queue.schema, queue.name))
     return f"dbq pipeline {hashlib.sha256(whole.encode()).hexdigest()[:40]}"
@@ -62,44 +62,44 @@ def action(connection: Connection, action_id: int) -> Action | None:
     return found[0] if found else None
 
 
-def held(connection: Connection, name: str, mode: str) -> bool:
+def acquire(connection: Connection, name: str, mode: str) -> bool:
     """Take a lock for the session, without waiting."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
     return sql.value(connection, bool, "pipeline.hold", scope)
 
 
-def let_go(connection: Connection, name: str, mode: str) -> None:
+def release(connection: Connection, name: str, mode: str) -> None:
     scope = sql.Scope({"resource": name}, {"mode": mode})
     sql.values(connection, bool, "pipeline.let_go", scope)
 
 
 @contextmanager
-def locked(connection: Connection, name: str, mode: str) -> Iterator[bool]:
+def try_lock(connection: Connection, name: str, mode: str) -> Iterator[bool]:
     """While the body runs; whether it was to be had. A connection that cannot give it back ends."""
-    got = held(connection, name, mode)
+    got = acquire(connection, name, mode)
     try:
         yield got
     finally:
         if got:
             try:
-                let_go(connection, name, mode)
+                release(connection, name, mode)
             except SQLAlchemyError:
                 with suppress(SQLAlchemyError):
                     connection.invalidate()
 
 
 @contextmanager
-def holding(session: Session, name: str, mode: str, refusal: ConsoleError) -> Iterator[None]:
+def hold(session: Session, name: str, mode: str, refusal: ConsoleError) -> Iterator[None]:
     """The session has the lock while the body runs; `refusal` is raised where it is not to be
     had."""
     with session.transaction("lock the pipeline's work") as connection:
-        if not held(connection, name, mode):
+        if not acquire(connection, name, mode):
             raise refusal
     try:
         yield
     finally:
         with suppress(ConsoleError), session.transaction("release a lock") as connection:
-            let_go(connection, name, mode)
+            release(connection, name, mode)
 
 
 class RunLock:
@@ -114,7 +114,7 @@ class RunLock:
     def alone(self) -> Iterator[None]:
         """While the body runs nobody works for any run. BusyError after a minute."""
         deadline = time.monotonic() + _STRAGGLERS_SECONDS
-        while not held(self._connection, self.work, "exclusive"):
+        while not acquire(self._connection, self.work, "exclusive"):
             if time.monotonic() >= deadline:
                 raise BusyError(
                     "Tasks of an earlier run of this queue and lake are still running.",
@@ -125,7 +125,7 @@ class RunLock:
         try:
             yield
         finally:
-            let_go(self._connection, self.work, "exclusive")
+            release(self._connection, self.work, "exclusive")
 
     def require(self) -> None:
         """An error of the connection's where the lock may be lost: its session has ended."""
@@ -135,17 +135,17 @@ class RunLock:
 @contextmanager
 def run_lock(database: Database, lake_id: str, queue: Queue) -> Iterator[RunLock]:
     """The one run of a queue and a lake. RefusedError where there is another."""
-    name = resource("run", lake_id, queue)
+    name = lock_name("run", lake_id, queue)
     with (
         database.autocommit("lock the pipeline's run") as connection,
-        locked(connection, name, "exclusive") as got,
+        try_lock(connection, name, "exclusive") as got,
     ):
         if not got:
-            raise another_run(queue)
-        yield RunLock(connection, resource("work", lake_id, queue))
+            raise already_running(queue)
+        yield RunLock(connection, lock_name("work", lake_id, queue))
 
 
-def another_run(queue: Queue) -> RefusedError:
+def already_running(queue: Queue) -> RefusedError:
     """There is a run of the queue and the lake already."""
     return RefusedError(
         f"Another run is working on the queue {queue.name!r} and this lake.",

@@ -16,7 +16,7 @@ import psycopg
 from console.doctor.lost_numbers import LostKind, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
-from tests.faults import ring_model_together as together
+from tests.faults import ring_model_subscribers as together
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_model import Live, Store, Transaction, finish
 from tests.faults.ring_tools import Popped, Ring, make_ring
@@ -154,7 +154,7 @@ class Mirror:
         return bool(done)
 
 
-class RingBesideModel:
+class ModelledRing:
     """The ring, its model, and the transactions that are open on both."""
 
     def __init__(self, url: str, seed: int, subscribers: int = 0) -> None:

@@ -7,7 +7,7 @@ from console.doctor.lost_numbers import Side
 from console.doctor.repairs import release_claims
 from console.engines.embedded import EmbeddedServer
 from tests.faults import ring_model as model
-from tests.faults.ring_beside_model import Mirror, RingBesideModel
+from tests.faults.modelled_ring import Mirror, ModelledRing
 from tests.faults.ring_campaign import (
     CONSUMER,
     PRODUCER,
@@ -26,7 +26,7 @@ _MOST_OPEN = 2
 _EVENTS = ["client", "client", "terminate", "backend", "server", "relay"]
 
 
-class Mishaps(RingBesideModel):
+class RingFaults(ModelledRing):
     """What is done to one ring, and to its model."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
