@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from console import audit, sql
 from console.actions import broker, execute, plan
 from console.actions.availability import require_archive, require_verb
-from console.actions.execute import Control, Pace, Result
+from console.actions.execute import Batching, Control, Result
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
-from console.actions.rows import Candidates, Choosing, Mover, RowMover
+from console.actions.rows import MessageAction, RowAction, Selection, SelectionCriteria
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow
@@ -41,13 +41,13 @@ _VOIDS_AT_ONCE = 1_000
 """So many void numbers one pop drops at most."""
 
 
-class Purge(RowMover):
+class Purge(RowAction):
     """`reason` stands with each message in the archive; `permanently`: there is none."""
 
     verb = "purge"
     states = ("ready", "error")
     allowed = ("ready", "scheduled", "error")
-    wants_name = True
+    requires_name = True
 
     def __init__(
         self, source: MessageSource, *, reason: str = "", permanently: bool = False
@@ -76,23 +76,25 @@ class Purge(RowMover):
         self._permanently = permanently
         self._reason = f"purge: {reason}" if reason else "purge"
 
-    def choice(self, of: Choosing) -> Candidates:
+    def select(self, criteria: SelectionCriteria) -> Selection:
         if self.source.queue.design.waits_itself:
-            broker.require_from_the_front(self.verb, of.filters)
-        return super().choice(of)
+            broker.require_from_the_front(self.verb, criteria.filters)
+        return super().select(criteria)
 
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def run_batch(
+        self, connection: Connection, chosen: Sequence[Message], action_id: int
+    ) -> Ledger:
         if self.source.queue.design.waits_itself:
             bound = self.bound(action_id)
             statement = self.source.own(self.statement)
             return broker.receive(connection, self.source, statement, chosen, **bound)
-        return super().act(connection, chosen, action_id)
+        return super().run_batch(connection, chosen, action_id)
 
     def bound(self, action_id: int) -> dict[str, object]:
         """Why the archive has it, and whose doing it was."""
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         del session
         queue = self.source.queue
         if self._permanently:
@@ -132,12 +134,12 @@ class ArchiveRound:
 
 def rounds(
     database: Database,
-    mover: Mover,
+    action: MessageAction,
     filters: Filters,
     *,
     every_seconds: float,
     hot_above: int | None,
-    pace: Pace,
+    batching: Batching,
     control: Control,
     told: Callable[[ArchiveRound], None],
 ) -> None:
@@ -147,7 +149,7 @@ def rounds(
     """
     while not control.stopped:
         try:
-            told(_round(database, mover, filters, hot_above, pace, control))
+            told(_round(database, action, filters, hot_above, batching, control))
         except (BusyError, ConnectionFailedError) as error:
             told(ArchiveRound(waits=error.why or error.what))
         control.wait(every_seconds)
@@ -155,25 +157,25 @@ def rounds(
 
 def _round(  # what rounds was given
     database: Database,
-    mover: Mover,
+    action: MessageAction,
     filters: Filters,
     hot_above: int | None,
-    pace: Pace,
+    batching: Batching,
     control: Control,
 ) -> ArchiveRound:
-    queue = mover.source.queue
+    queue = action.source.queue
     if hot_above is not None:
         (seen,) = take_sample(database, only=[queue]).queues
         ready = snapshot(seen, database.label).ready
         if ready is not None and ready > hot_above:
             return ArchiveRound(waits=f"{ready:,} messages are ready, more than {hot_above:,}")
-    made = plan.make(database, mover, filters)
+    made = plan.make(database, action, filters)
     if not made.count:
         return ArchiveRound(waits="nothing to archive")
-    return ArchiveRound(execute.execute(database, mover, made, pace=pace, control=control))
+    return ArchiveRound(execute.execute(database, action, made, batching=batching, control=control))
 
 
-class Archive(RowMover):
+class Archive(RowAction):
     """Never a ready message, whatever its age."""
 
     verb = "archive"
@@ -195,7 +197,7 @@ class Archive(RowMover):
         """Why the archive has it, and whose doing it was."""
         return {"reason": self._reason, "action_id": action_id}
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         del session, plan
         return [f"they go into {self.source.queue.name}_archive; restore brings them back"], []
 
@@ -253,12 +255,12 @@ class ArchiveSelection:
 
     complete = True
 
-    def __init__(self, source: MessageSource, of: Choosing, taken: Taken) -> None:
+    def __init__(self, source: MessageSource, criteria: SelectionCriteria, taken: Taken) -> None:
         """UsageError for filters that can mean nothing here."""
-        check_payload(source, of.filters)
-        filters = replace(source.known(of.filters), limit=None, keep_newest=None)
+        check_payload(source, criteria.filters)
+        filters = replace(source.known(criteria.filters), limit=None, keep_newest=None)
         self._filters, *self._others = filters.each
-        self._of = of
+        self._criteria = criteria
         self._source = source
         self._taken = taken
         self._after = 0
@@ -267,8 +269,8 @@ class ArchiveSelection:
     def next(self, most: int) -> list[Message]:
         while self._goes_on():
             look = max(most, _READ_AT_ONCE) if self._narrow else most
-            with self._of.session.transaction(doing(self._source.queue)) as connection:
-                self._source.begin(connection, self._of.database)
+            with self._criteria.session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._criteria.database)
                 rows = self._fetch(connection, look, most)
             if rows:
                 self._after = rows[-1].archive_id
@@ -298,7 +300,7 @@ class ArchiveSelection:
             n=most,
             after=ScanKey("archive", id=str(self._after)),
             filters=self._filters,
-            moment=self._of.cutoff,
+            moment=self._criteria.cutoff,
             error_length=max(wording.TEXT_LENGTH, ERROR_LENGTH + 1),
         )
         conditions = {
@@ -329,7 +331,7 @@ class _Purges:
     action_id: int | None
 
 
-def last_purge(source: MessageSource, of: Choosing) -> int | None:
+def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None:
     """The last purge of which the archive still has messages: the greatest number of one.
 
     Backwards, a part at a time. It ends early where the audit says that there was none later.
@@ -337,12 +339,12 @@ def last_purge(source: MessageSource, of: Choosing) -> int | None:
     queue, product = source.queue, source.product
     greatest: int | None = None
     before: int | None = None
-    with of.session.transaction(doing(queue)) as connection:
+    with criteria.session.transaction(doing(queue)) as connection:
         wanted = audit.EntryFilter(queue.schema, queue.name, "purge")
         newest = next((e.action_id for e in audit.entries(connection, wanted, 1)), None)
     while True:
-        with of.session.transaction(doing(queue)) as connection:
-            source.begin(connection, of.database)
+        with criteria.session.transaction(doing(queue)) as connection:
+            source.begin(connection, criteria.database)
             found = sql.row(
                 connection,
                 _Purges,
@@ -350,7 +352,7 @@ def last_purge(source: MessageSource, of: Choosing) -> int | None:
                 queue.scope(product),
                 before=before,
                 look=_PURGES_AT_ONCE,
-                moment=of.cutoff,
+                moment=criteria.cutoff,
             )
         met = [number for number in (greatest, found.action_id) if number is not None]
         greatest = max(met, default=None)

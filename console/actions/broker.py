@@ -64,7 +64,7 @@ def receive(
 class SwitchPlan:
     queue: Queue
     health: BrokerHealth
-    wants_queue_name: bool
+    requires_queue_name: bool
 
     @property
     def needed(self) -> bool:
@@ -89,7 +89,7 @@ class SwitchPlan:
             "is_receive_enabled": self.health.is_receive_enabled,
             "is_enqueue_enabled": self.health.is_enqueue_enabled,
             "needed": self.needed,
-            "confirmation": "name" if self.wants_queue_name else "y",
+            "confirmation": "name" if self.requires_queue_name else "y",
         }
 
 
@@ -126,7 +126,7 @@ class ConversationsPlan:
     production: bool
 
     @property
-    def wants_queue_name(self) -> bool:
+    def requires_queue_name(self) -> bool:
         return self.production or self.conversations > MANY_MESSAGES
 
     def lines(self) -> list[str]:
@@ -145,7 +145,7 @@ class ConversationsPlan:
             "queue": self.queue.name,
             "schema": self.queue.schema,
             "count": self.conversations,
-            "confirmation": "name" if self.wants_queue_name else "y",
+            "confirmation": "name" if self.requires_queue_name else "y",
         }
 
     @property

@@ -29,7 +29,7 @@ class CanaryVerdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Fates:
+class CanaryResults:
     """What has become of messages, by their ids."""
 
     done: tuple[str, ...] = ()
@@ -55,11 +55,11 @@ class _Archived:
     state: str
 
 
-class Followed:
+class CanaryTracker:
     """The messages of one batch, and what becomes of them. In the hands of one thread."""
 
     def __init__(self, source: MessageSource) -> None:
-        self.wanted = False
+        self.enabled = False
         """Whether the next batch is one of a canary: no other has to begin anything here."""
         self._source = source
         self._messages: list[Message] = []
@@ -77,7 +77,7 @@ class Followed:
     def ids(self) -> tuple[str, ...]:
         return tuple(message.id or "" for message in self._messages)
 
-    def fates(self, connection: Connection) -> Fates:
+    def results(self, connection: Connection) -> CanaryResults:
         """What has become of them until now. BusyError: somebody holds one, so nobody can tell."""
         source = self._source
         states: dict[str | None, str | None] = {}
@@ -95,7 +95,7 @@ class Followed:
                 waiting.append(message.id or "")
         out = {*failed, *waiting}
         done = [message.id or "" for message in self._messages if message.id not in out]
-        return Fates(tuple(done), tuple(failed), tuple(waiting))
+        return CanaryResults(tuple(done), tuple(failed), tuple(waiting))
 
     def _archived(self, connection: Connection, ids: Sequence[str]) -> dict[str | None, str | None]:
         """Of those that are gone: in which state somebody put them into the archive."""

@@ -134,7 +134,9 @@ class EndSessionResult:
         }
 
 
-def holding(database: Database, queue: Queue, older_than_seconds: float = 0.0) -> list[Session]:
+def sessions_holding(
+    database: Database, queue: Queue, older_than_seconds: float = 0.0
+) -> list[Session]:
     """Who has held rows of the queue for so long, perhaps; the oldest transaction first."""
     objects = find_objects(database, [queue])
     activity = sample_activity(database, objects)
@@ -146,7 +148,7 @@ def holding(database: Database, queue: Queue, older_than_seconds: float = 0.0) -
     ]
 
 
-def who_holds(session: Session, queue: Queue) -> str:
+def describe_holder(session: Session, queue: Queue) -> str:
     """A session that holds rows of the queue, and for how long."""
     held = f"holds rows of {queue.label} for {session.held_for}"
     return f"{session.label} ({session.who}) {held}"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
-from console.actions.canary import CanaryVerdict, Fates, Followed
+from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
 from console.actions.plan import Plan, require_possible
-from console.actions.rows import Candidates, Choosing, Mover, Resolved
+from console.actions.rows import ErrorSelection, MessageAction, Selection, SelectionCriteria
 from console.audit import ActionRecord, Ledger, Outcome
 from console.engines import Database, Session, patience, retry_transient
 from console.errors import (
@@ -40,14 +40,14 @@ _LOST_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class Batching:
     """How fast. `rate`: messages a second, at most; None: as they come."""
 
     batch: int = BATCH
     rate: float | None = None
     canary: bool = False
     canary_wait: float = CANARY_WAIT_SECONDS
-    """So long its messages are followed, where a result can be waited for."""
+    """So long its messages are tracker, where a result can be waited for."""
     canary_share: float = 0.0
     """So many of them may fail, of 1."""
 
@@ -119,11 +119,11 @@ class Result:
     """Why it ended before its end."""
     verdict: CanaryVerdict | None = None
     """Of the canary; None: there was none, or nothing to wait for."""
-    fates: Fates = field(default_factory=Fates)
+    canary_results: CanaryResults = field(default_factory=CanaryResults)
     """Of its messages."""
 
     @property
-    def unproven(self) -> bool:
+    def stopped_by_canary(self) -> bool:
         """Whether the canary has stopped it."""
         return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
@@ -146,7 +146,7 @@ class Result:
 
     @property
     def _canary(self) -> dict[str, object]:
-        return {"verdict": self.verdict, **self.fates.as_json()}
+        return {"verdict": self.verdict, **self.canary_results.as_json()}
 
     def lines(self) -> list[str]:
         ledger = self.ledger
@@ -171,19 +171,19 @@ def _named(ids: Sequence[str]) -> str:
     return f"{noun} {', '.join(ids[:_MOST_NAMED])}{more}"
 
 
-def paced(plan: Plan, mover: Mover, pace: Pace) -> Plan:
+def paced(plan: Plan, action: MessageAction, batching: Batching) -> Plan:
     """The plan with what a canary does, where one is wanted."""
-    if not pace.canary:
+    if not batching.canary:
         return plan
     steps = "1, then 10, then the rest"
-    if mover.followed is None:
+    if action.tracker is None:
         return replace(
             plan, canary=f"{steps}, without a verdict: {plan.verb} has no results to wait for"
         )
-    share = pace.canary_share
+    share = batching.canary_share
     some = f"more than {share:.0%} fail" if share else "one fails"
     words = (
-        f"{steps}; after 1 and after 10 it waits up to {duration(pace.canary_wait)} for their "
+        f"{steps}; after 1 and after 10 it waits up to {duration(batching.canary_wait)} for their "
         f"results, and stops if {some}, or one is not known by then"
     )
     return replace(plan, canary=words)
@@ -191,10 +191,10 @@ def paced(plan: Plan, mover: Mover, pace: Pace) -> Plan:
 
 def execute(
     database: Database,
-    mover: Mover,
+    action: MessageAction,
     plan: Plan,
     *,
-    pace: Pace | None = None,
+    batching: Batching | None = None,
     control: Control | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Result:
@@ -204,7 +204,7 @@ def execute(
     it, with what was done until then in their `result`.
     """
     require_possible(plan)
-    run = _Run(database, mover, plan, pace or Pace(), control or Control(), progress)
+    run = _Run(database, action, plan, batching or Batching(), control or Control(), progress)
     return run.all() if plan.count else run.nothing()
 
 
@@ -212,16 +212,16 @@ class _Run:
     def __init__(
         self,
         database: Database,
-        mover: Mover,
+        action: MessageAction,
         plan: Plan,
-        pace: Pace,
+        batching: Batching,
         control: Control,
         progress: Callable[[Progress], None],
     ) -> None:
         self._database = database
-        self._mover = mover
+        self._action = action
         self._plan = plan
-        self._pace = pace
+        self._batching = batching
         self._control = control
         self._progress = progress
         self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
@@ -234,7 +234,7 @@ class _Run:
         self._tried = 0
         """Batches that did something."""
         self._verdict: CanaryVerdict | None = None
-        self._fates = Fates()
+        self._canary_results = CanaryResults()
         self._started = time.monotonic()
 
     def nothing(self) -> Result:
@@ -327,7 +327,14 @@ class _Run:
         seconds = time.monotonic() - self._started
         why = self._why_ended(outcome)
         return Result(
-            self._plan, action_id, outcome, self._ledger, seconds, why, self._verdict, self._fates
+            self._plan,
+            action_id,
+            outcome,
+            self._ledger,
+            seconds,
+            why,
+            self._verdict,
+            self._canary_results,
         )
 
     def _why_ended(self, outcome: Outcome) -> str:
@@ -339,15 +346,17 @@ class _Run:
 
     def _batches_of(self, session: Session, record: ActionRecord) -> Outcome:
         plan = self._plan
-        choice: Candidates = Resolved(plan.targets)
+        selection: Selection = ErrorSelection(plan.targets)
         if not plan.targets:
-            of = Choosing(self._database, session, plan.filters, plan.states, plan.cutoff)
-            choice = self._mover.choice(of)
+            criteria = SelectionCriteria(
+                self._database, session, plan.filters, plan.states, plan.cutoff
+            )
+            selection = self._action.select(criteria)
         left = plan.count
         waiting: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:
-            size = min(self._pace.sizes(self._tried), left)
-            waiting = waiting or self._worth(session, choice, size)
+            size = min(self._batching.sizes(self._tried), left)
+            waiting = waiting or self._worth(session, selection, size)
             if not waiting:
                 break
             chosen, waiting = waiting[:size], waiting[size:]
@@ -356,7 +365,7 @@ class _Run:
             left -= ledger.selected
             self._ledger += ledger
             self._batches += 1
-            self._stopped = self._mover.stops(ledger)
+            self._stopped = self._action.stop_reason(ledger)
             self._progress(Progress(plan.count, self._ledger, self._batches))
             if ledger.out:
                 self._tried += 1
@@ -365,10 +374,10 @@ class _Run:
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
 
-    def _worth(self, session: Session, choice: Candidates, size: int) -> list[Message]:
+    def _worth(self, session: Session, selection: Selection, size: int) -> list[Message]:
         """The next messages that the verb does not leave alone; none: that was all."""
-        while chosen := choice.next(size):
-            left = self._mover.consider(session, chosen)
+        while chosen := selection.next(size):
+            left = self._action.exclusions(session, chosen)
             out = {id(message) for some in left.values() for message in some}
             if taken := [message for message in chosen if id(message) not in out]:
                 return taken
@@ -377,13 +386,15 @@ class _Run:
     def _one(self, session: Session, record: ActionRecord, chosen: Sequence[Message]) -> Ledger:
         """One batch: acted on and counted in one transaction, tried again while it is kept out."""
 
-        if self._mover.followed is not None:
-            self._mover.followed.wanted = self._pace.canary and self._tried < len(CANARY)
+        if self._action.tracker is not None:
+            self._action.tracker.enabled = self._batching.canary and self._tried < len(CANARY)
 
         def batch() -> Ledger:
             self._uncommitted = Ledger()
             with session.transaction(self._doing) as connection:
-                ledger = self._mover.act(connection, chosen, record.action_id).require_balance()
+                ledger = self._action.run_batch(
+                    connection, chosen, record.action_id
+                ).require_balance()
                 record.batch(connection, ledger)
                 self._uncommitted = ledger
             self._uncommitted = Ledger()
@@ -400,46 +411,48 @@ class _Run:
 
     def _judge(self, session: Session) -> None:
         """After each batch of the canary: what becomes of it decides whether the others follow."""
-        followed = self._mover.followed
-        if not self._pace.canary or followed is None or self._tried > len(CANARY):
+        tracker = self._action.tracker
+        if not self._batching.canary or tracker is None or self._tried > len(CANARY):
             return
-        deadline = time.monotonic() + self._pace.canary_wait
+        deadline = time.monotonic() + self._batching.canary_wait
         pauses = chain(_LOOK_PAUSES, repeat(_LOOK_PAUSES[-1]))
         while True:
-            fates = self._look(session, followed)
-            self._verdict = fates.verdict(self._pace.canary_share)
+            results = self._look(session, tracker)
+            self._verdict = results.verdict(self._batching.canary_share)
             left = deadline - time.monotonic()
             if self._verdict is not None or left <= 0 or self._control.stopped:
                 break
-            words = f"canary: waiting for the result of {numbered(len(fates.waiting), 'message')}"
+            words = f"canary: waiting for the result of {numbered(len(results.waiting), 'message')}"
             self._progress(Progress(self._plan.count, self._ledger, self._batches, words))
             self._control.wait(min(left, next(pauses)))
         self._verdict = self._verdict or CanaryVerdict.UNKNOWN
-        before = self._fates
-        self._fates = Fates(before.done + fates.done, before.failed + fates.failed, fates.waiting)
+        before = self._canary_results
+        self._canary_results = CanaryResults(
+            before.done + results.done, before.failed + results.failed, results.waiting
+        )
         if self._verdict is CanaryVerdict.FAILED:
             self._stopped = (
-                f"canary: {_named(fates.failed)} failed again; the others are untouched. Repair "
+                f"canary: {_named(results.failed)} failed again; the others are untouched. Repair "
                 "the cause first, then run the same again"
             )
         elif self._verdict is CanaryVerdict.UNKNOWN and not self._control.stopped:
             self._stopped = (
-                f"canary: no result of {_named(fates.waiting)} within "
-                f"{duration(self._pace.canary_wait)}: whether they succeed is not known; the "
+                f"canary: no result of {_named(results.waiting)} within "
+                f"{duration(self._batching.canary_wait)}: whether they succeed is not known; the "
                 "others are untouched. If consumers are running, run the same again with a longer "
                 "--canary-wait, or without --canary"
             )
 
-    def _look(self, session: Session, followed: Followed) -> Fates:
+    def _look(self, session: Session, tracker: CanaryTracker) -> CanaryResults:
         """What has become of the last batch; where somebody holds one of them, nothing yet."""
         try:
             with session.transaction(self._doing) as connection:
-                return followed.fates(connection)
+                return tracker.results(connection)
         except BusyError:
-            return Fates(waiting=followed.ids)
+            return CanaryResults(waiting=tracker.ids)
 
     def _rest(self, selected: int, begun: float) -> float:
         """The pause that keeps the rate."""
-        if self._pace.rate is None:
+        if self._batching.rate is None:
             return 0.0
-        return selected / self._pace.rate - (time.monotonic() - begun)
+        return selected / self._batching.rate - (time.monotonic() - begun)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from console import audit, catalog, object_names, relations, sql
 from console.actions import shipped
-from console.actions.push import signals_held
+from console.actions.push import signals_deferred
 from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database, Product, product_of
@@ -175,14 +175,14 @@ def check(database: Database, queue: Queue) -> None:
         refuse_taken_names(connection, queue)
 
 
-def lacking(database: Database, of: Design) -> str:
+def missing_requirement(database: Database, of: Design) -> str:
     """Why the server cannot have queues of the design; empty where it can."""
     missing = database.capabilities.missing
     return next((missing[need] for need in ("queues", *of.needs) if need in missing), "")
 
 
 def require_server(database: Database, queue: Queue) -> None:
-    if why := lacking(database, queue.design):
+    if why := missing_requirement(database, queue.design):
         raise UsageError(
             f"The design {queue.design.name} cannot be installed in this database.",
             why=f"{why[0].upper()}{why[1:]}.",
@@ -253,7 +253,7 @@ def _why_taken(known: Queue) -> str:
 def scratch_queue(database: Database, queue: Queue) -> Iterator[None]:
     """The queue, for as long as the block lasts, however it ends."""
     with ExitStack() as at_the_end:
-        with signals_held():
+        with signals_deferred():
             install(database, queue)
             at_the_end.callback(remove, database, queue)
         yield
@@ -261,5 +261,5 @@ def scratch_queue(database: Database, queue: Queue) -> Iterator[None]:
 
 def remove(database: Database, queue: Queue) -> None:
     """With all that is in it; no signal comes in between."""
-    with signals_held():
+    with signals_deferred():
         uninstall(database, queue, keep_archive=False, with_messages=True)

@@ -64,10 +64,10 @@ class StatesRow:
 
 def fragments(connection: Connection, queue: Queue, file: OwnFile) -> list[Fragment]:
     """Each of the file's, looked at by the server. In a read-only transaction; nothing is run."""
-    return [_looked_at(connection, queue, *one) for one in file.fragments()]
+    return [_check_fragment(connection, queue, *one) for one in file.fragments()]
 
 
-def _looked_at(
+def _check_fragment(
     connection: Connection, queue: Queue, name: str, definition: str, kind: str
 ) -> Fragment:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
@@ -77,7 +77,9 @@ def _looked_at(
             why = _written(connection, queue, definition)
             if why:
                 return Fragment(name, "", why)
-            found = sql.row(connection, _Typed, *asked(connection, queue, "typed", definition))
+            found = sql.row(
+                connection, _Typed, *fragment_statement(connection, queue, "typed", definition)
+            )
     except DBAPIError as error:
         told = product_of(connection).translate(error, f"look at {name}")
         if isinstance(told, RefusedError) and not queue.design.trusted:
@@ -93,7 +95,7 @@ def _looked_at(
     return Fragment(name, found.type, "")
 
 
-def asked(
+def fragment_statement(
     connection: Connection, queue: Queue, statement: str, definition: str
 ) -> tuple[sql.Statement, sql.Scope]:
     """The statement of own.sql about one definition of the queue's preset."""
@@ -105,7 +107,7 @@ def asked(
 def _written(connection: Connection, queue: Queue, definition: str) -> str:
     """Why it does more than to look; empty: it does not."""
     for name in ("planned", "nested"):
-        statement, scope = asked(connection, queue, name, definition)
+        statement, scope = fragment_statement(connection, queue, name, definition)
         for node in nodes(sql.value(connection, list, statement, scope)):
             if why := _WRITING.get(node["Node Type"]):
                 return why
@@ -135,7 +137,7 @@ def _volatile(connection: Connection, statement: sql.Statement, scope: sql.Scope
     )
 
 
-def states_met(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
+def count_states(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
     """In which states the first `n` rows are, most of them first."""
     of = f"{queue.design.name}.states_met"
     return sql.rows(connection, StatesRow, of, queue.scope(connection), n=n)
@@ -154,7 +156,9 @@ def require(connection: Connection, queue: Queue, file: OwnFile) -> None:
         f"{one.name}: {one.problem}" for one in fragments(connection, queue, file) if one.problem
     ]
     if not problems:
-        problems = [overlap(one) for one in states_met(connection, queue, _FEW_ROWS) if one.several]
+        problems = [
+            overlap(one) for one in count_states(connection, queue, _FEW_ROWS) if one.several
+        ]
     if problems:
         raise UsageError(
             f"The preset {queue.design.name!r} does not hold of {queue.schema}.{queue.table}.",

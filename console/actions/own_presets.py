@@ -115,7 +115,7 @@ def check(
     try:
         with database.transaction(doing, read_only=True) as connection:
             be_careful(connection, database, SECONDS)
-            states = tuple(own_fragments.states_met(connection, queue, MOST_ROWS))
+            states = tuple(own_fragments.count_states(connection, queue, MOST_ROWS))
         problems = [own_fragments.overlap(one) for one in states if one.several]
     except TooSlowError as error:
         problems = [f"its states could not be counted: {error.why}"]
@@ -141,9 +141,9 @@ def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
     try:
         with database.transaction(doing, read_only=True) as connection:
             be_careful(connection, database, SECONDS / 6)
-            asked = own_fragments.asked(connection, queue, "planned", f"is_{state}")
+            asked = own_fragments.fragment_statement(connection, queue, "planned", f"is_{state}")
             plan = sql.value(connection, list, *asked)
-            asked = own_fragments.asked(connection, queue, "read_for", f"is_{state}")
+            asked = own_fragments.fragment_statement(connection, queue, "read_for", f"is_{state}")
             run = sql.value(connection, list, *asked)
     except TooSlowError:
         return Cost(state, _scan(plan, queue), None, None)

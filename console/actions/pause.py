@@ -163,7 +163,7 @@ def paused_by_library(connection: Connection, queue: Queue) -> list[datetime]:
     return sql.values(connection, datetime, name, queue.scope(connection))
 
 
-def lift(connection: Connection, queue: Queue) -> bool | None:
+def suspend(connection: Connection, queue: Queue) -> bool | None:
     """For an upgrade, in its transaction: what was installed is put back, but for what somebody has
     replaced since; whether pushes were paused too. None: the queue is not paused."""
     kept = _kept(connection, queue)
@@ -174,14 +174,14 @@ def lift(connection: Connection, queue: Queue) -> bool | None:
     return kept[0].push
 
 
-def exchange_again(connection: Connection, queue: Queue, *, push: bool) -> None:
+def reapply(connection: Connection, queue: Queue, *, push: bool) -> None:
     """After `lift`: the pause goes on, with what the upgrade has installed to be put back."""
     functions = _exchange(connection, queue, push=push)
     where = {"schema": queue.schema, "queue": queue.name}
     sql.value(connection, datetime, "pause.renew", functions=functions, **where)
 
 
-def undone(connection: Connection, queue: Queue) -> list[str]:
+def replaced_functions(connection: Connection, queue: Queue) -> list[str]:
     """The functions of a paused queue that somebody has replaced: they pop, or push, again."""
     kept = _kept(connection, queue)
     return _replaced(connection, queue, kept) if kept else []

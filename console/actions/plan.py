@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from console import catalog, sql
-from console.actions.rows import Choosing, Mover, SelectedError
+from console.actions.rows import MessageAction, SelectedError, SelectionCriteria
 from console.audit import Subject
 from console.catalog import Queue
 from console.engines import Database, Session
@@ -70,9 +70,9 @@ class Plan:
     sample: tuple[Message, ...]
     """The first that it would take."""
     sql: str
-    wants_name: bool
+    requires_name: bool
     detail: str
-    aged: str = "in that state"
+    age_label: str = "in that state"
     consequences: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     """Why it cannot be done as it stands."""
@@ -84,9 +84,9 @@ class Plan:
     """How it tries itself out, in words; empty: it does not."""
 
     @property
-    def wants_queue_name(self) -> bool:
+    def requires_queue_name(self) -> bool:
         """Whether `y` is not enough."""
-        return self.wants_name or self.production or self.count > MANY_MESSAGES
+        return self.requires_name or self.production or self.count > MANY_MESSAGES
 
     @property
     def subject(self) -> Subject:
@@ -126,7 +126,7 @@ class Plan:
             "sql": self.sql,
             "consequences": list(self.consequences),
             "obstacles": list(self.obstacles),
-            "confirmation": "name" if self.wants_queue_name else "y",
+            "confirmation": "name" if self.requires_queue_name else "y",
             "detail": self.detail,
         }
 
@@ -146,7 +146,9 @@ class Plan:
             ages = " to ".join(
                 dict.fromkeys((duration(self.newest_seconds), duration(self.oldest_seconds)))
             )
-            found.append(f"  {self.aged} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off")
+            found.append(
+                f"  {self.age_label} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off"
+            )
         if self.payload_bytes is not None and self.count:
             found.append(f"  payloads: {self.payload_bytes:,} bytes")
         found += [f"  skipped: {n:,} {why}" for why, n in self.left_alone.items()]
@@ -234,40 +236,40 @@ class _Count:
             self.targets.append(SelectedError(message.id, message.attempts, message.error_hash))
 
 
-def states_for(mover: Mover, queue: Queue, filters: Filters) -> tuple[str, ...]:
+def states_for(action: MessageAction, queue: Queue, filters: Filters) -> tuple[str, ...]:
     """The states that are meant. UsageError for one that the verb never takes."""
     if filters.state is None:
-        return mover.states
-    if filters.state not in mover.allowed:
+        return action.states
+    if filters.state not in action.allowed:
         raise UsageError(
-            f"{mover.verb} takes no messages in the state {filters.state!r}.",
-            next_step=f"Of {queue.name!r} it takes: {', '.join(mover.allowed)}.",
+            f"{action.verb} takes no messages in the state {filters.state!r}.",
+            next_step=f"Of {queue.name!r} it takes: {', '.join(action.allowed)}.",
         )
     return (filters.state,)
 
 
 def make(
     database: Database,
-    mover: Mover,
+    action: MessageAction,
     filters: Filters = NOTHING,
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Count what the action would be for. Changes nothing. `progress` is told how many so far."""
-    queue = mover.source.queue
-    states = states_for(mover, queue, filters)
-    doing = f"plan {mover.verb} of {queue.name!r}"
+    queue = action.source.queue
+    states = states_for(action, queue, filters)
+    doing = f"plan {action.verb} of {queue.name!r}"
     with database.session(doing, read_only=True) as session:
         with session.transaction(doing) as connection:
             moment = sql.value(connection, datetime, "actions.moment")
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
-        choice = mover.choice(Choosing(database, session, filters, states, moment))
-        while (wanted := counted.wanted) and (chosen := choice.next(wanted)):
-            counted.add(chosen, mover.consider(session, chosen))
+        selection = action.select(SelectionCriteria(database, session, filters, states, moment))
+        while (wanted := counted.wanted) and (chosen := selection.next(wanted)):
+            counted.add(chosen, action.exclusions(session, chosen))
             progress(counted.matching.total())
         plan = Plan(
-            verb=mover.verb,
+            verb=action.verb,
             queue=queue,
             connection=database.label,
             production=production,
@@ -282,15 +284,15 @@ def make(
             newest_seconds=counted.newest,
             payload_bytes=counted.payload_bytes,
             sample=tuple(counted.sample),
-            sql=mover.script(),
-            wants_name=mover.wants_name,
-            detail=mover.detail,
-            aged=mover.aged,
+            sql=action.script(),
+            requires_name=action.requires_name,
+            detail=action.detail,
+            age_label=action.age_label,
             targets=tuple(counted.targets),
-            complete=choice.complete,
+            complete=selection.complete,
         )
-        consequences, obstacles = mover.consequence(session, plan)
-        totals = _totals(session, database, mover, plan, counted)
+        consequences, obstacles = action.consequences(session, plan)
+        totals = _totals(session, database, action, plan, counted)
     return replace(
         plan,
         totals=totals,
@@ -306,16 +308,16 @@ _NOT_WANTED = {"age_seconds_limit": "0", "stuck_limit": "0"}
 
 
 def _totals(
-    session: Session, database: Database, mover: Mover, plan: Plan, counted: _Count
+    session: Session, database: Database, action: MessageAction, plan: Plan, counted: _Count
 ) -> dict[str, Total]:
     """As counted; where the limit ended that, as a sample has them, if they are of all messages."""
     if counted.wanted:
         return {state: Total(n, not plan.complete) for state, n in counted.matching.items()}
     # The status of a ring counts the claims and errors of all its subscribers.
-    if plan.filters.narrowing or mover.aged != Plan.aged or plan.queue.subscriber:
+    if plan.filters.narrowing or action.age_label != Plan.age_label or plan.queue.subscriber:
         return {}
     try:
-        figures = snapshot(_depths(session, database, mover.source), database.label)
+        figures = snapshot(_depths(session, database, action.source), database.label)
     except ConsoleError:
         return {state: Total(None) for state in plan.states}
     names = {state: _COUNTED_AS.get(state, state) for state in plan.states}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from console import sql
-from console.actions.push import BATCH, pauses, require_interface, signals_held, sleep_until
+from console.actions.push import BATCH, pauses, require_interface, signals_deferred, sleep_until
 from console.catalog import Queue
 from console.designs import Flow
 from console.engines import Database, retry_transient
@@ -215,7 +215,7 @@ def _taken_once(
     try:
         with database.transaction(f"pop from {queue.name!r}") as connection:
             # Which numbers a ring's pop has consumed is only known from its answer.
-            with signals_held() if _is_ring(queue) else nullcontext():
+            with signals_deferred() if _is_ring(queue) else nullcontext():
                 messages = take(connection)
                 if messages:
                     base = ring_base(connection, queue)
@@ -262,7 +262,7 @@ def give_back(
     """After our own rollback the ring's numbers are consumed: park them, so that pops find them."""
     ids = database.product.array([message.id for message in messages])
     giving = f"give messages back to {queue.name!r}"
-    with signals_held(), database.transaction(giving) as connection:
+    with signals_deferred(), database.transaction(giving) as connection:
         scope = queue.scope(database.product)
         sql.values(connection, int, f"{queue.design.name}.give_back", scope, base=base, ids=ids)
 
@@ -305,10 +305,10 @@ def _waiter(
     with database.autocommit(f"wait for {queue.name!r}") as connection, ExitStack() as at_the_end:
 
         def leave() -> None:
-            with signals_held():
+            with signals_deferred():
                 sql.values(connection, str | None, "common.wait_end", scope)
 
-        with signals_held():
+        with signals_deferred():
             sql.values(connection, str, "common.wait", scope)
             at_the_end.callback(leave)
             sql.run(connection, "common.listen", scope)

@@ -53,7 +53,7 @@ def push_many(
 
 
 @dataclass(frozen=True)
-class With:
+class PushExtras:
     """What a push says besides the payload, where the design takes it: `Design.push_takes`."""
 
     due_in_seconds: float | None = None
@@ -64,7 +64,7 @@ class With:
     """Of one message."""
 
     @classmethod
-    def read(cls, due: str | None, title: str | None, own_id: str | None) -> With:
+    def read(cls, due: str | None, title: str | None, own_id: str | None) -> PushExtras:
         """From texts; `due` is a duration from now, or a time in ISO 8601. UsageError."""
         due_in_seconds, due_at = (None, None) if due is None else _due(due)
         if own_id is not None:
@@ -77,7 +77,7 @@ class With:
         there = {"due": due, "title": self.title is not None, "id": self.id is not None}
         return tuple(name for name, is_there in there.items() if is_there)
 
-    def require_taken(self, queue: Queue) -> None:
+    def require_supported(self, queue: Queue) -> None:
         """UsageError where the queue's push does not take all of it."""
         takes = queue.design.push_takes
         for name in self.said:
@@ -103,7 +103,7 @@ class With:
         return values
 
 
-NOTHING_MORE = With()
+NOTHING_MORE = PushExtras()
 
 
 def _due(text: str) -> tuple[float | None, datetime | None]:
@@ -133,7 +133,7 @@ def push_many_with(
     connection: Connection,
     queue: Queue,
     payloads: Sequence[Payload],
-    more: With,
+    more: PushExtras,
 ) -> list[str | None]:
     """Push in order, all of them with what is said besides."""
     product = product_of(connection)
@@ -148,14 +148,14 @@ def push_waiting(
     queue: Queue,
     payload: Payload,
     wait_seconds: float,
-    more: With = NOTHING_MORE,
+    more: PushExtras = NOTHING_MORE,
 ) -> str | None:
     """Push one message; where the queue is full, try again until `wait_seconds` are over.
 
     The waiting is here, outside any transaction: the database never waits.
     """
     require_interface(queue)
-    more.require_taken(queue)
+    more.require_supported(queue)
     deadline = time.monotonic() + wait_seconds
     for pause in pauses():
         pushed = retry_transient(lambda: _push_once(database, queue, payload, more))
@@ -164,7 +164,7 @@ def push_waiting(
     raise AssertionError("pauses never end")
 
 
-def _push_once(database: Database, queue: Queue, payload: Payload, more: With) -> str | None:
+def _push_once(database: Database, queue: Queue, payload: Payload, more: PushExtras) -> str | None:
     with _pushing(database, queue) as connection:
         if not more.said:
             return push(connection, queue, payload)
@@ -173,7 +173,7 @@ def _push_once(database: Database, queue: Queue, payload: Payload, more: With) -
 
 
 def _push_many_once(
-    database: Database, queue: Queue, payloads: Sequence[Payload], more: With
+    database: Database, queue: Queue, payloads: Sequence[Payload], more: PushExtras
 ) -> list[str | None]:
     with _pushing(database, queue) as connection:
         if not more.said:
@@ -196,7 +196,7 @@ def _pushing(database: Database, queue: Queue) -> Iterator[Connection]:
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def signals_deferred() -> Iterator[None]:
     """Let an interrupt wait until the end: for work whose outcome has to be known."""
     ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
@@ -223,7 +223,7 @@ def push_all(
     queue: Queue,
     payloads: Iterable[Payload],
     wait_seconds: float,
-    more: With = NOTHING_MORE,
+    more: PushExtras = NOTHING_MORE,
 ) -> LinesPushed:
     """Push every payload in order, `BATCH` a transaction; stops where the queue stays full.
 
@@ -231,7 +231,7 @@ def push_all(
     An interrupt comes between two transactions, with a note of how many messages are in.
     """
     require_interface(queue)
-    more.require_taken(queue)
+    more.require_supported(queue)
     stored = 0
     rest: list[Payload] = []
     try:
@@ -239,7 +239,7 @@ def push_all(
             rest = batch
             deadline = time.monotonic() + wait_seconds
             for pause in pauses():
-                with signals_held():
+                with signals_deferred():
                     ids = retry_transient(partial(_push_many_once, database, queue, rest, more))
                     done = sum(pushed is not None for pushed in ids)
                     stored += done

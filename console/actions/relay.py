@@ -109,7 +109,7 @@ class RelayPlan:
 
 
 @dataclass(frozen=True)
-class Relaid:
+class RelayResult:
     size_before: int
     size_after: int
     live: int
@@ -137,7 +137,7 @@ def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
     return RelayPlan(queue, measure, new_size or measure.size, tuple(blockers))
 
 
-def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
+def relay(database: Database, queue: Queue, new_size: int | None) -> RelayResult:
     """Relay the ring, to `new_size` slots where given. RefusedError when they are too few.
 
     Tries again after growing pauses while other transactions hold the ring; BusyError, naming
@@ -160,12 +160,12 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
 
 def _relay_once(
     database: Database, queue: Queue, new_size: int | None, subject: audit.Subject
-) -> Relaid:
+) -> RelayResult:
     """One try: relaid, counted again and recorded in one transaction."""
     scope = queue.scope(database.product)
     with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
         done = sql.row(
-            act.connection, Relaid, f"{queue.design.name}.relay", scope, new_size=new_size
+            act.connection, RelayResult, f"{queue.design.name}.relay", scope, new_size=new_size
         )
         if done.size_after < done.size_before:
             doing = f"fewer than its {done.size_before:,} slots"

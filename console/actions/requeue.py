@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.availability import require_verb
-from console.actions.canary import Followed
+from console.actions.canary import CanaryTracker
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import (
-    Held,
+    LockedRows,
     Moved,
-    RowMover,
+    RowAction,
     Storage,
     by_storage,
     scope,
@@ -78,7 +78,7 @@ def _counted(number: int) -> str:
     return f"{number:,}" if number <= _COUNTED else f"more than {_COUNTED:,}"
 
 
-def against_the_rule(session: Session, source: MessageSource) -> list[str]:
+def rule_obstacles(session: Session, source: MessageSource) -> list[str]:
     """Why the library's own way to make a message ready is not open here; nothing: it is."""
     if not source.queue.design.library:
         return []
@@ -90,13 +90,13 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
     return [problem] if problem else []
 
 
-def standing(connection: Connection, source: MessageSource) -> TargetState:
+def target_state(connection: Connection, source: MessageSource) -> TargetState:
     within = scope(source, Storage.TABLE)
     return sql.row(connection, TargetState, source.own("standing"), within)
 
 
 @dataclass(frozen=True)
-class Living:
+class LiveSession:
     """An owner that is there: who, and from where."""
 
     session: str
@@ -113,17 +113,17 @@ class Living:
         return f"session {self.session_id} ({who}) from {where}, {self.state or '?'}"
 
 
-def living(connection: Connection, sessions: Iterable[str]) -> list[Living]:
+def live_sessions(connection: Connection, sessions: Iterable[str]) -> list[LiveSession]:
     """Those of the sessions, as `claimed_by` names them, that are there."""
     return sql.rows(
         connection,
-        Living,
+        LiveSession,
         "actions.living",
         sessions=product_of(connection).array(sorted(sessions)),
     )
 
 
-class Release(RowMover):
+class Release(RowAction):
     """`force`: also those whose owner is alive; `unknown`: also those of whom nobody can tell."""
 
     verb = "release"
@@ -155,7 +155,9 @@ class Release(RowMover):
         self._unknown = unknown or force
         self._alive: set[str] = set()
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Leaves alone the young, the living and the unknown."""
         with session.transaction("read the owners of claims") as connection:
             queue = self.source.queue
@@ -185,7 +187,7 @@ class Release(RowMover):
             return "" if self._force and evidence is Evidence.UNKNOWN else YOUNG
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         library = self.source.queue.design.library
         lines = [
             "they can be popped again; a consumer still working on one can no longer finish it"
@@ -199,18 +201,18 @@ class Release(RowMover):
             lines.append("none of them is stuck: each comes back by itself after its time-out")
         else:
             lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
-        lines += self._living(session)
+        lines += self._live_owners(session)
         if plan.left_alone.get(UNKNOWN) or plan.left_alone.get(UNDATED):
             lines.append("--unknown releases those whose owner is unknown")
         if plan.left_alone.get(ALIVE):
             lines.append("--force releases those whose owner is alive: it may be working on them")
-        return lines, against_the_rule(session, self.source)
+        return lines, rule_obstacles(session, self.source)
 
-    def _living(self, session: Session) -> list[str]:
+    def _live_owners(self, session: Session) -> list[str]:
         if not self._alive:
             return []
         with session.transaction("read the owners of claims") as connection:
-            rows = living(connection, self._alive)
+            rows = live_sessions(connection, self._alive)
         return [f"alive: {row.line}" for row in rows]
 
 
@@ -237,7 +239,7 @@ class _KeptBack:
     why: str
 
 
-class Requeue(RowMover):
+class Requeue(RowAction):
     """To its old place, or behind all that are ready (`to_back`), where the design has an order."""
 
     verb = "requeue"
@@ -266,9 +268,11 @@ class Requeue(RowMover):
         )
         self._to_back = to_back
         # A library may delete what fails, or try it again by itself.
-        self.followed = None if queue.design.library else Followed(source)
+        self.tracker = None if queue.design.library else CanaryTracker(source)
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Leaves alone what a library has retired itself."""
         if not sql.has(self.source.product, self.source.own("kept_back")):
             return {}
@@ -287,12 +291,12 @@ class Requeue(RowMover):
                 left[why[message.id]].append(message)
         return left
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         del plan
         queue = self.source.queue
         if queue.design.library:
             lines = [f"they become ready again, {queue.design.requeued}"]
-            return lines, against_the_rule(session, self.source)
+            return lines, rule_obstacles(session, self.source)
         if queue.design.flow is Flow.NUMBERS:
             by = f" by {queue.subscriber}" if queue.subscriber else ""
             return [f"they are popped next{by}, before what lies in the slots"], []
@@ -301,7 +305,7 @@ class Requeue(RowMover):
         return ["they return to their old place: before all that were pushed later"], []
 
 
-class RequeueTo(RowMover):
+class RequeueTo(RowAction):
     """Into another queue of the same database, through its own push: a new message there.
 
     What that queue does not take (over its limit, no JSON, a full ring) stays in error here.
@@ -347,7 +351,9 @@ class RequeueTo(RowMover):
         self._too_long = f"over {target.name}'s limit of {self._limit} bytes"
         self._unfit = f"no {to.payload} payload, as {target.name} wants it"
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Leaves alone what the other queue could not take."""
         left: dict[str, list[Message]] = defaultdict(list)
         with session.transaction("measure payloads") as connection:
@@ -359,11 +365,11 @@ class RequeueTo(RowMover):
                         left[unfit[message.id]].append(message)
         return left
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         target = self._to.queue
         with session.transaction("read the other queue") as connection:
             self._to.pass_gate(connection)
-            now = standing(connection, self._to)
+            now = target_state(connection, self._to)
         lines = [
             f"they go into {target.label} as new messages behind {now.count} that are ready; they "
             "leave this queue",
@@ -372,7 +378,7 @@ class RequeueTo(RowMover):
         needs, obstacles = now.needs(plan.count)
         return lines + needs, [f"{target.name} {obstacle}" for obstacle in obstacles]
 
-    def stops(self, ledger: Ledger) -> str:
+    def stop_reason(self, ledger: Ledger) -> str:
         """A full ring takes nothing more."""
         if FULL not in ledger.failed:
             return ""
@@ -424,7 +430,7 @@ class RequeueTo(RowMover):
         within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
         return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
 
-    def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
+    def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         del action_id
         unfit = self._weigh(connection, held.storage, held.ids)
         places = [

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.plan import Plan
-from console.actions.rows import Candidates, Choosing, RowMover, Storage, scope
+from console.actions.rows import RowAction, Selection, SelectionCriteria, Storage, scope
 from console.engines import Session
 from console.errors import UsageError
 from console.formats import duration, numbered
@@ -17,7 +17,7 @@ THE_SAME = "due at that time already"
 _COUNTED = 10_000
 
 
-class Reschedule(RowMover):
+class Reschedule(RowAction):
     """To one time for all of them, `at`, or so long after the cut-off."""
 
     verb = "reschedule"
@@ -40,21 +40,23 @@ class Reschedule(RowMover):
         self._earlier = 0
         """How many of those that are chosen were due before."""
 
-    def choice(self, of: Choosing) -> Candidates:
+    def select(self, criteria: SelectionCriteria) -> Selection:
         """Where the queue's messages lie. A whole second, which every type of a column keeps."""
-        of.filters.without(self.verb, keep_newest="It is for actions that remove messages.")
+        criteria.filters.without(self.verb, keep_newest="It is for actions that remove messages.")
         if self._in_seconds is not None:
             try:
-                self._due = of.cutoff + timedelta(seconds=self._in_seconds)
+                self._due = criteria.cutoff + timedelta(seconds=self._in_seconds)
             except OverflowError:
                 raise UsageError("That is beyond the year 9999.") from None
         if self._due is not None and self._due.microsecond:
             self._due = self._due.replace(microsecond=0) + timedelta(seconds=1)
         self.detail = f"to {self._due:%Y-%m-%d %H:%M:%S} UTC"
         self._earlier = 0
-        return super().choice(of)
+        return super().select(criteria)
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Leaves alone what is due then anyway: what was moved ahead of the search is met again."""
         del session
         same = [one for one in chosen if one.due_at == self._due]
@@ -63,7 +65,7 @@ class Reschedule(RowMover):
                 self._earlier += 1
         return {THE_SAME: same} if same else {}
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         doing = f"count what is due in {self.source.queue.name!r}"
         with session.transaction(doing) as connection:
             self.source.pass_gate(connection)

@@ -22,8 +22,8 @@ from console import sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
 from console.actions.availability import require_archive, require_verb
 from console.actions.plan import Plan
-from console.actions.requeue import standing
-from console.actions.rows import Candidates, Choosing, Moved, Mover, Storage, scope
+from console.actions.requeue import target_state
+from console.actions.rows import MessageAction, Moved, Selection, SelectionCriteria, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
@@ -47,13 +47,13 @@ class _Way(IntEnum):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _ArchivedNow:
     archive_id: int
     too_long: bool
     id_is_free: bool
 
 
-class _Nobody:
+class _EmptySelection:
     """Where no purge left anything."""
 
     complete = True
@@ -63,14 +63,14 @@ class _Nobody:
         return []
 
 
-class Restore(Mover):
+class Restore(MessageAction):
     """Without filters, action or reason: all that the last purge took and the archive still has."""
 
     verb = "restore"
     states: tuple[str, ...] = ("ready", "scheduled", "claimed", "error", "done")
     """Those in which they came into the archive."""
     allowed = states
-    aged = "in the archive"
+    age_label = "in the archive"
 
     def __init__(
         self,
@@ -104,20 +104,22 @@ class Restore(Mover):
         self._ways = bytearray()
         """The way of each that matches, in order: a byte a message, as there may be many."""
 
-    def choice(self, of: Choosing) -> Candidates:
+    def select(self, criteria: SelectionCriteria) -> Selection:
         """The archive's rows, in the order in which they came into it."""
         self._ways.clear()
         taken = self._taken
-        if taken == Taken() and not of.filters.narrowing and of.filters.state is None:
-            action = last_purge(self.source, of)
+        if taken == Taken() and not criteria.filters.narrowing and criteria.filters.state is None:
+            action = last_purge(self.source, criteria)
             if action is None:
                 self.detail = "the archive has nothing from a purge"
-                return _Nobody()
+                return _EmptySelection()
             taken = Taken(action)
             self.detail = f"{_words(taken)}, the last purge"
-        return ArchiveSelection(self.source, of, taken)
+        return ArchiveSelection(self.source, criteria, taken)
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Leaves alone what is over the limit that the queue has now."""
         with session.transaction("read archived messages") as connection:
             rows = self._rows(connection, chosen, lock="no")
@@ -144,7 +146,7 @@ class Restore(Mover):
     def _too_long(self) -> str:
         return f"over the queue's limit of {self._limit} bytes"
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         ways = Counter(self._ways[: plan.count])
         lines: list[str] = []
         obstacles: list[str] = []
@@ -156,7 +158,7 @@ class Restore(Mover):
         if pushed:
             with session.transaction("read the queue") as connection:
                 self.source.pass_gate(connection)
-                now = standing(connection, self.source)
+                now = target_state(connection, self.source)
             lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
             needs, obstacles = now.needs(pushed)
             lines += needs
@@ -184,7 +186,9 @@ class Restore(Mover):
             name, within = "push_back", scope(self.source, Storage.TABLE)
         return sql.script(self.source.own(name), self.source.product.dialect, within)
 
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def run_batch(
+        self, connection: Connection, chosen: Sequence[Message], action_id: int
+    ) -> Ledger:
         del action_id
         self.source.pass_gate(connection)
         rows = self._rows(connection, chosen, lock="yes")
@@ -200,7 +204,7 @@ class Restore(Mover):
             + self._push_back(connection, others)
         )
 
-    def stops(self, ledger: Ledger) -> str:
+    def stop_reason(self, ledger: Ledger) -> str:
         """A full ring takes nothing more."""
         if FULL not in ledger.failed:
             return ""
@@ -231,11 +235,11 @@ class Restore(Mover):
 
     def _rows(
         self, connection: Connection, chosen: Sequence[Message], *, lock: str
-    ) -> dict[str, _Held]:
+    ) -> dict[str, _ArchivedNow]:
         kept = "kept" if self._keeps or self._in_hand else "pushed"
         rows = sql.rows(
             connection,
-            _Held,
+            _ArchivedNow,
             self.source.own("hold_archived"),
             scope(self.source, self._storage, lock=lock, rows=kept),
             keys=self.source.product.array([message.key for message in chosen]),

@@ -1,9 +1,9 @@
-"""Messages that lie in a queue: chosen in one order, by keys, up to an action's cut-off; taken hold
-of by these keys and acted on, one batch a transaction.
+"""The messages of an action: selected in one order, by key, up to the cut-off; then locked by these
+keys and acted on, one batch a transaction.
 
-The SQL is `queries/<engine>/actions.sql`. A batch first holds the rows that are still what was
-chosen, skipping those in other hands, and then acts on exactly these. What differs between verbs is
-a class each, a `Mover`; most do the same to every row that they hold: one statement, a `RowMover`.
+The SQL is `queries/<engine>/actions.sql`. A batch locks the rows that are unchanged since they were
+selected, skips locked ones, and acts on exactly these. Each verb is a `MessageAction`; most are a
+`RowAction`, which runs one statement on all rows that it has locked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from console.monitor.scan_query import MessageSource, Search
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from console.actions.canary import Followed
+    from console.actions.canary import CanaryTracker
     from console.actions.plan import Plan
 
 CHANGED = "popped, changed or in other hands meanwhile"
@@ -51,7 +51,7 @@ _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "
 
 
 @dataclass(frozen=True)
-class HeldRow:
+class CurrentRow:
     """A row as it is now. None: nothing tells it."""
 
     place: str
@@ -70,7 +70,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Held:
+class LockedRows:
     """Rows of one storage that this transaction has locked, in one state."""
 
     storage: Storage
@@ -102,14 +102,14 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
     return sql.Scope({**plain.values, "key_type": key_type}, options, plain.roles)
 
 
-def hold(
+def lock_rows(
     connection: Connection, source: MessageSource, chosen: Sequence[Message]
-) -> tuple[list[Held], int]:
+) -> tuple[list[LockedRows], int]:
     """Lock those that are still as they were chosen; and how many are not, or are in other hands.
 
     Nothing is waited for. The rows come by storage and state, each in the order of the choice.
     """
-    held: list[Held] = []
+    held: list[LockedRows] = []
     skipped = len(chosen)
     for storage, messages in by_storage(source.queue, chosen):
         keys = {key_of(source.queue, storage, message): message for message in messages}
@@ -117,7 +117,7 @@ def hold(
         rows = rows_of(connection, source, storage, messages, hashed="yes" if hashed else "no")
         by_id = {message.id: message for message in messages}
         order = {message.id: at for at, message in enumerate(messages)}
-        same: dict[str, list[HeldRow]] = defaultdict(list)
+        same: dict[str, list[CurrentRow]] = defaultdict(list)
         for row in rows:
             name = row.place if row.id is None else row.id
             message = by_id.get(name) or keys.get(name)
@@ -127,7 +127,7 @@ def hold(
         for state, some in same.items():
             some.sort(key=lambda row: order.get(row.id, 0))
             places, ids = tuple(row.place for row in some), tuple(row.id for row in some)
-            held.append(Held(storage, state, places, ids))
+            held.append(LockedRows(storage, state, places, ids))
     return held, skipped
 
 
@@ -139,11 +139,11 @@ def rows_of(
     *,
     lock: str = "yes",
     hashed: str = "no",
-) -> list[HeldRow]:
+) -> list[CurrentRow]:
     """The rows of these messages of one storage that are there, in no order."""
     return sql.rows(
         connection,
-        HeldRow,
+        CurrentRow,
         source.own("hold"),
         scope(source, storage, lock=lock, hashed=hashed),
         keys=source.product.array([key_of(source.queue, storage, message) for message in messages]),
@@ -151,7 +151,7 @@ def rows_of(
     )
 
 
-def _is_still(row: HeldRow, message: Message) -> bool:
+def _is_still(row: CurrentRow, message: Message) -> bool:
     """Attempts rise with every pop: with the state they tell one claim or failure from the next.
 
     Of one kind of errors, the text is still the one that was found to be of that kind.
@@ -202,7 +202,7 @@ class SelectedError(NamedTuple):
         return Message(**{**nothing, **told, **self._asdict()})
 
 
-class Resolved:
+class ErrorSelection:
     """The errors that a plan has found to be of a kind, and no others."""
 
     complete = True
@@ -215,7 +215,7 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Choosing:
+class SelectionCriteria:
     """By what an action's messages are chosen, for its plan as for what it plans."""
 
     database: Database
@@ -225,12 +225,12 @@ class Choosing:
     cutoff: datetime
 
 
-class Selection:
+class QueueSelection:
     """The messages of some states that match, oldest first. In the hands of one thread."""
 
-    def __init__(self, source: MessageSource, of: Choosing) -> None:
+    def __init__(self, source: MessageSource, criteria: SelectionCriteria) -> None:
         """UsageError for filters that can mean nothing in one of the states."""
-        filters, states = of.filters, of.states
+        filters, states = criteria.filters, criteria.states
         if filters.keep_newest is not None and len(states) > 1:
             raise UsageError(
                 "keep-newest needs one state.",
@@ -242,7 +242,7 @@ class Selection:
                 "keep-newest does not go with several ids.",
                 why="They are taken one id after another, whatever their ages.",
             )
-        self._of = of
+        self._criteria = criteria
         self._source = source
         bare = replace(filters, limit=None, keep_newest=None)
         for state in states:
@@ -262,7 +262,9 @@ class Selection:
     def next(self, most: int) -> list[Message]:
         while self._left and self._within_bounds():
             limit = most + self._beyond
-            wanted = MessageQuery(self._left[0], limit, oldest_first=True, moment=self._of.cutoff)
+            wanted = MessageQuery(
+                self._left[0], limit, oldest_first=True, moment=self._criteria.cutoff
+            )
             search = Search(self._source, wanted, self._after)
             self._run(search)
             self._bound.rows += search.read
@@ -305,12 +307,12 @@ class Selection:
 
     def _run(self, search: Search) -> None:
         while not search.ended:
-            with self._of.session.transaction(doing(self._source.queue)) as connection:
-                self._source.begin(connection, self._of.database)
+            with self._criteria.session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._criteria.database)
                 search.step(connection)
 
 
-class Candidates(Protocol):
+class Selection(Protocol):
     """The messages that an action is for, in the order in which it takes them."""
 
     @property
@@ -323,17 +325,17 @@ class Candidates(Protocol):
         ...
 
 
-class Mover:
+class MessageAction:
     verb = ""
     states: tuple[str, ...] = ()
     """The messages that it takes where the filters name no state."""
     allowed: tuple[str, ...] = ()
     """The states that a filter may name."""
-    wants_name = False
+    requires_name = False
     """Whether it wants the queue's name however few they are."""
-    aged = "in that state"
+    age_label = "in that state"
     """Where, or how, the messages have been for as long as their ages say."""
-    followed: Followed | None = None
+    tracker: CanaryTracker | None = None
     """What becomes of the last batch; None: nothing tells it."""
 
     def __init__(self, source: MessageSource, detail: str = "") -> None:
@@ -341,16 +343,18 @@ class Mover:
         self.source = source
         self.detail = detail
 
-    def choice(self, of: Choosing) -> Candidates:
+    def select(self, criteria: SelectionCriteria) -> Selection:
         """Where the queue's messages lie, oldest first."""
-        return Selection(self.source, of)
+        return QueueSelection(self.source, criteria)
 
-    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+    def exclusions(
+        self, session: Session, chosen: Sequence[Message]
+    ) -> Mapping[str, list[Message]]:
         """Of some that match: those that it would leave alone, by the reason."""
         del session, chosen
         return {}
 
-    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+    def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """What follows, in the design's own terms; and what stands in the way."""
         del session, plan
         return [], []
@@ -359,17 +363,19 @@ class Mover:
         """The statement that would act, as a DBA can read it."""
         raise NotImplementedError
 
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def run_batch(
+        self, connection: Connection, chosen: Sequence[Message], action_id: int
+    ) -> Ledger:
         """One batch, in the caller's transaction."""
         raise NotImplementedError
 
-    def stops(self, ledger: Ledger) -> str:
+    def stop_reason(self, ledger: Ledger) -> str:
         """Why nothing more can be done after a batch that ended so; empty: it goes on."""
         del ledger
         return ""
 
 
-class RowMover(Mover):
+class RowAction(MessageAction):
     statement = ""
     """Its name in actions.sql."""
 
@@ -395,18 +401,20 @@ class RowMover(Mover):
         within = scope(self.source, storage, **self._conditions)
         return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
 
-    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+    def run_batch(
+        self, connection: Connection, chosen: Sequence[Message], action_id: int
+    ) -> Ledger:
         self.source.pass_gate(connection)
-        held, skipped = hold(connection, self.source, chosen)
+        held, skipped = lock_rows(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
-        if self.followed is not None and self.followed.wanted:
+        if self.tracker is not None and self.tracker.enabled:
             ids = {id_ for some in held for id_ in some.ids}
-            self.followed.begin(connection, [one for one in chosen if one.id in ids])
+            self.tracker.begin(connection, [one for one in chosen if one.id in ids])
         for some in held:
             ledger += self._move(connection, some, action_id)
         return ledger
 
-    def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
+    def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         moved = sql.row(
             connection,
             Moved,

@@ -30,7 +30,7 @@ class ShippedColumn:
     """The table, quoted."""
 
     @property
-    def mendable(self) -> bool:
+    def repairable(self) -> bool:
         """Whether it can be added to rows that are there already."""
         words = self.definition.upper()
         filled = "NOT NULL" not in words or "DEFAULT" in words

@@ -15,14 +15,14 @@ from console.actions.install import scratch_queue
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import push, push_many
 from console.actions.smoke_result import (
+    OnSmokeProgress,
     SmokeProgress,
     SmokeResult,
     StoppedError,
-    Tell,
     latency_of,
+    merged,
     number_of,
     payload_of,
-    together,
 )
 from console.bench.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, codes_and_times, head
 from console.bench.load_blocking import consume, produce
@@ -60,7 +60,11 @@ _TELL_SECONDS = 0.1
 
 
 def smoke_queue(
-    database: Database, queue: Queue, *, control: Control | None = None, tell: Tell = lambda _: None
+    database: Database,
+    queue: Queue,
+    *,
+    control: Control | None = None,
+    tell: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """Smoke-test a queue's design and options beside it; the queue itself is not touched.
 
@@ -87,7 +91,7 @@ def _smoke(
     options: dict[str, str],
     name: str,
     control: Control,
-    tell: Tell,
+    tell: OnSmokeProgress,
 ) -> SmokeResult:
     options = of.complete_options(options, database.product.name)
     limit = options["max_bytes"]
@@ -102,7 +106,11 @@ def _smoke(
 
 
 def smoke_scratch(
-    database: Database, scratch: Queue, name: str, control: Control, tell: Tell = lambda _: None
+    database: Database,
+    scratch: Queue,
+    name: str,
+    control: Control,
+    tell: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """Smoke-test a queue that is there for that, and empty; its ring has `LARGEST_RING` slots at
     most. `name`: what the result calls it."""
@@ -110,7 +118,7 @@ def smoke_scratch(
     run.sequential()
     run.concurrent()
     found = [judged(scratch, name, run.call_log(one), one.ids) for one in run.pops]
-    return together(found, [subscriber.name for subscriber in scratch.subscribers])
+    return merged(found, [subscriber.name for subscriber in scratch.subscribers])
 
 
 @dataclass(frozen=True)
@@ -175,7 +183,9 @@ def _side(queue: Queue, counters: SharedCounters, task: WorkerTask) -> WorkerRou
 class _SmokeRound:
     """A round of the bench with few messages: in threads of this process, until all are through."""
 
-    def __init__(self, database: Database, queue: Queue, control: Control, tell: Tell) -> None:
+    def __init__(
+        self, database: Database, queue: Queue, control: Control, tell: OnSmokeProgress
+    ) -> None:
         self.database = database
         self.queue = queue
         self.lock = threading.Lock()
@@ -201,7 +211,7 @@ class _SmokeRound:
         return CallLog.merged([one.call_log for one in sides])
 
     def go_on(self) -> None:
-        """Tell how far it is; StoppedError where it is to stop."""
+        """OnSmokeProgress how far it is; StoppedError where it is to stop."""
         latencies = []
         pops = [one.concurrent for one in self.pops]
         for sides, name in (([self._pushes], "pushes"), (pops, "pops")):

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from console import decisions
 from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
-from console.actions.push import push, require_interface, signals_held
+from console.actions.push import push, require_interface, signals_deferred
 from console.actions.smoke_result import (
     NOT_YET,
+    OnSmokeProgress,
     SmokeProgress,
     SmokeResult,
     StoppedError,
-    Tell,
     latency_of,
+    merged,
     number_of,
     payload_of,
-    together,
 )
 from console.catalog import Queue
 from console.designs import Flow
@@ -52,7 +52,11 @@ class _Seen:
 
 
 def smoke_live(
-    database: Database, queue: Queue, *, control: Control | None = None, tell: Tell = lambda _: None
+    database: Database,
+    queue: Queue,
+    *,
+    control: Control | None = None,
+    tell: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """RefusedError where it is not drained, or is not any more: then nothing was taken.
 
@@ -92,7 +96,7 @@ def smoke_live(
         )
         for _, seen in views
     ]
-    return together(found, [one.name for one in queue.subscribers])
+    return merged(found, [one.name for one in queue.subscribers])
 
 
 def _require_drained(database: Database, queue: Queue) -> None:
@@ -123,7 +127,7 @@ def _once(
     base: int | None = None
     moments = [time.perf_counter()]
     with database.transaction(f"smoke-test {queue.name!r}") as connection:
-        with signals_held() if ring else nullcontext():
+        with signals_deferred() if ring else nullcontext():
             id_ = push(connection, queue, payload)
             moments.append(time.perf_counter())
             came = []

@@ -54,7 +54,7 @@ class SmokeProgress:
     """Of the calls so far that were measured."""
 
 
-Tell = Callable[[SmokeProgress], None]
+OnSmokeProgress = Callable[[SmokeProgress], None]
 
 
 class StoppedError(ConsoleError):
@@ -68,7 +68,7 @@ class StoppedError(ConsoleError):
         )
 
 
-def together(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
+def merged(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
     """The results of each subscriber as one, whose errors say who lacks what."""
     first = found[0]
     if not subscribers:

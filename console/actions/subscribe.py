@@ -215,13 +215,13 @@ def _changed(
             sql.run(connection, "catalog.lock")
             now = catalog.find(connection, queue.name, queue.schema)
             sql.run(connection, "ring.alone", now.scope(connection))
-            paused = pause.lift(connection, now)
+            paused = pause.suspend(connection, now)
             changed, done = change(connection, now)
             for script in (*shipped.code_scripts(changed), "roles.queue"):
                 sql.run(connection, script, changed.scope(connection))
             sql.run(connection, "catalog.set_options", recording_scope(connection, changed))
             if paused is not None:
-                pause.exchange_again(connection, changed, push=paused)
+                pause.reapply(connection, changed, push=paused)
             act.detail = f"{detail}: {done}"
             return done
 

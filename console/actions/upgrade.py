@@ -49,14 +49,14 @@ class Difference:
     installed: str = ""
     shipped: str = ""
     """Both texts, where there are two."""
-    mendable: bool = True
+    repairable: bool = True
     """Whether an upgrade changes it to match."""
 
     @property
     def line(self) -> str:
         words = {
             How.MISSING: "is missing"
-            if self.mendable
+            if self.repairable
             else "is missing, and its values cannot be restored",
             How.OTHER: "differs from what is shipped",
             How.CALLED_OTHERWISE: f"is {self.installed}, shipped is {self.shipped}",
@@ -206,7 +206,7 @@ def _code(connection: Connection, queue: Queue) -> list[Difference]:
             told = texts.get(one.how, ("", ""))
             found.append(Difference("function", one.shipped.name, one.how, *told))
     named = {one.name for one in found}
-    replaced = [name for name in pause.undone(connection, queue) if name not in named]
+    replaced = [name for name in pause.replaced_functions(connection, queue) if name not in named]
     return found + [Difference("function", name, How.POPS) for name in replaced]
 
 
@@ -224,11 +224,11 @@ def _columns(connection: Connection, queue: Queue) -> list[Difference]:
     wanted = shipped.columns(product_of(connection), queue)
     missing = _missing(connection, queue.schema, wanted)
     absent = {table for table, lacking in missing.items() if lacking is None}
-    found = [Difference("table", name, How.MISSING, mendable=False) for name in sorted(absent)]
+    found = [Difference("table", name, How.MISSING, repairable=False) for name in sorted(absent)]
     for column in wanted:
         if column.name in (missing[column.table] or ()):
             name = f"{column.table}.{column.name}"
-            found.append(Difference("column", name, How.MISSING, mendable=column.mendable))
+            found.append(Difference("column", name, How.MISSING, repairable=column.repairable))
     return found
 
 
@@ -276,8 +276,8 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         connection = act.connection
         sql.run(connection, "catalog.lock")
         planned = UpgradePlan(queue, tuple(_differences(connection, queue)))
-        _require_mendable(planned)
-        paused = pause.lift(connection, queue)
+        _require_repairable(planned)
+        paused = pause.suspend(connection, queue)
         _lock(connection, queue, planned.differences)
         _add_sequences(connection, queue, planned.differences)
         _add_columns(connection, queue, planned.differences)
@@ -287,7 +287,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         scope = queue.scope(product, version=str(INTERFACE_VERSION))
         sql.run(connection, "catalog.renew", scope)
         if paused is not None:
-            pause.exchange_again(connection, queue, push=paused)
+            pause.reapply(connection, queue, push=paused)
         _require_alike(connection, queue)
         act.detail = "; ".join(difference.line for difference in before)
     return UpgradePlan(queue, tuple(before))
@@ -304,8 +304,8 @@ def _mend_catalog(connection: Connection, found: Sequence[Difference]) -> None:
             connection.exec_driver_sql(column.statement)
 
 
-def _require_mendable(planned: UpgradePlan) -> None:
-    beyond = [difference for difference in planned.differences if not difference.mendable]
+def _require_repairable(planned: UpgradePlan) -> None:
+    beyond = [difference for difference in planned.differences if not difference.repairable]
     if beyond:
         raise RefusedError(
             f"The queue {planned.queue.name!r} cannot be upgraded.",

@@ -178,7 +178,7 @@ class Call:
         yes: str | None,
         *,
         dry_run: bool,
-        by_name: bool,
+        requires_name: bool,
         needed: bool = True,
     ) -> bool:
         """Whether to go on with a plan of one queue. Where not, it is the answer.
@@ -186,11 +186,11 @@ class Call:
         False: only the plan was wanted, or nothing is needed. RefusedError where `yes` does not do.
         """
         name = str(plan["queue"])
-        if dry_run or not confirms(yes, name, by_name=by_name):
+        if dry_run or not confirms(yes, name, requires_name=requires_name):
             self.planned({"queue": name, "schema": plan["schema"], "plan": plan}, lines)
         if dry_run or (yes is None and not needed):
             return False
-        require_confirmation(yes, name, by_name=by_name)
+        require_confirmation(yes, name, requires_name=requires_name)
         return True
 
     def acted(
@@ -426,16 +426,16 @@ def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
     raise RefusedError(f"Nothing was changed: {what}.", next_step=f"{how} with: {quoted}")
 
 
-def confirms(yes: str | None, name: str, *, by_name: bool) -> bool:
-    """Whether the word of `--yes` will do; `by_name`: only the queue's name will."""
-    return yes == name or (yes == BARE_YES and not by_name)
+def confirms(yes: str | None, name: str, *, requires_name: bool) -> bool:
+    """Whether the word of `--yes` will do; `requires_name`: only the queue's name will."""
+    return yes == name or (yes == BARE_YES and not requires_name)
 
 
-def require_confirmation(yes: str | None, name: str, *, by_name: bool) -> None:
+def require_confirmation(yes: str | None, name: str, *, requires_name: bool) -> None:
     """RefusedError, with the word that is wanted, where `--yes` will not do."""
-    if confirms(yes, name, by_name=by_name):
+    if confirms(yes, name, requires_name=requires_name):
         return
-    if by_name or yes is not None:
+    if requires_name or yes is not None:
         confirm_by_name(yes, dry_run=False, name=name)
     raise RefusedError(
         "Nothing was changed: this was only the plan.", next_step="To do it, confirm with: --yes"

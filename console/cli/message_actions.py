@@ -82,7 +82,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     if result.outcome is Outcome.STOPPED and control.stopped:
         raise KeyboardInterrupt
     ended_early = result.outcome is Outcome.STOPPED and plan.stoppable
-    if result.unproven or result.outcome is Outcome.FAILED or ended_early:
+    if result.stopped_by_canary or result.outcome is Outcome.FAILED or ended_early:
         sys.exit(RefusedError.exit_status)
 
 
@@ -97,15 +97,15 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
 
     Where there is nothing to do none is wanted, and any that is given is as good as another.
     """
-    name, by_name = plan.queue.name, plan.by_name and plan.needed
-    if dry_run or not confirms(yes, name, by_name=by_name):
+    name, requires_name = plan.queue.name, plan.requires_name and plan.needed
+    if dry_run or not confirms(yes, name, requires_name=requires_name):
         call.planned(_where(plan), plan.lines)
     if dry_run or (yes is None and not plan.needed):
         return False
     if yes is None or not plan.consent:
         plan.require_possible()
     try:
-        require_confirmation(yes, name, by_name=by_name)
+        require_confirmation(yes, name, requires_name=requires_name)
     except RefusedError as error:
         auditing.note(plan.subject, Outcome.REFUSED, detail=error.what)
         raise
@@ -115,8 +115,8 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
 
 def _show_holders(call: Call, database: Database, queue: Queue) -> None:
     """What is stuck where a pop deletes: sessions that hold rows. RefusedError where there are."""
-    found = ending.holding(database, queue)
-    lines = [ending.who_holds(session, queue) for session in found]
+    found = ending.sessions_holding(database, queue)
+    lines = [ending.describe_holder(session, queue) for session in found]
     call.planned(
         {"queue": queue.name, "schema": queue.schema, "holders": [one.as_json() for one in found]},
         [plain(line) for line in lines] or [f"No session holds rows of {queue.label}."],

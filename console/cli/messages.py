@@ -78,7 +78,7 @@ def push(  # noqa: PLR0913  # a verb's options
         raise UsageError("--allow-empty goes with -, which reads stdin.")
     if lines and own_id is not None:
         raise UsageError("--id is for one message: it does not go with --lines.")
-    more = pushing.With.read(due, title, own_id)
+    more = pushing.PushExtras.read(due, title, own_id)
     database = call.database(Rights.OPERATOR, "push")
     queue = call.find(database, name)
     if lines:

@@ -98,10 +98,10 @@ def confirmed(  # what a confirmation is about
 
     `dry_run`: also where there is nothing to do: then any confirmation is as good as another.
     """
-    by_name = messages > MANY_MESSAGES or call.production(database)
+    requires_name = messages > MANY_MESSAGES or call.production(database)
     try:
         return call.confirmed(
-            offered.as_json(), offered.lines(), yes, dry_run=dry_run, by_name=by_name
+            offered.as_json(), offered.lines(), yes, dry_run=dry_run, requires_name=requires_name
         )
     except RefusedError as error:
         if yes is None and (record := kept()) is not None:

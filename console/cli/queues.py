@@ -131,9 +131,9 @@ def _adopt_all(
     if not wanted or dry_run or yes is None:
         call.planned({**data, "adopts": [one.name for one in wanted]}, plan)
         if wanted and not dry_run:
-            require_confirmation(yes, "", by_name=False)
+            require_confirmation(yes, "", requires_name=False)
         return
-    require_confirmation(yes, "", by_name=False)
+    require_confirmation(yes, "", requires_name=False)
     done = [
         adopt_library(
             database,

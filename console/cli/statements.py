@@ -17,7 +17,7 @@ from console.actions.availability import unavailable
 from console.actions.requeue import Release, Requeue
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
-from console.actions.rows import RowMover, Storage, scope
+from console.actions.rows import RowAction, Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.context import Call, Rights, queue_name, verb_options
 from console.cli.streams import put
@@ -196,23 +196,23 @@ def _uninstall(source: MessageSource) -> Iterator[Shown]:
 
 
 def _moved(
-    mover_of: Callable[[MessageSource], RowMover],
+    action_of: Callable[[MessageSource], RowAction],
 ) -> Callable[[MessageSource], Iterator[Shown]]:
     """Messages are found, then each batch is held and acted on in a transaction of its own."""
 
     def shown(source: MessageSource) -> Iterator[Shown]:
-        mover = mover_of(source)
-        scans = [w for w in scans_of(source.queue) if w.state in mover.states or not w.state]
+        action = action_of(source)
+        scans = [w for w in scans_of(source.queue) if w.state in action.states or not w.state]
         # From a moment on nothing belongs to it; which one does not stand in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
         yield from _looked_at(source, scans, "matching", wanted.ask)
-        if mover.verb == "release":
+        if action.verb == "release":
             yield from _one(source, "living")
-        for storage in _storages(source.queue, mover.states):
+        for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
             yield from _one(source, "hold", hold)
-            acting = scope(source, storage, to_back="no", verb=mover.verb)
-            yield from _one(source, mover.statement, acting)
+            acting = scope(source, storage, to_back="no", verb=action.verb)
+            yield from _one(source, action.statement, acting)
 
     return shown
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import PoppedMessage, complete, pop_many
-from console.actions.push import With, push_many, push_many_with
+from console.actions.push import PushExtras, push_many, push_many_with
 from console.demo.plan import LANES, Lane
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError
@@ -293,7 +293,9 @@ class Producer(_OfLane):
             with self._database.transaction(f"push to {self._lane.name!r}") as connection:
                 if "scheduled" in self._queue.states:
                     due = self._chance.uniform(*_DUE_SECONDS)
-                    push_many_with(connection, self._queue, payloads, With(due_in_seconds=due))
+                    push_many_with(
+                        connection, self._queue, payloads, PushExtras(due_in_seconds=due)
+                    )
                 else:
                     push_many(connection, self._queue, payloads)
             self._clock.traffic_flows()

@@ -156,7 +156,7 @@ def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Itera
     if not piling:
         what = f"{counted(ended, 'conversation')} ended and not removed yet"
     told = "; ".join(f"{states[s]:,} {why}" for s, why in OVER.items() if states.get(s))
-    mendable = bool(over) and queue.kind is Kind.INSTALLED
+    repairable = bool(over) and queue.kind is Kind.INSTALLED
     yield Finding(
         LEAK,
         what + (f": {told}" if told else ""),
@@ -165,7 +165,7 @@ def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Itera
         if over
         else "a conversation is begun for every message, and never ended, or all at once",
         consequence="they stay in the database for good, and every SEND and RECEIVE gets slower",
-        repair=end_conversations(queue, over) if mendable else None,
+        repair=end_conversations(queue, over) if repairable else None,
     )
 
 

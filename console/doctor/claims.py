@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from console.actions.requeue import living
+from console.actions.requeue import live_sessions
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import states
@@ -333,7 +333,7 @@ def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
 def _living(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
     with context.moment() as connection:
-        rows = living(connection, sessions[:_SHOWN])
+        rows = live_sessions(connection, sessions[:_SHOWN])
     return [row.line for row in rows]
 
 

@@ -63,7 +63,7 @@ def _pause(context: CheckContext) -> Iterator[Finding]:
             repair=resume(queue),
         )
     with context.moment() as connection:
-        replaced = pause.undone(connection, queue)
+        replaced = pause.replaced_functions(connection, queue)
     if replaced:
         yield Finding(
             UNDONE,

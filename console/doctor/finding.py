@@ -85,7 +85,7 @@ class Repair(Protocol):
         ...
 
     @property
-    def wants_name(self) -> bool:
+    def requires_name(self) -> bool:
         """Whether the queue's name has to be typed for it."""
         ...
 

@@ -74,7 +74,7 @@ class VerbRepair:
     summary: str = ""
     """What it does."""
     unattended: bool = False
-    wants_name: bool = False
+    requires_name: bool = False
     rights: Rights = Rights.OPERATOR
     stuck_after_seconds: float = DEFAULTS.stuck_after_seconds
     """By which the finding was judged; the verb judges by the same."""
@@ -112,7 +112,7 @@ def release_claims(
         words,
         f"release the claims whose owner is {how}",
         unattended=how == "gone",  # only on evidence
-        wants_name=count > MANY_MESSAGES,
+        requires_name=count > MANY_MESSAGES,
         stuck_after_seconds=stuck_after_seconds,
     )
 
@@ -157,7 +157,7 @@ def end_conversations(queue: Queue, count: int) -> VerbRepair:
         "release",
         summary="end the conversations that the other side ended and that hold nothing",
         unattended=True,
-        wants_name=count > MANY_MESSAGES,
+        requires_name=count > MANY_MESSAGES,
     )
 
 
@@ -168,7 +168,7 @@ def relay(queue: Queue) -> VerbRepair:
         "relay",
         ("--yes", queue.name),
         "renumber all live messages (relay)",
-        wants_name=True,
+        requires_name=True,
         rights=Rights.ADMIN,
     )
 
@@ -180,7 +180,7 @@ def skip(queue: Queue, subscriber: str) -> VerbRepair:
         "skip",
         ("--to", "now", subscriber),
         f"let go what {subscriber} owes, into the archive (skip)",
-        wants_name=True,
+        requires_name=True,
         rights=Rights.ADMIN,
     )
 
@@ -213,7 +213,7 @@ def session_ended(queue: Queue, key: Key, older_seconds: float) -> EndSession:
 class DoctorRepair:
     """What no verb does. It is begun by itself, and changes no message, unless it says so."""
 
-    wants_name: bool = False
+    requires_name: bool = False
     rights: Rights = Rights.OPERATOR
     command: str = ""
 

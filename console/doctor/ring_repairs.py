@@ -196,7 +196,7 @@ class CorrectRing(DoctorRepair):
     queue: Queue
 
     unattended = False
-    wants_name = True
+    requires_name = True
     rights = Rights.ADMIN
 
     @property

@@ -60,7 +60,7 @@ def _code(context: CheckContext) -> Iterator[Finding]:
     found = [one for one in found if one not in hidden and one.how is not How.POPS]
     plan = upgrade.UpgradePlan(queue, tuple(found))
     repair = repairs.upgrade(queue, by_hand=plan.changed_by_hand)
-    mendable = all(one.mendable for one in found)
+    repairable = all(one.repairable for one in found)
     gone = [one for one in found if _is_grave(one, older=queue.version != INTERFACE_VERSION)]
     by_hand = plan.changed_by_hand
     changed = [one for one in found if one not in gone and by_hand and one.kind == "function"]
@@ -93,7 +93,7 @@ def _code(context: CheckContext) -> Iterator[Finding]:
                 evidence={"differences": [_difference(one) for one in some]},
                 cause=cause,
                 consequence=consequence,
-                repair=repair if mendable else None,
+                repair=repair if repairable else None,
             )
 
 
@@ -102,7 +102,7 @@ def _is_grave(one: Difference, *, older: bool) -> bool:
     if one.kind in {"catalog", "version"}:
         return False
     if one.how is How.MISSING:
-        return not older or not one.mendable
+        return not older or not one.repairable
     return one.how is How.CALLED_OTHERWISE and not older
 
 

@@ -77,7 +77,7 @@ def _holders(context: CheckContext) -> Iterator[Finding]:
     if can_query(context, what, "recovering") and follows(context, what):
         return
     limit = context.thresholds.stuck_after_seconds
-    for session in end_session.holding(context.database, context.queue, limit):
+    for session in end_session.sessions_holding(context.database, context.queue, limit):
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,

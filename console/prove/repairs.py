@@ -11,7 +11,7 @@ from console.actions.archive import Purge
 from console.actions.pop import PoppedMessage, pop_many
 from console.actions.push import push_many
 from console.actions.restore import Restore
-from console.actions.rows import Mover
+from console.actions.rows import MessageAction
 from console.audit import Outcome
 from console.catalog import Queue
 from console.designs import Flow
@@ -38,15 +38,15 @@ def _purged(trial: Trial) -> str:
     return f"{purged} purged, 0 came; {restored} restored, {len(came)} of {len(sent)} came"
 
 
-def _moved(trial: Trial, mover: Mover) -> int:
+def _moved(trial: Trial, action: MessageAction) -> int:
     """How many, by the ledger: out of the source is into the target."""
-    planned = plan.make(trial.database, mover)
-    require(planned.count == _MESSAGES, f"{mover.verb} planned {planned.count} of {_MESSAGES}")
-    done = execute.execute(trial.database, mover, planned)
+    planned = plan.make(trial.database, action)
+    require(planned.count == _MESSAGES, f"{action.verb} planned {planned.count} of {_MESSAGES}")
+    done = execute.execute(trial.database, action, planned)
     ledger = done.ledger
     require(
         done.outcome is Outcome.DONE and ledger.out == ledger.into == _MESSAGES,
-        f"{mover.verb} of {_MESSAGES}: out {ledger.out}, into {ledger.into}; "
+        f"{action.verb} of {_MESSAGES}: out {ledger.out}, into {ledger.into}; "
         f"{done.outcome.value} {done.problem}".rstrip(),
     )
     return ledger.out

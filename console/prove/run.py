@@ -10,7 +10,7 @@ from functools import partial
 from importlib import metadata
 
 from console import catalog, object_names, relations
-from console.actions.install import lacking, remove, scratch_queue
+from console.actions.install import missing_requirement, remove, scratch_queue
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
 from console.actions.upgrade import parts
@@ -97,7 +97,7 @@ class Proof:
         return ":".join((of.name, *(f"{key}={value}" for key, value in given.items()))), queue
 
     def _design(self, words: str, queue: Queue) -> Iterator[Line]:
-        if why := lacking(self._database, queue.design):
+        if why := missing_requirement(self._database, queue.design):
             yield Line(words, INSTALLS, Outcome.NOT_APPLICABLE, why)
             return
         trial = Trial(self._database, queue)

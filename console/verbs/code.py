@@ -15,21 +15,21 @@ from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement, WholeNumber
 from console.verbs.verb import (
     OnProgress,
+    ParameterValues,
     Plan,
     Progress,
     Result,
     Target,
-    Values,
     Verb,
     admin,
-    at_once,
-    whole_queue_plan,
+    queue_plan,
+    single_step,
 )
 
 _SIZE = design("ring").option("size")
 
 
-def _plan(verb: str, target: Target, values: Values) -> Plan:
+def _plan(verb: str, target: Target, values: ParameterValues) -> Plan:
     size: int | None = values.get("size")
     found = relay.plan(target.database, target.queue, size)
     obstacles: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ def _plan(verb: str, target: Target, values: Values) -> Plan:
         live = numbered(found.measure.live, "live message")
         more = f"{found.too_many:,} more than {found.new_size:,} slots take"
         obstacles = (f"It holds {live}, {more}.",)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         verb,
         found.lines(),
         partial(_relay, target, size),
-        by_name=True,
+        requires_name=True,
         count=found.measure.live,
         obstacles=obstacles,
         next_step=f"Drain {numbered(found.too_many, 'message')} first, or choose "
@@ -105,10 +105,10 @@ RELAY = Verb(
 )
 
 
-def _plan_maintain(target: Target, values: Values) -> Plan:
+def _plan_maintain(target: Target, values: ParameterValues) -> Plan:
     del values
     found = maintain_plan.plan(target.database, target.queue)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         "maintain",
         found.lines(),
@@ -140,14 +140,14 @@ def _maintain(
     )
 
 
-def _plan_upgrade(target: Target, values: Values) -> Plan:
+def _plan_upgrade(target: Target, values: ParameterValues) -> Plan:
     del values
     found = upgrading.plan(target.database, target.queue)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         "upgrade",
         found.lines(),
-        at_once(_upgrade, target),
+        single_step(_upgrade, target),
         needed=found.needed,
         count=len(found.differences),
         stoppable=False,
@@ -161,19 +161,19 @@ def _upgrade(target: Target) -> Result:
     return Result(Outcome.DONE, (line,), done=int(done.needed), data=done.as_json())
 
 
-def _plan_uninstall(target: Target, values: Values) -> Plan:
+def _plan_uninstall(target: Target, values: ParameterValues) -> Plan:
     keep, with_messages = values["keep_archive"], values["with_messages"]
     found = uninstalling.plan(target.database, target.queue, keep_archive=keep)
     obstacles: tuple[str, ...] = ()
     if found.wants_with_messages and not with_messages:
         lost = numbered(found.lost, "message")
         obstacles = (f"The queue still holds {lost}, which would be lost.",)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         "uninstall",
         [*found.lines(), *(f"  REFUSED: {why} (--with-messages)" for why in obstacles)],
-        at_once(_uninstall, target, keep_archive=keep, with_messages=with_messages),
-        by_name=True,
+        single_step(_uninstall, target, keep_archive=keep, with_messages=with_messages),
+        requires_name=True,
         count=found.lost,
         stoppable=False,
         obstacles=obstacles,
@@ -196,13 +196,13 @@ def _uninstalled(found: uninstalling.UninstallPlan) -> dict[str, object]:
     return {f: v for f, v in asdict(found).items() if f != "queue"} | {"lost": found.lost}
 
 
-def _plan_forget(target: Target, values: Values) -> Plan:
+def _plan_forget(target: Target, values: ParameterValues) -> Plan:
     del values
     lines = [
         f"forget {target.queue.label} (design {target.queue.design.name})",
         "  it leaves the catalog and this console; its table and messages stay unchanged",
     ]
-    return whole_queue_plan(target, "forget", lines, at_once(_forget, target), stoppable=False)
+    return queue_plan(target, "forget", lines, single_step(_forget, target), stoppable=False)
 
 
 def _forget(target: Target) -> Result:

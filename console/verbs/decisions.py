@@ -11,14 +11,14 @@ from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
+    ParameterValues,
     Plan,
     Result,
     Target,
-    Values,
     Verb,
     admin,
-    at_once,
-    whole_queue_plan,
+    queue_plan,
+    single_step,
 )
 
 
@@ -29,13 +29,17 @@ def _is_ring(queue: Queue) -> bool:
 _REASON = Parameter("reason", "Why: it is shown wherever the queue is.")
 
 
-def _plan_protect(target: Target, values: Values) -> Plan:
+def _plan_protect(target: Target, values: ParameterValues) -> Plan:
     lines = [
         f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
         "  by every console, until it is unprotected; callers and other verbs go on",
     ]
-    return whole_queue_plan(
-        target, "protect", lines, at_once(_protect, target, values["reason"] or ""), stoppable=False
+    return queue_plan(
+        target,
+        "protect",
+        lines,
+        single_step(_protect, target, values["reason"] or ""),
+        stoppable=False,
     )
 
 
@@ -46,13 +50,13 @@ def _protect(target: Target, reason: str) -> Result:
     return _done(f"protected {target.queue.label}")
 
 
-def _plan_unprotect(target: Target, values: Values) -> Plan:
+def _plan_unprotect(target: Target, values: ParameterValues) -> Plan:
     del values
     lines = [
         f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
     ]
-    run = at_once(_unprotect, target)
-    return whole_queue_plan(target, "unprotect", lines, run, by_name=True, stoppable=False)
+    run = single_step(_unprotect, target)
+    return queue_plan(target, "unprotect", lines, run, requires_name=True, stoppable=False)
 
 
 def _unprotect(target: Target) -> Result:
@@ -80,7 +84,7 @@ def _done(line: str) -> Result:
     return Result(Outcome.DONE, (line,), done=1)
 
 
-def _plan_pause(target: Target, values: Values) -> Plan:
+def _plan_pause(target: Target, values: ParameterValues) -> Plan:
     push, seconds = values["push"], values["for"]
     if push and not _is_ring(target.queue):
         raise UsageError(
@@ -94,8 +98,8 @@ def _plan_pause(target: Target, values: Values) -> Plan:
         lines.append(
             f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
         )
-    run = at_once(_pause, target, values)
-    return whole_queue_plan(target, "pause", lines, run, by_name=True, stoppable=False)
+    run = single_step(_pause, target, values)
+    return queue_plan(target, "pause", lines, run, requires_name=True, stoppable=False)
 
 
 def _own_rule(target: Target) -> list[str]:
@@ -127,7 +131,7 @@ def _exchange(target: Target, *, push: bool) -> list[str]:
     ]
 
 
-def _pause(target: Target, values: Values) -> Result:
+def _pause(target: Target, values: ParameterValues) -> Result:
     since = pause.pause(
         target.database,
         target.queue,
@@ -138,12 +142,12 @@ def _pause(target: Target, values: Values) -> Result:
     return _done(f"paused {target.queue.label} at {moment(since, UTC)}")
 
 
-def _plan_resume(target: Target, values: Values) -> Plan:
+def _plan_resume(target: Target, values: ParameterValues) -> Plan:
     del values
     library = target.queue.design.library
     how = f"as {library} does it" if library else "by the code of before"
     lines = [f"resume {target.queue.label}: its pops take messages again, {how}"]
-    return whole_queue_plan(target, "resume", lines, at_once(_resume, target), stoppable=False)
+    return queue_plan(target, "resume", lines, single_step(_resume, target), stoppable=False)
 
 
 def _resume(target: Target) -> Result:
@@ -170,14 +174,14 @@ def note(database: Database, text: str, queue: Queue | None) -> datetime:
         )
 
 
-def _plan_note(target: Target, values: Values) -> Plan:
+def _plan_note(target: Target, values: ParameterValues) -> Plan:
     of = "every queue of the database" if values["all"] else target.queue.label
     lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
-    run = at_once(_note, target, values)
-    return whole_queue_plan(target, "note", lines, run, stoppable=False)
+    run = single_step(_note, target, values)
+    return queue_plan(target, "note", lines, run, stoppable=False)
 
 
-def _note(target: Target, values: Values) -> Result:
+def _note(target: Target, values: ParameterValues) -> Result:
     at = note(target.database, values["text"], None if values["all"] else target.queue)
     return _done(f"noted at {moment(at, UTC)}: {values['text']}")
 

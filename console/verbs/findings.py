@@ -25,13 +25,13 @@ from console.monitor.limits import DEFAULTS, Severity
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
+    ParameterValues,
     Plan,
     Progress,
     Result,
     Target,
-    Values,
     Verb,
-    at_once,
+    single_step,
     texts,
     values,
 )
@@ -56,14 +56,14 @@ _CODE = Parameter(
 _REASON = Parameter("reason", "Why, for whoever sees the finding; a critical one wants it.")
 
 
-def _plan_silence(target: Target, values: Values) -> Plan:
+def _plan_silence(target: Target, values: ParameterValues) -> Plan:
     _code(values)
     lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
     pairs = [(target.queue.schema, target.queue.name)]
-    return _planned(target, "silence", lines, at_once(_begin, target, "silence", values, pairs))
+    return _planned(target, "silence", lines, single_step(_begin, target, "silence", values, pairs))
 
 
-def _plan_ack(target: Target, values: Values) -> Plan:
+def _plan_ack(target: Target, values: ParameterValues) -> Plan:
     code = _code(values)
     pairs = [(target.queue.schema, target.queue.name)]
     if not target.queue.name:
@@ -73,15 +73,15 @@ def _plan_ack(target: Target, values: Values) -> Plan:
         f"{_SHOWN} until it ends or worsens",
         *([] if target.queue.name else [f"  {numbered(len(pairs), 'queue')} with it now"]),
     )
-    return _planned(target, "ack", lines, at_once(_begin, target, "ack", values, pairs))
+    return _planned(target, "ack", lines, single_step(_begin, target, "ack", values, pairs))
 
 
-def _plan_unsilence(target: Target, values: Values) -> Plan:
+def _plan_unsilence(target: Target, values: ParameterValues) -> Plan:
     lines = (f"end what silences or acknowledges {_what(target, values)}",)
-    return _planned(target, "unsilence", lines, at_once(_end, target, values))
+    return _planned(target, "unsilence", lines, single_step(_end, target, values))
 
 
-def _code(values: Values) -> Code:
+def _code(values: ParameterValues) -> Code:
     """The code that is meant. UsageError; also where a critical one has no reason."""
     name = values["code"].partition(":")[0]
     found = _BY_NAME.get(name)
@@ -126,7 +126,7 @@ def _having(target: Target, code: Code, text: str) -> list[Pair]:
     ]
 
 
-def _what(target: Target, values: Values) -> str:
+def _what(target: Target, values: ParameterValues) -> str:
     return f"{values['code']} of {target.queue.label if target.queue.name else 'every queue'}"
 
 
@@ -137,14 +137,14 @@ def _planned(
     run: Callable[[Control, OnProgress], Result],
 ) -> Plan:
     subject = Subject.of(target.database, target.queue, verb)
-    return Plan(subject, target.queue, tuple(lines), by_name=False, run=run, stoppable=False)
+    return Plan(subject, target.queue, tuple(lines), requires_name=False, run=run, stoppable=False)
 
 
 _KINDS = {"silence": "silence", "ack": "acknowledge"}
 _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"}
 
 
-def _begin(target: Target, verb: str, values: Values, pairs: Sequence[Pair]) -> Result:
+def _begin(target: Target, verb: str, values: ParameterValues, pairs: Sequence[Pair]) -> Result:
     """What the operator said before of the same finding ends with it."""
     code = _code(values)
     if not pairs:
@@ -169,7 +169,7 @@ def _begin(target: Target, verb: str, values: Values, pairs: Sequence[Pair]) -> 
     return _done(target, verb, values, len(pairs))
 
 
-def _end(target: Target, values: Values) -> Result:
+def _end(target: Target, values: ParameterValues) -> Result:
     with _recorded(target, "unsilence", values) as act:
         audit.prepare_decisions(act.connection)
         ended = sql.values(
@@ -191,13 +191,15 @@ def _end(target: Target, values: Values) -> Result:
     return _done(target, "unsilence", values, len(ended))
 
 
-def _recorded(target: Target, verb: str, values: Values) -> AbstractContextManager[audit.Act]:
+def _recorded(
+    target: Target, verb: str, values: ParameterValues
+) -> AbstractContextManager[audit.Act]:
     told = " ".join(filter(None, (values["code"], values.get("reason"))))
     subject = Subject.of(target.database, target.queue, verb, told)
     return audit.recorded(target.database, f"{verb} {values['code']}", subject)
 
 
-def _done(target: Target, verb: str, values: Values, count: int) -> Result:
+def _done(target: Target, verb: str, values: ParameterValues, count: int) -> Result:
     return Result(Outcome.DONE, (f"{_DONE[verb]} {_what(target, values)}",), done=count)
 
 
@@ -271,7 +273,7 @@ def planned(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
     return verb.plan(target, values(verb, texts(verb, words)))
 
 
-def _plan_doctor(target: Target, values: Values) -> Plan:
+def _plan_doctor(target: Target, values: ParameterValues) -> Plan:
     """What the doctor would repair of a queue now."""
     del values
     (diagnosis,) = _examined(target, [target.queue])
@@ -287,7 +289,7 @@ def _plan_doctor(target: Target, values: Values) -> Plan:
         subject,
         target.queue,
         tuple(lines),
-        by_name=True,
+        requires_name=True,
         run=partial(_repair, target, repairs),
         needed=bool(repairs),
         count=len(repairs),

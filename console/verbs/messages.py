@@ -8,7 +8,7 @@ from console import decisions
 from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
-from console.actions.rows import Mover
+from console.actions.rows import MessageAction
 from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError
@@ -32,13 +32,13 @@ from console.verbs.parameters import (
 )
 from console.verbs.verb import (
     OnProgress,
+    ParameterValues,
     Plan,
     Progress,
     Result,
     Target,
-    Values,
     Verb,
-    pace,
+    batching,
 )
 
 
@@ -47,24 +47,26 @@ def _has_messages(queue: Queue) -> bool:
     return not queue.design.waits_itself
 
 
-def _moving(make: Callable[[Target, Values], Mover]) -> Callable[[Target, Values], Plan]:
-    """The plan of a verb that moves messages, from the mover that knows how."""
+def _moving(
+    make: Callable[[Target, ParameterValues], MessageAction],
+) -> Callable[[Target, ParameterValues], Plan]:
+    """The plan of a verb whose `MessageAction` `make` returns."""
 
-    def plan(target: Target, values: Values) -> Plan:
-        mover = make(target, values)
-        filters, how = target.filters(values), pace(values)
-        counted = planning.make(target.database, mover, filters, progress=target.on_count)
-        found = execute.paced(counted, mover, how)
-        return _plan_of(found, partial(_move, target, mover, found, values))
+    def plan(target: Target, values: ParameterValues) -> Plan:
+        action = make(target, values)
+        filters, how = target.filters(values), batching(values)
+        counted = planning.make(target.database, action, filters, progress=target.on_count)
+        found = execute.paced(counted, action, how)
+        return _plan_of(found, partial(_move, target, action, found, values))
 
     return plan
 
 
 def _move(
     target: Target,
-    mover: Mover,
+    action: MessageAction,
     found: planning.Plan,
-    values: Values,
+    values: ParameterValues,
     control: Control,
     on_progress: OnProgress,
 ) -> Result:
@@ -73,7 +75,12 @@ def _move(
         on_progress(Progress(now.ledger.selected, now.planned, words, now.ledger))
 
     done = execute.execute(
-        target.database, mover, found, pace=pace(values), control=control, progress=progress
+        target.database,
+        action,
+        found,
+        batching=batching(values),
+        control=control,
+        progress=progress,
     )
     return _result_of(done)
 
@@ -85,7 +92,7 @@ def _result_of(done: execute.Result) -> Result:
         done.ledger,
         done.action_id,
         done=done.ledger.out,
-        unproven=done.unproven,
+        stopped_by_canary=done.stopped_by_canary,
         data=done.as_json(),
     )
 
@@ -95,7 +102,7 @@ def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result])
         found.subject,
         found.queue,
         tuple(found.lines()),
-        found.wants_queue_name,
+        found.requires_queue_name,
         run,
         needed=found.count > 0,
         count=found.count,
@@ -106,7 +113,7 @@ def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result])
     )
 
 
-def _requeue(target: Target, values: Values) -> Mover:
+def _requeue(target: Target, values: ParameterValues) -> MessageAction:
     target = target.for_subscriber(values)
     other, back = values["to"], values["back"]
     if other is None:
@@ -119,13 +126,13 @@ def _requeue(target: Target, values: Values) -> Mover:
     return requeue.RequeueTo(target.source(), to=target.source(to))
 
 
-def _plan_requeue(target: Target, values: Values) -> Plan:
+def _plan_requeue(target: Target, values: ParameterValues) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_switch(target)
     return _moving(_requeue)(target, values)
 
 
-def _release(target: Target, values: Values) -> Mover:
+def _release(target: Target, values: ParameterValues) -> MessageAction:
     target = target.for_subscriber(values)
     return requeue.Release(
         target.source(),
@@ -135,23 +142,23 @@ def _release(target: Target, values: Values) -> Mover:
     )
 
 
-def _plan_release(target: Target, values: Values) -> Plan:
+def _plan_release(target: Target, values: ParameterValues) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_end(target, values)
     return _moving(_release)(target, values)
 
 
-def _purge(target: Target, values: Values) -> Mover:
+def _purge(target: Target, values: ParameterValues) -> MessageAction:
     reason = values["reason"] or ""
     return archive.Purge(target.source(), reason=reason, permanently=values["permanently"])
 
 
-def _archive(target: Target, values: Values) -> Mover:
+def _archive(target: Target, values: ParameterValues) -> MessageAction:
     of = target.for_subscriber(values)
     return archive.Archive(of.source(), reason=values["reason"] or "")
 
 
-def _restore(target: Target, values: Values) -> Mover:
+def _restore(target: Target, values: ParameterValues) -> MessageAction:
     return restore.Restore(
         target.source(),
         action=values["action"],
@@ -160,11 +167,11 @@ def _restore(target: Target, values: Values) -> Mover:
     )
 
 
-def _reschedule(target: Target, values: Values) -> Mover:
+def _reschedule(target: Target, values: ParameterValues) -> MessageAction:
     return reschedule.Reschedule(target.source(), at=values["at"], in_seconds=values["in"])
 
 
-def _plan_archive(target: Target, values: Values) -> Plan:
+def _plan_archive(target: Target, values: ParameterValues) -> Plan:
     """Once, or round after round with `every`."""
     once = _moving(_archive)(target, values)
     every = values["every"]
@@ -176,7 +183,7 @@ def _plan_archive(target: Target, values: Values) -> Plan:
 
 
 def _archive_rounds(
-    target: Target, values: Values, control: Control, on_progress: OnProgress
+    target: Target, values: ParameterValues, control: Control, on_progress: OnProgress
 ) -> Result:
     total = Ledger()
 
@@ -193,14 +200,14 @@ def _archive_rounds(
         target.filters(values),
         every_seconds=values["every"],
         hot_above=values["hot_above"],
-        pace=pace(values),
+        batching=batching(values),
         control=control,
         told=ended,
     )
     return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
 
 
-def _purge_right(values: Values) -> Rights:
+def _purge_right(values: ParameterValues) -> Rights:
     return Rights.ADMIN if values.get("permanently") else Rights.OPERATOR
 
 

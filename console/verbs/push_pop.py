@@ -14,36 +14,36 @@ from console.formats import numbered
 from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
 from console.verbs.verb import (
     OnProgress,
+    ParameterValues,
     Plan,
     Progress,
     Result,
     Target,
-    Values,
     Verb,
-    at_once,
-    whole_queue_plan,
+    queue_plan,
+    single_step,
 )
 
 _SHOWN_IDS = 5
 
 
-def _plan_push(target: Target, values: Values) -> Plan:
+def _plan_push(target: Target, values: ParameterValues) -> Plan:
     push.require_interface(target.queue)
     text: str = values["payload"]
     raw = text.encode()
     payload = raw if target.queue.options.get("payload") == "bytes" else text
-    more = push.With.read(values["due"], values["title"], values["id"])
-    more.require_taken(target.queue)
+    more = push.PushExtras.read(values["due"], values["title"], values["id"])
+    more.require_supported(target.queue)
     when = "when it is due" if "due" in more.said else "at once"
     lines = [
         f"push one message into {target.queue.label} (design {target.queue.design.name})",
         f"  its payload has {len(raw):,} bytes; consumers get it {when}",
     ]
-    run = at_once(_push, target, payload, values["wait"], more)
-    return whole_queue_plan(target, "push", lines, run, count=1)
+    run = single_step(_push, target, payload, values["wait"], more)
+    return queue_plan(target, "push", lines, run, count=1)
 
 
-def _push(target: Target, payload: push.Payload, wait: float, more: push.With) -> Result:
+def _push(target: Target, payload: push.Payload, wait: float, more: push.PushExtras) -> Result:
     pushed = push.push_waiting(target.database, target.queue, payload, wait, more)
     if pushed is None:
         full = f"{target.queue.label} is full: the message was not stored"
@@ -51,7 +51,7 @@ def _push(target: Target, payload: push.Payload, wait: float, more: push.With) -
     return Result(Outcome.DONE, (f"stored, its id is {pushed}",), Ledger(1, 1, 1))
 
 
-def _plan_pop(target: Target, values: Values) -> Plan:
+def _plan_pop(target: Target, values: ParameterValues) -> Plan:
     """Into a file: what a design deletes at pop is there before it is gone from here."""
     push.require_interface(target.queue)
     if not values["file"]:
@@ -77,10 +77,10 @@ def _plan_pop(target: Target, values: Values) -> Plan:
         f"  their payloads are appended to {path}, one per line; {after[finish]}",
     ]
     run = partial(_pop, target, path, finish, values)
-    return whole_queue_plan(target, "pop", lines, run, count=count)
+    return queue_plan(target, "pop", lines, run, count=count)
 
 
-def finish_of(values: Values) -> pop.Finish:
+def finish_of(values: ParameterValues) -> pop.Finish:
     """What becomes of the claims of what was written out. UsageError."""
     if values["complete"] and values["fail"]:
         raise UsageError("--complete and --fail exclude each other.")
@@ -93,7 +93,7 @@ def _pop(
     target: Target,
     path: str,
     finish: pop.Finish,
-    values: Values,
+    values: ParameterValues,
     control: Control,
     on_progress: OnProgress,
 ) -> Result:
@@ -156,7 +156,7 @@ class _PayloadFile:
         self.count += len(messages)
 
 
-def _plan_finish(how: pop.Finish, target: Target, values: Values) -> Plan:
+def _plan_finish(how: pop.Finish, target: Target, values: ParameterValues) -> Plan:
     """complete and fail: what the consumer does that popped them, for single messages."""
     attempts: int | None = values["attempts"]
     target = target.for_subscriber(values)
@@ -171,8 +171,8 @@ def _plan_finish(how: pop.Finish, target: Target, values: Values) -> Plan:
         f"  those still claimed by then{by_that}: {after}",
         "  the consumer that popped them can no longer finish them",
     ]
-    run = at_once(_finish, target, how, claims, values.get("error") or "")
-    return whole_queue_plan(target, how.value, lines, run, count=len(ids))
+    run = single_step(_finish, target, how, claims, values.get("error") or "")
+    return queue_plan(target, how.value, lines, run, count=len(ids))
 
 
 def _finish(target: Target, how: pop.Finish, claims: Sequence[pop.ClaimKey], error: str) -> Result:

@@ -20,7 +20,7 @@ from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import OnProgress, Plan, Result, Values, Verb, admin, at_once
+from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Verb, admin, single_step
 
 
 def complete_designs(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -60,7 +60,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def new_queue(values: Values, product: Product, schema: str | None) -> Queue:
+def new_queue(values: ParameterValues, product: Product, schema: str | None) -> Queue:
     """The queue that install's values mean; no `schema`: the engine's own. UsageError."""
     given = pairs(values["option"], "--option")
     of = design(values["design"], product.name)
@@ -76,7 +76,7 @@ def install_plan(database: Database, queue: Queue, *, production: bool = False) 
         queue,
         "install",
         (f"It runs on {where} in one transaction: all or nothing.", *_price(queue)),
-        at_once(_install, database, queue),
+        single_step(_install, database, queue),
         sql=installing.script(database.product, queue),
     )
 
@@ -113,7 +113,7 @@ def adopt_plan(
     database: Database,
     queue: Queue,
     table: CandidateTable,
-    values: Values,
+    values: ParameterValues,
     lines: Sequence[str],
 ) -> Plan:
     """`queue`: as it was previewed; `lines`: which column of the table has which role."""
@@ -124,11 +124,11 @@ def adopt_plan(
         "",
         *lines,
     )
-    run = at_once(adopted, database, values, table.schema)
+    run = single_step(adopted, database, values, table.schema)
     return _whole(database, queue, "adopt", told, run)
 
 
-def adopted(database: Database, values: Values, schema: str | None) -> Result:
+def adopted(database: Database, values: ParameterValues, schema: str | None) -> Result:
     """Record what adopt's values mean, in that schema, as a queue. UsageError."""
     of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
     if values["preset"] is not None:
@@ -173,7 +173,7 @@ def _whole(
     sql: str = "",
 ) -> Plan:
     subject = Subject.of(database, queue, verb)
-    return Plan(subject, queue, lines, by_name=False, run=run, stoppable=False, sql=sql)
+    return Plan(subject, queue, lines, requires_name=False, run=run, stoppable=False, sql=sql)
 
 
 def named(queue: Queue) -> dict[str, object]:

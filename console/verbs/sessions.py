@@ -11,27 +11,27 @@ from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
+    ParameterValues,
     Plan,
     Progress,
     Result,
     Target,
-    Values,
     Verb,
-    at_once,
-    pace,
-    whole_queue_plan,
+    batching,
+    queue_plan,
+    single_step,
 )
 
 
 def plan_switch(target: Target) -> Plan:
     """requeue: a queue that poison messages switched off is enabled again."""
     found = broker.plan_switch(target.database, target.queue)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         "requeue",
         found.lines(),
-        at_once(_switch_on, target),
-        by_name=found.wants_queue_name,
+        single_step(_switch_on, target),
+        requires_name=found.requires_queue_name,
         needed=found.needed,
         stoppable=False,
         data=found.as_json(),
@@ -46,15 +46,15 @@ def _switch_on(target: Target) -> Result:
     )
 
 
-def plan_end(target: Target, values: Values) -> Plan:
+def plan_end(target: Target, values: ParameterValues) -> Plan:
     """release: conversations that are over and hold nothing are ended."""
     found = broker.plan_conversations(target.database, target.queue)
-    return whole_queue_plan(
+    return queue_plan(
         target,
         "release",
         found.lines(),
-        partial(_end_conversation, target, found, pace(values).batch),
-        by_name=found.wants_queue_name,
+        partial(_end_conversation, target, found, batching(values).batch),
+        requires_name=found.requires_queue_name,
         needed=found.conversations > 0,
         count=found.conversations,
         data=found.as_json(),
@@ -80,23 +80,23 @@ def _end_conversation(
     return Result(outcome, (line,), done, done=done.out, data={"ended": done.out})
 
 
-def _plan(target: Target, values: Values) -> Plan:
+def _plan(target: Target, values: ParameterValues) -> Plan:
     name = values["session"]
     if not name:
         raise _no_session(target)
     found = ending.plan(target.database, target.queue, name)
     run = partial(_end, target, found)
-    return whole_queue_plan(
+    return queue_plan(
         target, "end-session", found.lines(), run, stoppable=False, data=found.as_json()
     )
 
 
 def _no_session(target: Target) -> UsageError:
     """Which there are to choose from."""
-    holders = ending.holding(target.database, target.queue)
+    holders = ending.sessions_holding(target.database, target.queue)
     return UsageError(
         "end-session needs a session.",
-        why="; ".join(ending.who_holds(one, target.queue) for one in holders)
+        why="; ".join(ending.describe_holder(one, target.queue) for one in holders)
         or "No session holds rows of the queue now.",
     )
 

@@ -10,7 +10,7 @@ from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
 from console.errors import UsageError
 from console.verbs.parameters import Parameter, TextType, WholeNumber
-from console.verbs.verb import Values, Verb, admin
+from console.verbs.verb import ParameterValues, Verb, admin
 
 if TYPE_CHECKING:
     from console.actions.bench import BenchRequest
@@ -120,7 +120,7 @@ COMMAND = replace(
 """The command line has more."""
 
 
-def wanted(values: Values) -> tuple["BenchRequest", Load]:
+def wanted(values: ParameterValues) -> tuple["BenchRequest", Load]:
     """Who shall take part, and how much of what."""
     from console.actions.bench import BenchRequest  # noqa: PLC0415  # verbs shall start at once
 

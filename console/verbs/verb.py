@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from console import audit, catalog, decisions
 from console.actions import BATCH
 from console.actions.availability import unavailable
-from console.actions.execute import CANARY_WAIT_SECONDS, Control, Pace
+from console.actions.execute import CANARY_WAIT_SECONDS, Batching, Control
 from console.audit import Ledger, Outcome, Subject
 from console.catalog import Queue
 from console.decisions import Decision
@@ -28,8 +28,8 @@ from console.monitor.scan_query import MessageSource
 from console.rights import Rights
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
-Given = ParamSpec("Given")
-Values = Mapping[str, Any]
+P = ParamSpec("P")
+ParameterValues = Mapping[str, Any]
 """Of the parameters, by their names with `_` for `-`, as their types convert them."""
 OnCount = Callable[[int], None]
 """Called while a plan is made, with the messages counted so far."""
@@ -52,7 +52,7 @@ class Target:
         """Another queue of the database, in any schema where none is named. UsageError."""
         return catalog.look_up(self.database, name, schema)
 
-    def for_subscriber(self, values: Values) -> "Target":
+    def for_subscriber(self, values: ParameterValues) -> "Target":
         """The same, of a ring as the subscriber that was said has it. UsageError."""
         name = values["subscriber"]
         return self if name is None else replace(self, queue=self.queue.of(name))
@@ -64,7 +64,7 @@ class Target:
         with self.database.transaction(doing, read_only=True) as connection:
             return MessageSource.of(connection, wanted)
 
-    def filters(self, values: Values) -> filtering.Filters:
+    def filters(self, values: ParameterValues) -> filtering.Filters:
         """What `--filter`, and `--older` beside it, choose. UsageError."""
         words = expand(values.get("filter", ()), self.saved)
         older = values.get("older")
@@ -87,13 +87,13 @@ class Target:
             return catalog.is_production(connection)
 
 
-def pace(values: Values) -> Pace:
+def batching(values: ParameterValues) -> Batching:
     """How fast, from `--batch`, `--rate`, `--canary` and what goes with it. UsageError."""
     canary = values.get("canary", False)
     wait, share = values.get("canary_wait"), values.get("canary_share")
     if not canary and (wait, share) != (None, None):
         raise UsageError("--canary-wait and --canary-share go with --canary.")
-    return Pace(
+    return Batching(
         values.get("batch") or BATCH,
         values.get("rate"),
         canary,
@@ -116,7 +116,7 @@ class Result:
     """Messages, steps, conversations; 1 where the verb is about the queue or a session."""
     gone: bool = False
     """The queue is no longer here: nothing more can be planned for it."""
-    unproven: bool = False
+    stopped_by_canary: bool = False
     """A canary has stopped it: its messages failed, or had no result in time."""
     data: Mapping[str, object] = field(default_factory=dict)
     """For --json."""
@@ -147,7 +147,7 @@ class Plan:
     queue: Queue
     lines: tuple[str, ...]
     """In words."""
-    by_name: bool
+    requires_name: bool
     """Whether `y` is not enough as a confirmation: the queue's name is wanted."""
     run: Callable[[Control, OnProgress], Result]
     needed: bool = True
@@ -189,39 +189,39 @@ class Plan:
     def confirmed_by(self, word: str) -> bool:
         """Whether the word will do: the queue's name always, `y` where little can go wrong."""
         return word == self.queue.name or (
-            not self.by_name and word.strip().lower() in {"y", "yes"}
+            not self.requires_name and word.strip().lower() in {"y", "yes"}
         )
 
 
-def whole_queue_plan(
+def queue_plan(
     target: Target,
     verb: str,
     lines: Sequence[str],
     run: Callable[[Control, OnProgress], Result],
     *,
-    by_name: bool = False,
+    requires_name: bool = False,
     **more: Any,
 ) -> Plan:
     """Of a verb on a queue as a whole. PRODUCTION is said, and always wants the name."""
     production = target.production
     shown = (*lines, "  PRODUCTION database") if production else tuple(lines)
     subject = Subject.of(target.database, target.queue, verb)
-    return Plan(subject, target.queue, shown, by_name or production, run, **more)
+    return Plan(subject, target.queue, shown, requires_name or production, run, **more)
 
 
-def at_once(
-    do: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+def single_step(
+    do: Callable[P, Result], *given: P.args, **named: P.kwargs
 ) -> Callable[[Control, OnProgress], Result]:
     """Runs what is one step: nothing can stop it, and there is nothing to tell on the way."""
     return lambda _, __: do(*given, **named)
 
 
-def operator(_: Values) -> Rights:
+def operator(_: ParameterValues) -> Rights:
     """The right that most verbs need."""
     return Rights.OPERATOR
 
 
-def admin(_: Values) -> Rights:
+def admin(_: ParameterValues) -> Rights:
     """The right that verbs on tables and code need."""
     return Rights.ADMIN
 
@@ -233,12 +233,12 @@ class Verb:
     name: str
     summary: str
     """One line, as it stands in a sentence: without a capital and a full stop."""
-    make_plan: Callable[[Target, Values], Plan] | None = None
+    make_plan: Callable[[Target, ParameterValues], Plan] | None = None
     """Changes nothing; asks the database. None: it runs in a screen or a process of its own."""
     help: str = ""
     """What the summary does not say, and examples."""
     parameters: tuple[Parameter, ...] = ()
-    right: Callable[[Values], Rights] = operator
+    right: Callable[[ParameterValues], Rights] = operator
     confirmed: bool = True
     """Whether the command line wants `--yes`."""
     fixed: tuple[str, ...] = ()
@@ -254,7 +254,7 @@ class Verb:
         """Those that mean something for such a queue."""
         return tuple(one for one in self.parameters if one.applies(queue))
 
-    def plan(self, target: Target, values: Values) -> Plan:
+    def plan(self, target: Target, values: ParameterValues) -> Plan:
         """What it would do. Changes nothing; asks the database. ConsoleError where it cannot be."""
         if self.make_plan is None:
             raise UsageError(f"{self.name} is not planned here.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from console import catalog, sql
-from console.actions.install import install, lacking
+from console.actions.install import install, missing_requirement
 from console.designs import Design
 from console.engines import PRODUCTS, Database, open_database
 from tests.cli.calls import Console
@@ -89,7 +89,7 @@ def possible(request: pytest.FixtureRequest) -> None:
     database: Database = request.getfixturevalue("database")
     for value in parameters.values():
         of = value.design if isinstance(value, Variant) else value
-        if isinstance(of, Design) and (why := lacking(database, of)):
+        if isinstance(of, Design) and (why := missing_requirement(database, of)):
             pytest.skip(f"{of.name}: {why}")
 
 

@@ -7,10 +7,10 @@ from threading import Barrier
 
 from console import catalog
 from console.actions import execute
-from console.actions.execute import Pace
-from console.actions.install import lacking
+from console.actions.execute import Batching
+from console.actions.install import missing_requirement
 from console.actions.plan import Plan
-from console.actions.rows import Mover
+from console.actions.rows import MessageAction
 from console.audit import Ledger
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
@@ -27,7 +27,7 @@ def default_of(database: Database, of: Design, name: str) -> Queue:
 def all_designs(database: Database) -> list[Design]:
     """Those that the server can have."""
     here = designs_on(database.product.name).values()
-    return [of for of in here if not lacking(database, of)]
+    return [of for of in here if not missing_requirement(database, of)]
 
 
 def known(database: Database, queue: Queue) -> Queue | None:
@@ -53,13 +53,13 @@ def together(*calls: Callable[[], object]) -> list[object]:
 
 
 def done_together(
-    database: Database, movers: Sequence[Mover], plans: Sequence[Plan]
+    database: Database, actions: Sequence[MessageAction], plans: Sequence[Plan]
 ) -> list[Ledger]:
     """Each plan is executed by an operator of its own, all at once, in batches of four."""
-    pace = Pace(batch=4)
+    batching = Batching(batch=4)
     calls = [
-        partial(execute.execute, database, mover, plan, pace=pace)
-        for mover, plan in zip(movers, plans, strict=True)
+        partial(execute.execute, database, action, plan, batching=batching)
+        for action, plan in zip(actions, plans, strict=True)
     ]
     results = [result for result in together(*calls) if isinstance(result, execute.Result)]
     assert len(results) == len(plans)

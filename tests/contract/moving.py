@@ -9,10 +9,10 @@ from sqlalchemy import Column, MetaData, Table, select
 from console import audit
 from console.actions import execute, plan
 from console.actions.archive import Purge
-from console.actions.execute import Pace, Result
+from console.actions.execute import Batching, Result
 from console.actions.plan import Plan
 from console.actions.restore import Restore
-from console.actions.rows import Choosing, Mover
+from console.actions.rows import MessageAction, SelectionCriteria
 from console.audit import Ledger
 from console.monitor.filters import parse
 from console.monitor.message import Message
@@ -38,14 +38,14 @@ def source_of(client: Client) -> MessageSource:
         return MessageSource.of(connection, client.queue)
 
 
-def planned(client: Client, moving: Mover, *words: str) -> Plan:
-    return plan.make(client.database, moving, parse(words))
+def planned(client: Client, action: MessageAction, *words: str) -> Plan:
+    return plan.make(client.database, action, parse(words))
 
 
-def run(client: Client, moving: Mover, *words: str, batch: int = 3) -> Result:
+def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> Result:
     """Plan, and do it: the plan has to be what is done, unless a ring was full."""
-    made = planned(client, moving, *words)
-    done = execute.execute(client.database, moving, made, pace=Pace(batch=batch))
+    made = planned(client, action, *words)
+    done = execute.execute(client.database, action, made, batching=Batching(batch=batch))
     assert done.ledger.balanced
     if done.outcome is audit.Outcome.DONE:
         assert done.ledger.out == made.count
@@ -121,13 +121,15 @@ def as_text(payload: object) -> object:
     return repr(payload) if isinstance(payload, (list, dict)) else payload
 
 
-def tried(client: Client, mover: Mover, cutoff: Any) -> Ledger:
+def tried(client: Client, action: MessageAction, cutoff: Any) -> Ledger:
     """One batch of all that match, with nothing skipped before; it is undone."""
     with client.database.session("act") as session:
-        choice = mover.choice(Choosing(client.database, session, parse(()), mover.states, cutoff))
-        chosen = choice.next(1000)
+        selection = action.select(
+            SelectionCriteria(client.database, session, parse(()), action.states, cutoff)
+        )
+        chosen = selection.next(1000)
         with session.transaction("act") as connection:
-            ledger = mover.act(connection, chosen, 0).require_balance()
+            ledger = action.run_batch(connection, chosen, 0).require_balance()
             connection.rollback()
     return ledger
 

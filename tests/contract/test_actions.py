@@ -8,7 +8,7 @@ from console import audit, sql
 from console.actions import execute, plan
 from console.actions.archive import Archive, Purge
 from console.actions.requeue import Release, Requeue
-from console.actions.rows import Mover
+from console.actions.rows import MessageAction
 from console.formats import count
 from console.monitor.figures import COUNTED
 from console.monitor.filters import parse
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.thinned(3)
 VERBS = ("purge", "archive", "requeue", "release")
 
 
-def mover(client: Client, verb: str) -> Mover:
+def action_for(client: Client, verb: str) -> MessageAction:
     """The verb on the queue; release takes every claim."""
     with client.database.transaction("read the queue", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
@@ -39,8 +39,8 @@ def mover(client: Client, verb: str) -> Mover:
     return Release(source, stuck_after_seconds=0.0, force=True)
 
 
-def planned(client: Client, moving: Mover, *words: str) -> plan.Plan:
-    return plan.make(client.database, moving, parse(words))
+def planned(client: Client, action: MessageAction, *words: str) -> plan.Plan:
+    return plan.make(client.database, action, parse(words))
 
 
 def contents(client: Client) -> Counter[str]:
@@ -75,24 +75,24 @@ def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> N
     client = use(variant)
     filled = fill(client)
     before = contents(client)
-    moving = mover(client, verb)
-    made = planned(client, moving)
-    expected = sum(len(filled.ids.get(state, ())) for state in moving.states)
+    action = action_for(client, verb)
+    made = planned(client, action)
+    expected = sum(len(filled.ids.get(state, ())) for state in action.states)
     assert made.count == expected > 0
     assert contents(client) == before, "a plan changes nothing"
 
-    done = execute.execute(client.database, moving, made, pace=execute.Pace(batch=3))
+    done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
 
     assert done.outcome is audit.Outcome.DONE
     assert (done.ledger.out, done.ledger.skipped_count) == (expected, 0)
-    moved = {state: len(filled.ids.get(state, ())) for state in moving.states}
+    moved = {state: len(filled.ids.get(state, ())) for state in action.states}
     target = "ready" if verb in {"requeue", "release"} else "archived"
     after = before - Counter(moved) + Counter({target: expected})
     assert contents(client) == after
     (entry,) = [entry for entry in entries(client) if entry.verb == verb]
     assert (entry.action_id, entry.verb, entry.done) == (done.action_id, verb, expected)
     assert (entry.planned, entry.outcome) == (expected, "done")
-    assert not execute.execute(client.database, moving, planned(client, moving)).ledger.selected
+    assert not execute.execute(client.database, action, planned(client, action)).ledger.selected
 
 
 def entries(client: Client) -> list[audit.Entry]:
@@ -109,10 +109,10 @@ def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(
     client.push_many(client.payloads(*range(9)))
     for taken in client.pop_many(9):
         assert client.fail(taken, "no route")
-    moving = mover(client, "requeue")
-    every = planned(client, moving)
+    action = action_for(client, "requeue")
+    every = planned(client, action)
     failed_at = sorted(m.done_at for m in seen(client).messages if m.done_at is not None)
-    three = planned(client, moving, "limit=3")
+    three = planned(client, action, "limit=3")
     assert (three.count, three.by_state) == (3, {"error": 3})
     assert (three.totals["error"].count, three.totals["error"].estimated) == (9, False)
     assert "3 messages (of 9 error)" in "\n".join(three.lines())
@@ -120,13 +120,13 @@ def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(
     assert three.newest_seconds == pytest.approx((three.cutoff - failed_at[2]).total_seconds())
     if every.payload_bytes is not None and three.payload_bytes is not None:
         assert 0 < three.payload_bytes < every.payload_bytes
-    narrow = planned(client, moving, "limit=3", "error~route")
+    narrow = planned(client, action, "limit=3", "error~route")
     assert (narrow.count, narrow.totals) == (3, {})
     assert "the first that match; further matches were not counted" in narrow.lines()[1]
-    kept = planned(client, moving, "keep-newest=7")
+    kept = planned(client, action, "keep-newest=7")
     assert (kept.count, kept.totals["error"].count) == (2, 9)
     assert kept.newest_seconds == pytest.approx((kept.cutoff - failed_at[1]).total_seconds())
-    done = execute.execute(client.database, moving, three)
+    done = execute.execute(client.database, action, three)
     assert done.ledger.out == 3
 
 
@@ -141,7 +141,7 @@ def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(
     client.push_many(client.payloads(*range(deep)))
     (sample,) = take_sample(client.database, only=[client.queue]).queues
     shown = snapshot(sample, client.database.label)
-    total = planned(client, mover(client, "purge"), "limit=3", "state=ready").totals["ready"]
+    total = planned(client, action_for(client, "purge"), "limit=3", "state=ready").totals["ready"]
     assert (total.count, total.estimated) == (shown.ready, "ready" in shown.estimated)
     assert total.estimated
     assert total.words == count(deep, estimated=True)

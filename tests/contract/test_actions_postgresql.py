@@ -13,9 +13,9 @@ from console import sql
 from console.actions import execute, plan, rows
 from console.actions.adopt import adopt
 from console.actions.archive import Archive, Purge
-from console.actions.execute import Control, Pace, Progress
+from console.actions.execute import Batching, Control, Progress
 from console.actions.requeue import Release, Requeue
-from console.actions.rows import Choosing, Mover, Selection, Storage
+from console.actions.rows import MessageAction, QueueSelection, SelectionCriteria, Storage
 from console.audit import ImbalanceError
 from console.catalog import Queue
 from console.designs import design
@@ -28,7 +28,7 @@ from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.test_actions import contents, entries, mover, planned
+from tests.contract.test_actions import action_for, contents, entries, planned
 from tests.contract.variants import DEFAULTS, Variant
 from tests.filling import fill
 from tests.proxy import Proxy
@@ -58,9 +58,9 @@ def source_of(database: Database, queue: Queue) -> MessageSource:
         return MessageSource.of(connection, queue)
 
 
-def done(database: Database, mover: Mover, *words: str) -> int:
-    made = plan.make(database, mover, parse(words))
-    result = execute.execute(database, mover, made)
+def done(database: Database, action: MessageAction, *words: str) -> int:
+    made = plan.make(database, action, parse(words))
+    result = execute.execute(database, action, made)
     assert (result.ledger.out, result.ledger.skipped_count) == (made.count, 0)
     return result.ledger.out
 
@@ -147,10 +147,10 @@ def test_an_imbalance_undoes_the_batch_and_stops(client: Client) -> None:
         client.database,
         f"CREATE TRIGGER t BEFORE INSERT ON {archive} FOR EACH ROW EXECUTE FUNCTION swallow()",
     )
-    moving = mover(client, "purge")
-    made = plan.make(client.database, moving)
+    action = action_for(client, "purge")
+    made = plan.make(client.database, action)
     with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
-        execute.execute(client.database, moving, made, pace=Pace(batch=4))
+        execute.execute(client.database, action, made, batching=Batching(batch=4))
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     assert found["archived"] == 8, "the two batches before it stay done"
@@ -163,16 +163,16 @@ def test_a_table_that_is_locked_is_waited_for_and_given_up(client: Client) -> No
     url = client.url
     hasty = open_database(url, timeouts=Timeouts(lock_seconds=0.05))
     impatient = Client(hasty, client.queue)
-    moving = mover(impatient, "purge")
-    made = plan.make(hasty, moving)
+    action = action_for(impatient, "purge")
+    made = plan.make(hasty, action)
     control = Control()
     with client.database.transaction("lock") as connection:
         connection.execute(text(f'LOCK TABLE public."{client.queue.name}" IN EXCLUSIVE MODE'))
         threading.Timer(0.3, control.stop).start()
         with pytest.raises(BusyError):
-            execute.execute(hasty, moving, made, control=control)
+            execute.execute(hasty, action, made, control=control)
     assert contents(client) == Counter(ready=MESSAGES)
-    again = execute.execute(hasty, moving, plan.make(hasty, moving))
+    again = execute.execute(hasty, action, plan.make(hasty, action))
     assert again.ledger.out == MESSAGES
     hasty.close()
 
@@ -182,26 +182,26 @@ def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
     for number, taken in enumerate(client.pop_many(3)):
         client.fail(taken, f"no route to host {number}")
     (group,) = error_groups(client.database, client.queue).groups
-    moving = mover(client, "requeue")
-    made = planned(client, moving, f"error-group={group.key}")
+    action = action_for(client, "requeue")
+    made = planned(client, action, f"error-group={group.key}")
     run(
         client.database,
         f"UPDATE public.\"{client.queue.name}\" SET errors = errors || '!' "
         "WHERE errors = 'no route to host 1'",
     )
-    done = execute.execute(client.database, moving, made)
+    done = execute.execute(client.database, action, made)
     assert (made.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
     assert [m.error for m in seen(client, "state=error").messages] == ["no route to host 1!"]
 
 
 def test_what_others_hold_is_skipped(client: Client) -> None:
-    moving = mover(client, "purge")
-    made = plan.make(client.database, moving)
+    action = action_for(client, "purge")
+    made = plan.make(client.database, action)
     with client.database.transaction("hold") as connection:
         connection.execute(
             text(f'SELECT FROM public."{client.queue.name}" ORDER BY created_at LIMIT 7 FOR UPDATE')
         )
-        done = execute.execute(client.database, moving, made, pace=Pace(batch=10))
+        done = execute.execute(client.database, action, made, batching=Batching(batch=10))
     assert (done.ledger.out, done.ledger.skipped_count) == (MESSAGES - 7, 7)
     assert contents(client) == Counter(ready=7, archived=MESSAGES - 7)
 
@@ -210,36 +210,36 @@ def test_a_cut_connection_ends_it_and_the_same_again_finishes_it(client: Client)
     with Proxy(client.url) as proxy:
         far = open_database(proxy.url)
         distant = Client(far, client.queue)
-        moving = mover(distant, "purge")
-        made = plan.make(far, moving)
+        action = action_for(distant, "purge")
+        made = plan.make(far, action)
 
         def cut(now: Progress) -> None:
             if now.batches == 3:
                 proxy.cut()
 
         with pytest.raises(ConnectionFailedError):
-            execute.execute(far, moving, made, pace=Pace(batch=5), progress=cut)
+            execute.execute(far, action, made, batching=Batching(batch=5), progress=cut)
         far.close()
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     done = next(entry for entry in entries(client) if entry.verb == "purge").done
     assert done == found["archived"] >= 15
-    moving = mover(client, "purge")
-    again = execute.execute(client.database, moving, plan.make(client.database, moving))
+    action = action_for(client, "purge")
+    again = execute.execute(client.database, action, plan.make(client.database, action))
     assert again.ledger.out == MESSAGES - done
     assert contents(client) == Counter(archived=MESSAGES)
 
 
 def test_an_action_that_somebody_ended_in_the_audit_stops(client: Client) -> None:
-    moving = mover(client, "purge")
-    made = plan.make(client.database, moving)
+    action = action_for(client, "purge")
+    made = plan.make(client.database, action)
 
     def end(now: Progress) -> None:
         if now.batches == 2:
             run(client.database, "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL")
 
     with pytest.raises(RefusedError, match="no longer running"):
-        execute.execute(client.database, moving, made, pace=Pace(batch=5), progress=end)
+        execute.execute(client.database, action, made, batching=Batching(batch=5), progress=end)
     assert contents(client) == Counter(ready=MESSAGES - 10, archived=10)
 
 
@@ -283,8 +283,8 @@ def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
             now = connection.execute(
                 sql.query("actions.moment", connection.dialect, sql.Scope())
             ).scalar()
-        of = Choosing(database, session, Filters(), [state], now)  # type: ignore[arg-type]
-        choice = Selection(source, of)
+        of = SelectionCriteria(database, session, Filters(), [state], now)  # type: ignore[arg-type]
+        choice = QueueSelection(source, of)
         return source, choice.next(BATCH)
 
 
@@ -296,7 +296,7 @@ def held_and_acted(
     state: str,
 ) -> dict[str, int]:
     """Statement -> the pages that it reads for the batch."""
-    (held,), skipped = rows.hold(connection, source, chosen)
+    (held,), skipped = rows.lock_rows(connection, source, chosen)
     assert (len(held.places), skipped) == (BATCH, 0)
     keys = [rows.key_of(source.queue, storage, message) for message in chosen]
     due = [rows.due_of(message) for message in chosen]

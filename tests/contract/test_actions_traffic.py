@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions import execute, plan
-from console.actions.execute import Pace
+from console.actions.execute import Batching
 from console.audit import Outcome
 from console.monitor.filters import parse
 from tests.contract.client import Client, in_utc
@@ -17,7 +17,7 @@ from tests.contract.conftest import Use
 from tests.contract.filled import seen
 from tests.contract.installs import done_together
 from tests.contract.messages import sender
-from tests.contract.test_actions import entries, mover
+from tests.contract.test_actions import action_for, entries
 from tests.contract.traffic import Sender, Traffic
 from tests.contract.variants import BEHAVIOURS, Variant
 
@@ -82,9 +82,9 @@ def test_nothing_is_lost_doubled_or_too_new(use: Use, variant: Variant) -> None:
 
 def run(client: Client, verb: str) -> int:
     """Plan and do it, at most so many; how many it was done with."""
-    moving = mover(client, verb)
-    made = plan.make(client.database, moving, parse(["limit=7"]))
-    done = execute.execute(client.database, moving, made, pace=Pace(batch=3))
+    action = action_for(client, verb)
+    made = plan.make(client.database, action, parse(["limit=7"]))
+    done = execute.execute(client.database, action, made, batching=Batching(batch=3))
     assert done.outcome is Outcome.DONE
     assert done.ledger.balanced
     return done.ledger.out
@@ -96,10 +96,10 @@ def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> Non
     client = use(variant)
     payloads = [str(payload) for payload in client.payloads(*range(120))]
     assert None not in client.push_many(payloads)
-    movers = [mover(client, "purge") for _ in range(2)]
-    made = [plan.make(client.database, moving) for moving in movers]
+    actions = [action_for(client, "purge") for _ in range(2)]
+    made = [plan.make(client.database, action) for action in actions]
     assert [one.count for one in made] == [120, 120]
-    ledgers = done_together(client.database, movers, made)
+    ledgers = done_together(client.database, actions, made)
     assert sum(ledger.out for ledger in ledgers) == 120
     assert all(ledger.balanced for ledger in ledgers)
     assert sorted(row.payload for row in archive_of(client)) == sorted(payloads)

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import Connection
 
 from console.actions import execute
-from console.actions.canary import CanaryVerdict, Followed
-from console.actions.execute import CANARY_WAIT_SECONDS, Pace, Progress, Result
+from console.actions.canary import CanaryTracker, CanaryVerdict
+from console.actions.execute import CANARY_WAIT_SECONDS, Batching, Progress, Result
 from console.actions.pop import PoppedMessage
 from console.audit import Outcome
 from console.monitor.message import Message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.test_actions import contents, mover, planned
+from tests.contract.test_actions import action_for, contents, planned
 from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant
 
@@ -57,23 +57,23 @@ def requeued(
     share: float = 0.0,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Result:
-    moving = mover(client, "requeue")
-    pace = Pace(canary=True, canary_wait=wait, canary_share=share)
-    made = execute.paced(planned(client, moving), moving, pace)
-    return execute.execute(client.database, moving, made, pace=pace, progress=progress)
+    action = action_for(client, "requeue")
+    batching = Batching(canary=True, canary_wait=wait, canary_share=share)
+    made = execute.paced(planned(client, action), action, batching)
+    return execute.execute(client.database, action, made, batching=batching, progress=progress)
 
 
 @pytest.fixture
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages were followed, of each batch that was."""
     begun: list[int] = []
-    begin = Followed.begin
+    begin = CanaryTracker.begin
 
-    def counted(self: Followed, connection: Connection, messages: Sequence[Message]) -> None:
+    def counted(self: CanaryTracker, connection: Connection, messages: Sequence[Message]) -> None:
         begun.append(len(messages))
         begin(self, connection, messages)
 
-    monkeypatch.setattr(Followed, "begin", counted)
+    monkeypatch.setattr(CanaryTracker, "begin", counted)
     return begun
 
 
@@ -81,14 +81,16 @@ def test_what_succeeds_lets_the_others_follow(client: Client, followed: list[int
     with worker(client, client.complete):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
-    assert (done.ledger.out, len(done.fates.done)) == (MESSAGES, 11)
+    assert (done.ledger.out, len(done.canary_results.done)) == (MESSAGES, 11)
     assert followed == [1, 10]
-    assert not done.unproven
+    assert not done.stopped_by_canary
 
 
 def test_without_a_canary_nothing_is_followed(client: Client, followed: list[int]) -> None:
-    moving = mover(client, "requeue")
-    done = execute.execute(client.database, moving, planned(client, moving), pace=Pace(batch=5))
+    action = action_for(client, "requeue")
+    done = execute.execute(
+        client.database, action, planned(client, action), batching=Batching(batch=5)
+    )
     assert (done.ledger.out, followed) == (MESSAGES, [])
 
 
@@ -96,9 +98,12 @@ def test_one_that_fails_again_stops_it(client: Client) -> None:
     with worker(client, lambda taken: client.fail(taken, "still no route")):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.FAILED)
-    assert (done.ledger.out, len(done.fates.failed)) == (1, 1)
-    assert done.unproven
-    assert f"message {done.fates.failed[0]} failed again; the others are untouched" in done.problem
+    assert (done.ledger.out, len(done.canary_results.failed)) == (1, 1)
+    assert done.stopped_by_canary
+    assert (
+        f"message {done.canary_results.failed[0]} failed again; the others are untouched"
+        in done.problem
+    )
     assert contents(client) == Counter(error=MESSAGES)
 
 
@@ -112,13 +117,13 @@ def test_some_may_fail(client: Client) -> None:
     with worker(client, third_fails):
         done = requeued(client, share=0.2)
     assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
-    assert (len(done.fates.done), done.fates.failed) == (10, (seen[2],))
+    assert (len(done.canary_results.done), done.canary_results.failed) == (10, (seen[2],))
 
 
 def test_without_a_result_it_is_unknown_and_stops(client: Client) -> None:
     done = requeued(client, wait=0)
     assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.UNKNOWN)
-    assert (done.ledger.out, len(done.fates.waiting)) == (1, 1)
+    assert (done.ledger.out, len(done.canary_results.waiting)) == (1, 1)
     for words in ("no result of message", "is not known", "longer --canary-wait", "untouched"):
         assert words in done.problem
     assert contents(client) == Counter(ready=1, error=MESSAGES - 1)
@@ -143,23 +148,23 @@ def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
             return
         (taken,) = client.pop_many(1)
         assert client.fail(taken, "still no route")
-        moving = mover(client, "archive")
-        made = planned(client, moving, "state=error", f"id={taken.id}")
-        assert execute.execute(client.database, moving, made).ledger.out == 1
+        action = action_for(client, "archive")
+        made = planned(client, action, "state=error", f"id={taken.id}")
+        assert execute.execute(client.database, action, made).ledger.out == 1
 
     done = requeued(client, progress=fails_and_goes)
-    assert (done.verdict, len(done.fates.failed)) == (CanaryVerdict.FAILED, 1)
+    assert (done.verdict, len(done.canary_results.failed)) == (CanaryVerdict.FAILED, 1)
 
 
 def test_what_was_purged_is_not_known(client: Client) -> None:
     def goes(now: Progress) -> None:
         if not now.waits:
-            moving = mover(client, "purge")
-            done = execute.execute(client.database, moving, planned(client, moving, "state=ready"))
+            action = action_for(client, "purge")
+            done = execute.execute(client.database, action, planned(client, action, "state=ready"))
             assert done.ledger.out == 1
 
     done = requeued(client, wait=0, progress=goes)
-    assert (done.verdict, len(done.fates.waiting)) == (CanaryVerdict.UNKNOWN, 1)
+    assert (done.verdict, len(done.canary_results.waiting)) == (CanaryVerdict.UNKNOWN, 1)
 
 
 def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> None:
@@ -167,11 +172,11 @@ def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> No
         "requeue": "after 1 and after 10 it waits up to 30.0 s for their results, and stops if one",
         "purge": "without a verdict: purge has no results to wait for",
     }.items():
-        moving = mover(client, verb)
-        pace = Pace(canary=True, canary_wait=CANARY_WAIT_SECONDS)
-        made = execute.paced(planned(client, moving), moving, pace)
+        action = action_for(client, verb)
+        batching = Batching(canary=True, canary_wait=CANARY_WAIT_SECONDS)
+        made = execute.paced(planned(client, action), action, batching)
         assert any("canary: 1, then 10, then the rest" in line for line in made.lines())
         assert words in "\n".join(made.lines())
-        assert execute.paced(made, moving, Pace()) is made
-    done = execute.execute(client.database, moving, made, pace=pace)
+        assert execute.paced(made, action, Batching()) is made
+    done = execute.execute(client.database, action, made, batching=batching)
     assert (done.outcome, done.verdict, done.ledger.out) == (Outcome.DONE, None, MESSAGES)

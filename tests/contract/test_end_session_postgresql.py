@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from console import audit
-from console.actions.end_session import EndPlan, end_session, holding, plan
+from console.actions.end_session import EndPlan, end_session, plan, sessions_holding
 from console.actions.install import install
 from console.actions.maintain_plan import MaintainLimits
 from console.actions.maintain_plan import plan as maintenance
@@ -64,8 +64,8 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     with popping(client) as holder:
         pid = pid_of(holder)
         assert len(client.drain()) == 2
-        assert [session.key for session in holding(client.database, client.queue)] == [pid]
-        assert not holding(client.database, client.queue, older_than_seconds=3600)
+        assert [session.key for session in sessions_holding(client.database, client.queue)] == [pid]
+        assert not sessions_holding(client.database, client.queue, older_than_seconds=3600)
         made = planned(client, pid)
         told = "\n".join(made.lines())
         assert f"session {pid}" in told
@@ -81,7 +81,7 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
     assert len(client.drain()) == 3
-    assert not holding(client.database, client.queue)
+    assert not sessions_holding(client.database, client.queue)
     entry = entry_of(client)
     assert (entry.outcome, str(pid) in entry.detail) == ("done", True)
 
@@ -106,7 +106,7 @@ def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
     with popping(client, 2) as holder:
         pid = pid_of(holder)
         made = planned(client, pid)
-    wait_until(lambda: not holding(client.database, client.queue), "the session ended")
+    wait_until(lambda: not sessions_holding(client.database, client.queue), "the session ended")
     assert end_session(client.database, made).changed_meanwhile
     with pytest.raises(UsageError, match=str(pid)):
         planned(client, pid)

@@ -11,7 +11,7 @@ from console.monitor.errors import error_groups
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import all_pages, ids_of, seen
-from tests.contract.test_actions import contents, mover, planned
+from tests.contract.test_actions import action_for, contents, planned
 from tests.contract.variants import BEHAVIOURS, Variant
 
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
@@ -67,25 +67,25 @@ def test_a_kind_is_listed_requeued_archived_and_restored_alone(use: Use, variant
     assert {m.id for m in all_pages(client, key, limit=3)} == mine
     assert {m.id for m in all_pages(client, key, "newer=4h", limit=50)} == mine
 
-    moving = mover(client, "requeue")
-    made = planned(client, moving, key)
+    action = action_for(client, "requeue")
+    made = planned(client, action, key)
     assert (made.count, made.complete, len(made.targets)) == (len(mine), True, len(mine))
     assert "each by its id, attempts and error" in "\n".join(made.lines())
-    done = execute.execute(client.database, moving, made, pace=execute.Pace(batch=3))
+    done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
     assert set(ids_of(seen(client, "state=error"))) == set(texts) - mine
     # What failed anew since the plan is skipped, and so is what came into the group after it.
     for taken in client.pop_many(len(mine)):
         assert client.fail(taken, "no disk")
     failed(client, REFUSED[3:])
-    again = execute.execute(client.database, moving, made)
+    again = execute.execute(client.database, action, made)
     assert (again.ledger.out, again.ledger.skipped_count) == (0, len(mine))
     others = len(mine) + len(REFUSED[3:])
     assert contents(client) == Counter(error=others + len(BLOCKED))
 
     blocked = key_of(client, "HTTP 451")
-    assert planned(client, mover(client, "purge"), blocked).count == len(BLOCKED)
-    archiving = mover(client, "archive")
+    assert planned(client, action_for(client, "purge"), blocked).count == len(BLOCKED)
+    archiving = action_for(client, "archive")
     assert isinstance(archiving, Archive)
     execute.execute(client.database, archiving, planned(client, archiving, blocked))
     assert contents(client) == Counter(error=others, archived=len(BLOCKED))
@@ -106,12 +106,12 @@ def test_a_search_that_was_cut_short_says_so(
     monkeypatch.setattr("console.monitor.scan_query.READ_AT_ONCE", 2)
     monkeypatch.setattr("console.monitor.scan_query.READ_MOST", 2)
     monkeypatch.setattr("console.actions.rows.MOST_ERRORS", 8)
-    moving = mover(client, "requeue")
+    action = action_for(client, "requeue")
     key = key_of(client, "HTTP 503")
-    made = planned(client, moving, key)
+    made = planned(client, action, key)
     assert not made.complete
     assert 0 < made.count < len(REFUSED)
     assert "the search was cut short: there may be more of this group" in "\n".join(made.lines())
-    assert execute.execute(client.database, moving, made).ledger.out == made.count
-    rest = planned(client, moving, key, "limit=1")
+    assert execute.execute(client.database, action, made).ledger.out == made.count
+    rest = planned(client, action, key, "limit=1")
     assert (rest.count, rest.complete) == (1, True)

@@ -32,13 +32,13 @@ from console.actions import (
 )
 from console.actions.adopt import forget
 from console.actions.archive import Purge
-from console.actions.canary import Followed
-from console.actions.install import install, lacking, uninstall
+from console.actions.canary import CanaryTracker
+from console.actions.install import install, missing_requirement, uninstall
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
-from console.actions.rows import Mover, SelectedError
+from console.actions.rows import MessageAction, SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on, presets
 from console.engines import Database
 from console.errors import UsageError
@@ -146,7 +146,7 @@ def live(database: Database, variant: Variant) -> None:
     fail_to_deliver(client)
     if variant.order is Order.DUE:
         with database.transaction("push") as connection:
-            more = push.With(due_in_seconds=0.0)
+            more = push.PushExtras(due_in_seconds=0.0)
             push.push_many_with(connection, queue, client.payloads(7), more)
     if variant.design.flow is Flow.NUMBERS:
         relay.relay(database, queue, None)
@@ -194,11 +194,11 @@ def act(client: Client) -> None:
             client.fail(message, "no")
         made = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
         assert any(line.startswith("alive: ") for line in made.consequences)
-        followed = Followed(source)
+        tracker = CanaryTracker(source)
         gone = str(UUID(int=0)) if source.id_type in {"uuid", "uniqueidentifier"} else "0"
         with client.database.transaction("follow") as connection:
-            followed.begin(connection, [SelectedError(gone, 1, "").message])
-            assert followed.fates(connection).done == (gone,)
+            tracker.begin(connection, [SelectedError(gone, 1, "").message])
+            assert tracker.results(connection).done == (gone,)
         run(client, RequeueTo(source, to=source_of(other)))
         run(client, Release(source, stuck_after_seconds=0.0, force=True))
         uninstall(other.database, other.queue, keep_archive=False, with_messages=True)
@@ -234,9 +234,9 @@ def source_of(client: Client) -> MessageSource:
         return MessageSource.of(connection, client.queue)
 
 
-def run(client: Client, mover: Mover) -> None:
-    made = plan.make(client.database, mover)
-    done = execute.execute(client.database, mover, made)
+def run(client: Client, action: MessageAction) -> None:
+    made = plan.make(client.database, action)
+    done = execute.execute(client.database, action, made)
     assert done.ledger.out == made.count > 0
 
 
@@ -317,7 +317,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     with running() as labels, rows_checked(monkeypatch) as filled:
         assert database.capabilities.version_number > 0
         for variant in lives(engine, long=long):
-            if lacking(database, variant.design):
+            if missing_requirement(database, variant.design):
                 continue
             live(database, variant)
             if "relay" in variant.design.verbs:
@@ -360,7 +360,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {
         f for f in all_labels(engine) if f.partition(".")[0] in {"preset", "own", *LIBRARIES}
     }
-    absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
+    absent = {of.name for of in designs_on(engine).values() if missing_requirement(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
         left_out |= {found for found in all_labels(engine) if found.startswith("activity.")}

@@ -28,13 +28,13 @@ KEEPING = [
 
 
 def requeued(client: Client) -> None:
-    mover = Requeue(source_of(client))
-    assert execute.execute(client.database, mover, plan.make(client.database, mover)).ledger.out
+    action = Requeue(source_of(client))
+    assert execute.execute(client.database, action, plan.make(client.database, action)).ledger.out
 
 
 def released(client: Client) -> None:
-    mover = Release(source_of(client), stuck_after_seconds=0.0, force=True)
-    assert execute.execute(client.database, mover, plan.make(client.database, mover)).ledger.out
+    action = Release(source_of(client), stuck_after_seconds=0.0, force=True)
+    assert execute.execute(client.database, action, plan.make(client.database, action)).ledger.out
 
 
 def failed(client: Client, error: str) -> Message:

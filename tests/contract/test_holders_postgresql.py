@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from console.actions.end_session import holding, plan
+from console.actions.end_session import plan, sessions_holding
 from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis
@@ -103,7 +103,7 @@ def test_only_the_root_holds_rows_by_all_who_tell_of_it(
         seen = client.snapshot()
         assert [one.session for one in seen.held_by] == [there.pid]
         assert seen.holders == 1
-        assert [one.key for one in holding(client.database, client.queue)] == [there.pid]
+        assert [one.key for one in sessions_holding(client.database, client.queue)] == [there.pid]
         wait_until(lambda: bool(there.accused()), "it is old")
         assert there.accused() == [there.pid]
         assert "rows_held" in shown(client.snapshot(), there.diagnosis())
@@ -127,7 +127,7 @@ def test_a_holder_that_waits_elsewhere_is_one(use_postgresql: Use) -> None:
         objects = find_objects(client.database, [client.queue])
         wait_until(lambda: sample_activity(client.database, objects).waiting == 1, "it waits")
         pid = holder.info.backend_pid
-        assert [one.key for one in holding(client.database, client.queue)] == [pid]
+        assert [one.key for one in sessions_holding(client.database, client.queue)] == [pid]
         assert [one.session for one in client.snapshot().held_by] == [pid]
 
 
@@ -142,7 +142,7 @@ def test_for_how_long_rows_are_held(use_postgresql: Use) -> None:
         session.execute("SELECT pg_sleep(1.2)")
         session.execute(f'SELECT * FROM "{client.queue.name}_pop"()'.encode())
         (holder,) = client.snapshot().held_by
-        (found,) = holding(client.database, client.queue)
+        (found,) = sessions_holding(client.database, client.queue)
         for one in (holder, found):
             assert one.held_at_least_seconds is not None
             assert one.held_at_most_seconds is not None

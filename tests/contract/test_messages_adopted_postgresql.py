@@ -138,10 +138,10 @@ def test_its_ages_owners_and_errors_by_wording(virgin: Database, name: str) -> N
     key = f"error-group={group.key}"
     assert ids(key) == ["9"]
     with virgin.transaction("read the queue", read_only=True) as connection:
-        moving = Requeue(MessageSource.of(connection, queue))
-    made = plan.make(virgin, moving, parse([key]))
+        action = Requeue(MessageSource.of(connection, queue))
+    made = plan.make(virgin, action, parse([key]))
     assert made.count == 1
-    assert execute.execute(virgin, moving, made).ledger.out == 1
+    assert execute.execute(virgin, action, made).ledger.out == 1
     assert ids(key) == []
 
 

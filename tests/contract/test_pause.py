@@ -117,7 +117,7 @@ def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(virgin: Database)
             with pytest.raises(RefusedError, match="has replaced q_pop"):
                 pause.resume(virgin, client.queue)
             with virgin.transaction("read", read_only=True) as connection_:
-                assert pause.undone(connection_, client.queue) == ["q_pop"]
+                assert pause.replaced_functions(connection_, client.queue) == ["q_pop"]
         assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
         upgrade(virgin, client.queue)
         assert differences(virgin, client.queue) == []

@@ -8,7 +8,7 @@ import pytest
 
 from console import audit
 from console.actions import execute
-from console.actions.execute import Pace, Result
+from console.actions.execute import Batching, Result
 from console.actions.push import Payload
 from console.actions.requeue import FULL, RequeueTo
 from console.actions.rows import CHANGED
@@ -41,9 +41,9 @@ def to(client: Client, target: Client) -> RequeueTo:
 
 
 def requeue(client: Client, target: Client, *words: str) -> Result:
-    mover = to(client, target)
-    made = planned(client, mover, *words)
-    return execute.execute(client.database, mover, made, pace=Pace(batch=3))
+    action = to(client, target)
+    made = planned(client, action, *words)
+    return execute.execute(client.database, action, made, batching=Batching(batch=3))
 
 
 def failed(client: Client, *payloads: Payload) -> None:
@@ -126,14 +126,14 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
     if client.database.product.name == "postgresql":
         bad[3] = '"\\u0000"'  # JSON, and yet no jsonb
     failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
-    mover = to(client, other)
-    made = planned(client, mover)
+    action = to(client, other)
+    made = planned(client, action)
     (reason,) = made.left_alone
     assert reason == f"no json payload, as {other.queue.name} wants it"
     assert (made.count, made.left_alone[reason]) == (5, 6)
 
-    assert tried(client, mover, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
-    done = execute.execute(client.database, mover, made, pace=Pace(batch=4))
+    assert tried(client, action, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
+    done = execute.execute(client.database, action, made, batching=Batching(batch=4))
     assert done.ledger == Ledger(5, 5, 5)
     assert in_state(client, "error") == Counter(bad)
     came = [json.loads(str(message.payload)) for message in other.drain()]
@@ -146,11 +146,11 @@ def test_what_is_over_the_other_limit_stays(use: Use, variant: Variant) -> None:
     limit = str(client.size_of("x" * 10))
     other = use(default("ring", max_bytes=limit))
     failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)
-    mover = to(client, other)
-    made = planned(client, mover)
+    action = to(client, other)
+    made = planned(client, action)
     reason = f"over {other.queue.name}'s limit of {limit} bytes"
     assert (made.count, made.left_alone) == (2, {reason: 2})
-    assert tried(client, mover, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
+    assert tried(client, action, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
     other = use(default("ring", max_bytes=limit))
     assert requeue(client, other).ledger.out == 2
     assert in_state(client, "error") == Counter(["ü" * 11, "x" * 11])
@@ -164,18 +164,18 @@ def test_a_ring_that_is_too_full(use: Use, variant: Variant) -> None:
     failed(client, *client.payloads(*range(12)))
     filler = other.payloads(*range(100, 100 + size - 7))
     assert None not in other.push_many(filler)
-    mover = to(client, other)
-    made = planned(client, mover)
+    action = to(client, other)
+    made = planned(client, action)
     assert made.obstacles == (f"{other.queue.name} needs 12 slots, 7 are free",)
     with pytest.raises(RefusedError, match="cannot be done"):
-        execute.execute(client.database, mover, made)
+        execute.execute(client.database, action, made)
 
     assert requeue(client, other, "limit=2").ledger.out == 2
     other.drain()
-    made = planned(client, mover)
+    made = planned(client, action)
     assert (made.count, made.obstacles) == (10, ())
     assert None not in other.push_many(filler)
-    done = execute.execute(client.database, mover, made, pace=Pace(batch=4))
+    done = execute.execute(client.database, action, made, batching=Batching(batch=4))
 
     assert done.outcome is audit.Outcome.STOPPED
     assert "is full" in done.problem
@@ -207,9 +207,9 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     client, other = use(variant), use(default("fifo"))
     payloads = client.payloads(*range(60))
     failed(client, *payloads)
-    movers = [to(client, other) for _ in range(2)]
-    plans = [planned(client, mover) for mover in movers]
-    ledgers = done_together(client.database, movers, plans)
+    actions = [to(client, other) for _ in range(2)]
+    plans = [planned(client, action) for action in actions]
+    ledgers = done_together(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 60
     assert all(set(ledger.skipped) <= {CHANGED} for ledger in ledgers)
     assert held(client) == []

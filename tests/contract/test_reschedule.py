@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Connection
 
 from console.actions import execute, plan
-from console.actions.execute import Pace, Result
-from console.actions.push import With, push_many_with
+from console.actions.execute import Batching, Result
+from console.actions.push import PushExtras, push_many_with
 from console.actions.reschedule import THE_SAME, Reschedule
 from console.actions.rows import CHANGED
 from console.audit import Ledger, Outcome
@@ -32,16 +32,16 @@ PUSHED = 200
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def rescheduled(client: Client, mover: Reschedule, *words: str, batch: int = 3) -> Result:
-    made = plan.make(client.database, mover, parse(words))
-    return execute.execute(client.database, mover, made, pace=Pace(batch=batch))
+def rescheduled(client: Client, action: Reschedule, *words: str, batch: int = 3) -> Result:
+    made = plan.make(client.database, action, parse(words))
+    return execute.execute(client.database, action, made, batching=Batching(batch=batch))
 
 
 def push(client: Client, *numbers: int, due: datetime | None = None) -> None:
     """Messages that are due then, else now."""
     with client.database.transaction("push") as connection:
         payloads = client.payloads(*numbers)
-        assert push_many_with(connection, client.queue, payloads, With(due_at=due))
+        assert push_many_with(connection, client.queue, payloads, PushExtras(due_at=due))
 
 
 def due_of(client: Client) -> Counter[datetime | None]:
@@ -55,21 +55,21 @@ def test_the_chosen_ones_are_due_then_and_no_others(use: Use, variant: Variant) 
     push(client, *range(10, 17), due=LATER - timedelta(days=1))
     push(client, *range(17, 20), due=LATER + timedelta(days=1))
     before = due_of(client)
-    mover = Reschedule(source_of(client), at=LATER)
-    made = plan.make(client.database, mover, parse(["state=scheduled", "limit=8"]))
+    action = Reschedule(source_of(client), at=LATER)
+    made = plan.make(client.database, action, parse(["state=scheduled", "limit=8"]))
     assert (made.count, made.by_state) == (8, {"scheduled": 8})
     assert "they run after 10 other messages due before that" in "\n".join(made.consequences)
     assert "due 2036-01-02 03:04:05 UTC, in " in made.consequences[0]
     assert due_of(client) == before, "a plan changes nothing"
 
-    done = execute.execute(client.database, mover, made, pace=Pace(batch=3))
+    done = execute.execute(client.database, action, made, batching=Batching(batch=3))
 
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 8)
     assert done.plan.detail == "to 2036-01-02 03:04:05 UTC"
     assert due_of(client)[LATER] == 8
     rest = due_of(client) - Counter({LATER: 8})
     assert rest == before - Counter({LATER - timedelta(days=1): 7, LATER + timedelta(days=1): 1})
-    again = plan.make(client.database, mover, parse(["state=scheduled"]))
+    again = plan.make(client.database, action, parse(["state=scheduled"]))
     assert (again.count, again.left_alone) == (2, {THE_SAME: 8})
     assert len(client.drain(100)) == 10
 
@@ -78,19 +78,19 @@ def test_what_is_due_in_the_past_comes_at_once(use: Use) -> None:
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2, due=LATER)
     push(client, 3)
-    mover = Reschedule(source_of(client), at=PAST)
-    made = plan.make(client.database, mover, parse(["state=scheduled"]))
+    action = Reschedule(source_of(client), at=PAST)
+    made = plan.make(client.database, action, parse(["state=scheduled"]))
     assert "which is past: due at once" in made.consequences[0]
     assert "after 0 other messages" in made.consequences[1]
-    execute.execute(client.database, mover, made)
+    execute.execute(client.database, action, made)
     assert [m.payload for m in client.drain(10)] == [*client.payloads(1, 2, 3)]
 
 
 def test_a_time_of_its_own_is_a_whole_second_after_the_cut_off(use: Use) -> None:
     client = use(Variant(DESIGNS["pending"], {}))
     push(client, 1, 2)
-    mover = Reschedule(source_of(client), in_seconds=3600)
-    done = rescheduled(client, mover)
+    action = Reschedule(source_of(client), in_seconds=3600)
+    done = rescheduled(client, action)
     (due,) = due_of(client)
     assert due is not None
     assert due.microsecond == 0
@@ -106,9 +106,11 @@ def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
     class Late(Reschedule):
         """Another operator is faster, after this one has chosen."""
 
-        def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+        def run_batch(
+            self, connection: Connection, chosen: Sequence[Message], action_id: int
+        ) -> Ledger:
             assert rescheduled(client, other, "limit=2").ledger.out == 2
-            return super().act(connection, chosen, action_id)
+            return super().run_batch(connection, chosen, action_id)
 
     late = Late(source_of(client), at=LATER + timedelta(hours=2))
     done = rescheduled(client, late, batch=100)
@@ -127,8 +129,8 @@ def test_under_traffic_each_message_is_popped_once(use: Use, variant: Variant) -
     with traffic.going_on() as producing:
         while not all(one.done() for one in producing):
             for to in ({"in_seconds": 3600}, {"at": LATER}, {"in_seconds": 0}):
-                mover = Reschedule(source_of(client), **to)
-                rescheduled(client, mover, "limit=30", batch=7)
+                action = Reschedule(source_of(client), **to)
+                rescheduled(client, action, "limit=30", batch=7)
     rescheduled(client, Reschedule(source_of(client), at=PAST))
     assert len(traffic.pushed) == PUSHED + 30
     rest = Counter(sender(one.payload) for one in client.drain(100))

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from console import audit
 from console.actions import execute, push, relay
 from console.actions.archive import Archive
-from console.actions.execute import Pace, Result
+from console.actions.execute import Batching, Result
 from console.actions.requeue import Release
 from console.actions.restore import FULL, GONE, Restore
 from console.audit import Ledger
@@ -73,7 +73,7 @@ def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
         with client.database.transaction("push") as connection:
             for due_in, number in ((3600.0, 50), (7200.0, 51)):
                 payloads = client.payloads(number)
-                due = push.With(due_in_seconds=due_in)
+                due = push.PushExtras(due_in_seconds=due_in)
                 push.push_many_with(connection, client.queue, payloads, due)
     before = held(client)
     scheduled = purge(client, "state=scheduled").ledger.out if variant.order is Order.DUE else 0
@@ -208,12 +208,12 @@ def test_a_ring_that_is_too_full(use: Use) -> None:
 
     assert restore(client, "limit=5").ledger.out == 5
     client.drain()
-    mover = Restore(source_of(client))
-    made = planned(client, mover)
+    action = Restore(source_of(client))
+    made = planned(client, action)
     assert (made.count, made.obstacles) == (15, ())
     assert None not in client.push_many(filler)  # after the plan: 8 slots are left
 
-    done = execute.execute(client.database, mover, made, pace=Pace(batch=6))
+    done = execute.execute(client.database, action, made, batching=Batching(batch=6))
     assert done.outcome is audit.Outcome.STOPPED
     assert FULL in done.problem
     assert (done.ledger.out, dict(done.ledger.failed)) == (8, {FULL: 4})
@@ -280,11 +280,11 @@ def test_what_is_over_the_limit_by_now_stays(use: Use, variant: Variant) -> None
     options = {**client.queue.options, "max_bytes": str(limit)}
     smaller = Client(client.database, replace(client.queue, options=options))
 
-    mover = Restore(source_of(smaller))
-    made = planned(smaller, mover)
+    action = Restore(source_of(smaller))
+    made = planned(smaller, action)
     assert made.left_alone == {f"over the queue's limit of {limit} bytes": 1}
     assert made.count == 2
-    assert tried(smaller, mover, made.cutoff) == Ledger(3, 2, 2, failed=dict(made.left_alone))
+    assert tried(smaller, action, made.cutoff) == Ledger(3, 2, 2, failed=dict(made.left_alone))
     assert restore(smaller).ledger.out == 2
     assert len(archived(client)) == 1
 
@@ -295,9 +295,9 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     client.push_many(client.payloads(*range(60)))
     before = all_payloads(client)
     purge(client)
-    movers = [Restore(source_of(client)) for _ in range(2)]
-    plans = [planned(client, mover) for mover in movers]
-    ledgers = done_together(client.database, movers, plans)
+    actions = [Restore(source_of(client)) for _ in range(2)]
+    plans = [planned(client, action) for action in actions]
+    ledgers = done_together(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 60
     assert all(set(ledger.skipped) <= {GONE} for ledger in ledgers)
     assert archived(client) == []
@@ -309,12 +309,12 @@ def test_a_row_in_other_hands_is_skipped(use: Use) -> None:
     client.push_many(client.payloads(*range(4)))
     purge(client)
     table = archive_of(client)
-    mover = Restore(source_of(client))
-    made = planned(client, mover)
+    action = Restore(source_of(client))
+    made = planned(client, action)
     with client.database.transaction("hold") as connection:
         first = select(table.c.archive_id).order_by(table.c.archive_id).limit(1)
         connection.execute(first.with_for_update())
-        done = execute.execute(client.database, mover, made)
+        done = execute.execute(client.database, action, made)
     assert (done.ledger.out, dict(done.ledger.skipped)) == (3, {GONE: 1})
     assert len(archived(client)) == 1
 
@@ -327,10 +327,10 @@ def test_a_batch_that_fails_leaves_all_in_the_archive(
     client.push_many(client.payloads(*range(10)))
     before = all_payloads(client)
     purge(client)
-    mover = Restore(source_of(client))
-    made = planned(client, mover)
+    action = Restore(source_of(client))
+    made = planned(client, action)
     calls = iter(range(100))
-    acting = mover.act
+    acting = action.run_batch
 
     def cut_off(*arguments: Any) -> Ledger:
         ledger = acting(*arguments)
@@ -338,9 +338,9 @@ def test_a_batch_that_fails_leaves_all_in_the_archive(
             raise KeyboardInterrupt
         return ledger
 
-    monkeypatch.setattr(mover, "act", cut_off)
+    monkeypatch.setattr(action, "run_batch", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        execute.execute(client.database, mover, made, pace=Pace(batch=3))
+        execute.execute(client.database, action, made, batching=Batching(batch=3))
     assert (len(held(client)), len(archived(client))) == (6, 4)
     assert restore(client).ledger.out == 4
     assert all_payloads(client) == before

@@ -109,17 +109,17 @@ def test_a_later_purge_is_not_in_the_plan(use: Use) -> None:
     client = use(default("fifo"))
     client.push_many(client.payloads(*range(9)))
     purge(client, "limit=4")
-    mover = Restore(source_of(client))
-    made = planned(client, mover)
+    action = Restore(source_of(client))
+    made = planned(client, action)
     purge(client, "limit=2")
     done = execute.execute(client.database, Restore(source_of(client)), made)
     assert done.ledger.out == made.count == 4
     assert len(archived(client)) == 2
 
-    made = planned(client, mover, "newer=1h")
+    made = planned(client, action, "newer=1h")
     restore(client, "limit=1")
     purge(client, "limit=3")
-    done = execute.execute(client.database, mover, made)
+    done = execute.execute(client.database, action, made)
     assert (done.ledger.out, made.count) == (1, 2)
     assert len(archived(client)) == 3
 
@@ -162,9 +162,9 @@ def test_filters_on_the_archive(use: Use) -> None:
 def test_where_nothing_can_be_restored(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
     product = client.database.product
-    for mover in (Restore(source_of(client)), Purge(source_of(client))):
+    for action in (Restore(source_of(client)), Purge(source_of(client))):
         with pytest.raises(UsageError, match="no payload with paths"):
-            planned(client, mover, "payload.a=1")
+            planned(client, action, "payload.a=1")
     with pytest.raises(UsageError, match="Popped messages belong to no action"):
         Restore(source_of(client), action=1, popped=True)
     adopted = replace(client.queue, kind=Kind.ADOPTED)

@@ -25,7 +25,7 @@ from console.monitor.filters import parse
 from console.monitor.sampler import probe
 from console.notify.outbox import Changes, New, Outbox, lacks_rights
 from tests.contract.client import Client
-from tests.contract.test_actions import mover
+from tests.contract.test_actions import action_for
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import connect, value
 
@@ -273,22 +273,22 @@ def test_a_reader_plans_what_an_operator_does(place: Place, name: str) -> None:
     operator = place.client("operator", name)
     made = prepared(owners)
     for verb in made:
-        moving = mover(client, verb)
-        planned = plan.make(client.database, moving)
+        action = action_for(client, verb)
+        planned = plan.make(client.database, action)
         assert planned.count > 0
         with pytest.raises(RefusedError):
-            execute.execute(client.database, moving, planned)
+            execute.execute(client.database, action, planned)
         with (
             pytest.raises(RefusedError, match="Could not"),
             client.database.transaction("act") as connection,
         ):
-            moving.act(connection, planned.sample, 1)
+            action.run_batch(connection, planned.sample, 1)
     for verb in made:
-        moving = mover(operator, verb)
-        planned = plan.make(operator.database, moving, parse(["limit=1"]))
-        done = execute.execute(operator.database, moving, planned)
+        action = action_for(operator, verb)
+        planned = plan.make(operator.database, action, parse(["limit=1"]))
+        done = execute.execute(operator.database, action, planned)
         assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1), verb
-    back = Restore(mover(operator, "purge").source)
+    back = Restore(action_for(operator, "purge").source)
     done = execute.execute(operator.database, back, plan.make(operator.database, back))
     assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
 

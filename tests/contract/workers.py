@@ -148,7 +148,7 @@ def schedule(job: Schedule) -> dict[tuple[int, int], str]:
         seconds = dice.random() * job.within_seconds
         payloads = [message(job.queue.options["payload"], job.producer, number)]
         with database.transaction("push") as connection:
-            more = push.With(due_in_seconds=seconds)
+            more = push.PushExtras(due_in_seconds=seconds)
             (pushed,) = push.push_many_with(connection, job.queue, payloads, more)
         assert pushed is not None
         stored[job.producer, number] = pushed

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from console.actions.relay import Relaid
+from console.actions.relay import RelayResult
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from tests.faults import ring_worker
@@ -147,7 +147,7 @@ def wait_for_progress(of: Clients, more_bytes: int) -> None:
         now = of.progress()
 
 
-def try_relay(ring: Ring, chance: random.Random) -> Relaid | None:
+def try_relay(ring: Ring, chance: random.Random) -> RelayResult | None:
     """To a random size, through the console's action; None where it was refused or cut off."""
     with suppress(RefusedError, UsageError, ConnectionFailedError):
         return ring.relay(chance.randint(1, _LARGEST))

@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from console import sql
 from console.actions.install import install
-from console.actions.relay import Measure, Relaid, relay
+from console.actions.relay import Measure, RelayResult, relay
 from console.catalog import Queue, find, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
@@ -137,7 +137,7 @@ class Ring:
         rows = connection.execute(self.sql(f"SELECT * FROM {{pop_many}}({marks})"), values)
         return [Popped(*row) for row in rows]
 
-    def relay(self, new_size: int | None = None) -> Relaid:
+    def relay(self, new_size: int | None = None) -> RelayResult:
         """The console's own action."""
         return relay(self.database, self.queue, new_size)
 

@@ -151,9 +151,9 @@ def purge_and_restore(client: Client) -> None:
     """What is ready, as operators do."""
     with client.database.transaction("look", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
-    for mover in (Purge(source), Restore(source)):
-        made = plan.make(client.database, mover)
-        execute.execute(client.database, mover, made)
+    for action in (Purge(source), Restore(source)):
+        made = plan.make(client.database, action)
+        execute.execute(client.database, action, made)
 
 
 @pytest.mark.long

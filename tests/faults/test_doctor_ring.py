@@ -317,7 +317,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
         first = found["spent_beyond_ring"]
         assert first.repair is not None
         assert not first.repair.unattended
-        assert first.repair.wants_name
+        assert first.repair.requires_name
         name = ring.queue.name
         assert first.repair.command == f"dbq-console relay '{name}' --yes '{name}'"
         mend_by(ring, first)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from console import audit, catalog
 from console.actions import execute, plan
 from console.actions.archive import Purge
-from console.actions.execute import Pace, Progress
+from console.actions.execute import Batching, Progress
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, patience
@@ -48,8 +48,8 @@ COUNTED = b"UPDATE dbq.action"
 
 def purge(database: Database, queue: Queue) -> tuple[Purge, plan.Plan]:
     with database.transaction("read the queue", read_only=True) as connection:
-        moving = Purge(MessageSource.of(connection, queue))
-    return moving, plan.make(database, moving)
+        action = Purge(MessageSource.of(connection, queue))
+    return action, plan.make(database, action)
 
 
 READY_AND_ERRORS = 11
@@ -63,7 +63,7 @@ def purged_with(
     with Proxy(url) as proxy, closing(open_database(proxy.url)) as far:
         with closing(open_database(url)) as near, near.transaction("look") as connection:
             queue = catalog.find(connection, "mail")
-        moving, made = purge(far, queue)
+        action, made = purge(far, queue)
         assert made.count == READY_AND_ERRORS
 
         def arm(now: Progress) -> None:
@@ -71,7 +71,7 @@ def purged_with(
                 proxy.fate = AtCommit(COUNTED, fate, (lambda: None) if heals else proxy.shut)
 
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(far, moving, made, pace=Pace(batch=BATCH), progress=arm)
+            execute.execute(far, action, made, batching=Batching(batch=BATCH), progress=arm)
     with closing(open_database(url)) as near, near.transaction("look") as connection:
         (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
         size = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
@@ -112,7 +112,7 @@ def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: st
     ):
         with near.transaction("look") as connection:
             queue = catalog.find(connection, "mail")
-        moving, made = purge(far, queue)
+        action, made = purge(far, queue)
         silent = threading.Event()
 
         def arm(now: Progress) -> None:
@@ -122,7 +122,7 @@ def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: st
         healing = threading.Thread(target=_thaw_later, args=(proxy, silent))
         healing.start()
         with pytest.raises(ConnectionFailedError) as caught:
-            execute.execute(far, moving, made, pace=Pace(batch=BATCH), progress=arm)
+            execute.execute(far, action, made, batching=Batching(batch=BATCH), progress=arm)
         healing.join()
         with near.transaction("look") as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions import execute, plan
-from console.actions.rows import Mover
+from console.actions.rows import MessageAction
 from console.audit import EntryFilter as Entries
 from console.audit import entries
 from console.monitor.filters import parse
@@ -96,13 +96,13 @@ def popped(client: Client, count: int) -> list[str]:
     return sent
 
 
-def act(client: Client, verb: Callable[[MessageSource], Mover], *words: str) -> int:
+def act(client: Client, verb: Callable[[MessageSource], MessageAction], *words: str) -> int:
     """An operator's verb; how many messages it moved."""
     with client.database.transaction("read the queue", read_only=True) as connection:
         source = MessageSource.of(connection, client.queue)
-    mover = verb(source)
-    made = plan.make(client.database, mover, parse(words))
-    return execute.execute(client.database, mover, made).ledger.out
+    action = verb(source)
+    made = plan.make(client.database, action, parse(words))
+    return execute.execute(client.database, action, made).ledger.out
 
 
 def audit(client: Client) -> list[tuple[str, int, str]]:

@@ -281,7 +281,7 @@ class Held:
 def held(database: Database, name: str, do: "Held") -> Plan:
     queue = make(database, name, "fifo", {})
     subject = audit.Subject.of(database, queue, "purge")
-    return Plan(subject, queue, ("purge",), by_name=False, run=do.do, count=10_000)
+    return Plan(subject, queue, ("purge",), requires_name=False, run=do.do, count=10_000)
 
 
 def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> None:
@@ -325,7 +325,7 @@ def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> 
             # What goes wrong is told in words.
             screen = await here.open("q0", "purge")
             subject, queue = plans[0].subject, plans[0].queue
-            screen.show_plan(Plan(subject, queue, (), by_name=False, run=works[0].fail))
+            screen.show_plan(Plan(subject, queue, (), requires_name=False, run=works[0].fail))
             await here.pilot.press("y", "enter")
             await here.ended()
             said = here.words("#result-words")

@@ -40,7 +40,7 @@ NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
 class FakeRepair:
     """Counts what it is asked."""
 
-    wants_name: bool = False
+    requires_name: bool = False
     rights: Rights = Rights.OPERATOR
     summary: str = "release [bold] of them"
     command: str = "dbq-console release mail"
@@ -113,7 +113,7 @@ async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest()
         await told(
             console,
             diagnosis("mail", finding(BAD, "stuck", minutes=3), finding(NOTE, "bloated")),
-            diagnosis("late", finding(BAD, "mendable", minutes=1, repair=FakeRepair())),
+            diagnosis("late", finding(BAD, "repairable", minutes=1, repair=FakeRepair())),
             diagnosis("bills", finding(BAD, "held", minutes=40)),
             diagnosis("orders", finding(GRAVE, "21 orphans", repair=FakeRepair())),
         )

@@ -52,7 +52,7 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "by_name", "does"),
+    ("word", "requires_name", "does"),
     [
         ("y", False, True),
         ("YES ", False, True),
@@ -64,8 +64,10 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
         (" ", True, False),
     ],
 )
-def test_only_the_word_that_is_wanted_confirms(word: str, *, by_name: bool, does: bool) -> None:
-    assert (Confirmation("mail", by_name).wrong(word) == "") == does
+def test_only_the_word_that_is_wanted_confirms(
+    word: str, *, requires_name: bool, does: bool
+) -> None:
+    assert (Confirmation("mail", requires_name).wrong(word) == "") == does
 
 
 @pytest.mark.parametrize(

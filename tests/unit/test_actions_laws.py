@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH
-from console.actions.execute import CANARY, Control, Pace
+from console.actions.execute import CANARY, Batching, Control
 from console.actions.plan import MANY_MESSAGES, Plan, _Count
 from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
@@ -68,7 +68,7 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
         payload_bytes=None,
         sample=(),
         sql="",
-        wants_name=False,
+        requires_name=False,
         detail="",
     )
 
@@ -76,7 +76,7 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
 @given(count=st.integers(0, 10**6), production=st.booleans())
 def test_many_messages_and_production_want_the_name(count: int, production: bool) -> None:
     plan = plan_of(count, production=production)
-    assert plan.wants_queue_name == (production or count > MANY_MESSAGES)
+    assert plan.requires_queue_name == (production or count > MANY_MESSAGES)
     assert plan.subject.planned == count
 
 
@@ -122,7 +122,7 @@ def test_a_plan_counts_exactly_what_would_be_done(
 def test_a_batch_is_never_larger_than_was_said(
     batch: int, rate: float | None, canary: bool, done: int
 ) -> None:
-    size = Pace(batch, rate, canary).sizes(done)
+    size = Batching(batch, rate, canary).sizes(done)
     assert size >= 1
     if canary and done < len(CANARY):
         assert size <= CANARY[done]
@@ -134,7 +134,7 @@ def test_a_batch_is_never_larger_than_was_said(
 @pytest.mark.parametrize(("batch", "rate"), [(0, None), (MOST_BATCH + 1, None), (1, 0.0), (1, -1)])
 def test_a_pace_that_cannot_be(batch: int, rate: float | None) -> None:
     with pytest.raises(UsageError):
-        Pace(batch, rate)
+        Batching(batch, rate)
 
 
 def test_a_paused_action_hears_stop() -> None:

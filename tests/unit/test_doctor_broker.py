@@ -124,7 +124,7 @@ def test_ended_ones_are_the_engines_own_up_to_a_bound() -> None:
 
 def test_many_are_ended_by_name_only() -> None:
     few, many = end_conversations(QUEUE, 3), end_conversations(QUEUE, 5_000)
-    assert (few.wants_name, many.wants_name) == (False, True)
+    assert (few.requires_name, many.requires_name) == (False, True)
     assert few.command == "dbq-console release orders"
     repairs: list[Repair] = [few, switch_on(QUEUE)]
     assert all(repair.summary for repair in repairs)

@@ -35,7 +35,7 @@ class Nothing:
     summary: str = "sing"
     command: str = ""
     unattended: bool = True
-    wants_name: bool = False
+    requires_name: bool = False
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         return []

@@ -15,7 +15,7 @@ from console.engines import open_database
 from console.rights import Rights
 from console.verbs import MODULES, named
 from console.verbs import verb as line
-from console.verbs.verb import OnProgress, Plan, Result, Target, Values
+from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Target
 
 SECONDS = 120.0
 
@@ -51,13 +51,13 @@ EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
 def test_a_repair_is_the_verb_that_its_command_line_names(
     repair: VerbRepair, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[Target, Values]] = []
+    seen: list[tuple[Target, ParameterValues]] = []
 
-    def plan(target: Target, values: Values) -> Plan:
+    def plan(target: Target, values: ParameterValues) -> Plan:
         seen.append((target, values))
         subject = Subject.of(target.database, target.queue, verb)
         lines = ("planned",)
-        return Plan(subject, target.queue, lines, by_name=False, run=run)
+        return Plan(subject, target.queue, lines, requires_name=False, run=run)
 
     def run(control: Control, on_progress: OnProgress) -> Result:
         del control, on_progress

@@ -228,7 +228,7 @@ def test_repairs_say_what_they_do() -> None:
     assert "relay" in straighten.summary
     every: list[Repair] = [mend, AddSlots(QUEUE, 4), relay, straighten]
     assert [repair.unattended for repair in every] == [True, True, False, False]
-    assert [repair.wants_name for repair in every] == [False, False, True, True]
+    assert [repair.requires_name for repair in every] == [False, False, True, True]
     assert every[1].summary == "add 4 empty slots"
 
 

@@ -10,7 +10,7 @@ import pytest
 from console import audit, catalog
 from console.actions import broker
 from console.actions.archive import Purge
-from console.actions.rows import CHANGED, Choosing
+from console.actions.rows import CHANGED, SelectionCriteria
 from console.audit import Ledger
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
@@ -52,13 +52,13 @@ def message(number: int) -> Message:
 def test_what_is_no_longer_there_is_skipped(
     odbc: Odbc, database: Database, out: int, permanently: bool
 ) -> None:
-    mover = Purge(SOURCE, permanently=permanently)
+    action = Purge(SOURCE, permanently=permanently)
     odbc.answer = lambda batch: (
         [(("taken_out", "put_in"), (out, out))] if "RECEIVE" in batch else [None]
     )
     with database.transaction("purge") as connection:
         odbc.bound.clear()
-        ledger = mover.act(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
+        ledger = action.run_batch(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
     skipped = {CHANGED: 3 - out} if out < 3 else {}
     assert ledger == Ledger(3, out, out, skipped=skipped)
     sent = [value for values in odbc.bound for value, _ in values]
@@ -68,10 +68,10 @@ def test_what_is_no_longer_there_is_skipped(
 
 @pytest.mark.parametrize("word", ["id=3", "newer=1h", "payload.a=1"])
 def test_nothing_is_taken_from_the_middle(database: Database, word: str) -> None:
-    mover = Purge(replace(SOURCE, payload="json"))
+    action = Purge(replace(SOURCE, payload="json"))
     far = datetime.max.replace(tzinfo=UTC)
     with database.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
-        mover.choice(Choosing(database, session, parse([word]), mover.states, far))
+        action.select(SelectionCriteria(database, session, parse([word]), action.states, far))
 
 
 @pytest.mark.parametrize("options", [{}, {"conversation": "each"}])
@@ -107,7 +107,7 @@ def test_a_queue_that_stays_off_is_told(
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
     monkeypatch.setattr(audit, "note", lambda *_, **__: None)
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
-    assert broker.plan_switch(database, QUEUE).wants_queue_name
+    assert broker.plan_switch(database, QUEUE).requires_queue_name
     with pytest.raises(RefusedError, match="still disabled"):
         broker.switch_on(database, QUEUE)
     assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)

@@ -1,4 +1,4 @@
-"""Choosing where nothing gives an order: each message once, however many there are."""
+"""SelectionCriteria where nothing gives an order: each message once, however many there are."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,11 +61,11 @@ class _Source(MessageSource):
         """Nothing to be careful with."""
 
 
-def choice(queue: Queue = QUEUE) -> rows.Selection:
+def choice(queue: Queue = QUEUE) -> rows.QueueSelection:
     source = _Source(PRODUCT, queue, "text", "bigint")
     anything: Any = _Session()
-    of = rows.Choosing(anything, anything, NOTHING, ["ready"], AT)
-    return rows.Selection(source, of)
+    of = rows.SelectionCriteria(anything, anything, NOTHING, ["ready"], AT)
+    return rows.QueueSelection(source, of)
 
 
 @pytest.fixture

@@ -52,10 +52,10 @@ def test_every_column_is_found_and_the_payload_cannot_be_made_up(
         )
         assert len({column.table for column in columns}) == tables
         archive = {c.name: c for c in columns if c.table == f"{name}_archive"}
-        assert archive["action_id"].mendable
-        assert not archive["payload"].mendable
-        assert not archive["archive_id"].mendable
-        assert archive["archived_at"].mendable, "it has a default"
+        assert archive["action_id"].repairable
+        assert not archive["payload"].repairable
+        assert not archive["archive_id"].repairable
+        assert archive["archived_at"].repairable, "it has a default"
         assert "{" not in archive["payload"].definition
 
 

@@ -119,13 +119,13 @@ class ConfirmDialog(Dialog[bool]):
         Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done"),
     ]
 
-    def __init__(self, title: str, lines: Sequence[str], name: str, *, by_name: bool) -> None:
-        """`by_name`: only the name will do; else y does too."""
+    def __init__(self, title: str, lines: Sequence[str], name: str, *, requires_name: bool) -> None:
+        """`requires_name`: only the name will do; else y does too."""
         super().__init__()
         self._about = title
         self._lines = lines
         self._word = name
-        self._by_name = by_name
+        self._by_name = requires_name
 
     def compose(self) -> ComposeResult:
         with Vertical(id="confirming", classes="dialog") as panel:

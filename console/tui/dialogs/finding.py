@@ -119,11 +119,11 @@ class FindingDialog(Dialog[None]):
         return next(found, None)
 
     @property
-    def wants_name(self) -> bool:
+    def requires_name(self) -> bool:
         """Whether the queue's name has to be typed."""
         view = self.connection
         production = view is not None and view.production
-        return production or (self.repair is not None and self.repair.wants_name)
+        return production or (self.repair is not None and self.repair.requires_name)
 
     def _refusal(self, repair: Repair, conn: OpenConnection) -> str:
         """Why it is not to be done now; nothing where it is."""
@@ -150,7 +150,7 @@ class FindingDialog(Dialog[None]):
 
     def show_plan(self, lines: Sequence[str]) -> None:
         self._say(Phase.PLANNED, lines)
-        if self.wants_name and self.finding.queue_key is not None:
+        if self.requires_name and self.finding.queue_key is not None:
             line = self.query_one("#finding-name", Input)
             line.placeholder = f"the queue's name: {self.finding.queue_key[2]}"
             line.display = True
@@ -163,7 +163,7 @@ class FindingDialog(Dialog[None]):
 
     def action_mend(self) -> None:
         """Do what the plan says, which has been shown."""
-        if self.phase is Phase.PLANNED and not self.wants_name:
+        if self.phase is Phase.PLANNED and not self.requires_name:
             self._run()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -253,7 +253,9 @@ class FindingDialog(Dialog[None]):
     def _words(self) -> tuple[str, str]:
         """What stands at the bottom, and its style."""
         confirm = (
-            "Type the queue's name and press Enter to run it." if self.wants_name else "y runs it."
+            "Type the queue's name and press Enter to run it."
+            if self.requires_name
+            else "y runs it."
         )
         return {
             Phase.NOTHING: (self._nothing(), "quiet"),

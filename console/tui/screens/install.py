@@ -319,7 +319,7 @@ class InstallScreen(PlannedScreen):
             script = installing.script(wanted.product, wanted.queue)
             self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
             self.ask_to_confirm(
-                Confirmation(wanted.queue.name, by_name=False, closed=wanted.refused)
+                Confirmation(wanted.queue.name, requires_name=False, closed=wanted.refused)
             )
             return
         database, queue = conn.database, wanted.queue

@@ -203,7 +203,7 @@ class PipelineScreen(FormScreen):
         anew = " It plans again when it starts." if self._verb.confirmed else ""
         self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
         name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
-        self.ask_to_confirm(Confirmation(name, by_name=self._verb.confirmed))
+        self.ask_to_confirm(Confirmation(name, requires_name=self._verb.confirmed))
 
     @property
     def blocked_reason(self) -> str:

@@ -100,13 +100,13 @@ class PlannedScreen(FormScreen):
         product: Product | None = None,
     ) -> None:
         """To be read, then confirmed or not. `product`: whose script its SQL is, as a whole."""
-        self.planned = planned = replace(planned, by_name=planned.by_name or production)
+        self.planned = planned = replace(planned, requires_name=planned.requires_name or production)
         masks = () if conn is None else conn.masks
         self.query_one(PlanPane).draw(planned.lines, planned.sample, planned.sql, masks, product)
         closed = "" if planned.needed else "There is nothing to do."
         if planned.obstacles:
             closed = "It cannot be done as planned."
-        self.ask_to_confirm(Confirmation(planned.queue.name, planned.by_name, closed=closed))
+        self.ask_to_confirm(Confirmation(planned.queue.name, planned.requires_name, closed=closed))
 
     def begin(self) -> None:
         """In this console, whatever is on the screen."""
@@ -303,7 +303,7 @@ class ActionScreen(PlannedScreen):
         _, schema, name = self._key
         yes = None
         if self.planned is not None and self.stage is not Stage.FORM:
-            yes = name if self.planned.by_name else ""
+            yes = name if self.planned.requires_name else ""
         texts = self.form.texts or self._initial
         line = equivalent_command(self.verb, conn.words, schema, name, texts, yes)
         plans = self.verb.confirmed and yes is None

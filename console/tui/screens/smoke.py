@@ -78,7 +78,7 @@ class Trial:
             )
 
         subject = Subject.of(conn.database, queue, "smoke")
-        return SmokeWork(subject, queue, (), by_name=False, run=run, trial=self)
+        return SmokeWork(subject, queue, (), requires_name=False, run=run, trial=self)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from console.actions.end_session import holding
+from console.actions.end_session import sessions_holding
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.formats import UNKNOWN, duration, numbered
@@ -155,7 +155,7 @@ def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueH
     )
     # Where a pop ends its message, what is being worked on is held by an open transaction.
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE
-    holders = tuple(holding(database, queue)) if held else None
+    holders = tuple(sessions_holding(database, queue)) if held else None
     of = queue.design
     return QueueHolders(claimed, holders, expires=of.claims_expire, library=of.library)
 

@@ -192,7 +192,7 @@ class Confirmation:
     """What has to be typed before anything is done."""
 
     name: str
-    by_name: bool
+    requires_name: bool
     """Whether `y` is not enough."""
     called: str = "the queue's name"
     closed: str = ""
@@ -203,7 +203,7 @@ class Confirmation:
         short = word.strip()
         if not short:
             return "Nothing was typed."
-        if self.name in {word, short} or (not self.by_name and short.lower() in {"y", "yes"}):
+        if self.name in {word, short} or (not self.requires_name and short.lower() in {"y", "yes"}):
             return ""
         return f"{word!r} does not match."
 
@@ -211,7 +211,7 @@ class Confirmation:
     def words(self) -> str:
         if self.closed:
             return f"{self.closed} Escape: back; nothing is changed."
-        word = f"{self.called}, {plain(self.name)}," if self.by_name else "y"
+        word = f"{self.called}, {plain(self.name)}," if self.requires_name else "y"
         return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
 
 

@@ -4,24 +4,24 @@ from console import audit
 from console.audit import Outcome
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
+    ParameterValues,
     Plan,
     Result,
     Target,
-    Values,
     Verb,
-    at_once,
-    whole_queue_plan,
+    queue_plan,
+    single_step,
 )
 
 
-def _plan(target: Target, values: Values) -> Plan:
+def _plan(target: Target, values: ParameterValues) -> Plan:
     word: str = values["word"]
 
     def run() -> Result:
         audit.note(plan.subject, Outcome.DONE, detail=word)
         return Result(Outcome.DONE, (f"told {word}",), done=1, data={"word": word})
 
-    plan = whole_queue_plan(target, "tell", [f"tell {word}"], at_once(run), data={"word": word})
+    plan = queue_plan(target, "tell", [f"tell {word}"], single_step(run), data={"word": word})
     return plan
 
 
