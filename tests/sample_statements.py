@@ -42,7 +42,7 @@ def asks(source: MessageSource) -> Iterator[ScanRequest]:
                         chunk=(0, 5) if scan.chunks else None,
                         slots=10,
                     )
-    if any(scan.by is By.PLACE for scan in scans):
+    if any(scan.by is By.LOCATION for scan in scans):
         yield ScanRequest(scans[0], look=10, n=5)
 
 

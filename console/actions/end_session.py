@@ -142,7 +142,7 @@ def sessions_holding(
     activity = sample_activity(database, objects)
     return [
         session
-        for session in activity.concerned
+        for session in activity.relevant_sessions
         if activity.held(session, queue, objects)
         and (session.held_seconds or 0.0) >= older_than_seconds
     ]

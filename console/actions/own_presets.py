@@ -15,7 +15,7 @@ from console.designs.own_file import STATES, OwnFile
 from console.engines import Database
 from console.errors import TooSlowError
 from console.formats import numbered
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def check(
     states: tuple[StatesRow, ...] | None = None
     try:
         with database.transaction(doing, read_only=True) as connection:
-            be_careful(connection, database, SECONDS)
+            limit_transaction(connection, database, SECONDS)
             states = tuple(own_fragments.count_states(connection, queue, MOST_ROWS))
         problems = [own_fragments.overlap(one) for one in states if one.several]
     except TooSlowError as error:
@@ -140,7 +140,7 @@ def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
     plan: list[Any] = []
     try:
         with database.transaction(doing, read_only=True) as connection:
-            be_careful(connection, database, SECONDS / 6)
+            limit_transaction(connection, database, SECONDS / 6)
             asked = own_fragments.fragment_statement(connection, queue, "planned", f"is_{state}")
             plan = sql.value(connection, list, *asked)
             asked = own_fragments.fragment_statement(connection, queue, "read_for", f"is_{state}")

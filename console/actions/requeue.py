@@ -32,7 +32,7 @@ from console.engines import Session, product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from console.formats import duration
 from console.monitor.message import Message
-from console.monitor.owners import Evidence, owner_of, workers_of
+from console.monitor.owners import Evidence, claimant_evidence, owner_of
 from console.monitor.scan_query import MessageSource
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Release(RowAction):
             queue = self.source.queue
             owners = [owner_of(message.claimed_by, queue) for message in chosen]
             sessions = [None if owner is None else owner.session for owner in owners]
-            told = workers_of(connection, queue, sessions, self._stuck_after_seconds)
+            told = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
         left: dict[str, list[Message]] = defaultdict(list)
         for message, owner in zip(chosen, owners, strict=True):
             evidence = Evidence.UNKNOWN

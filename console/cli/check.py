@@ -21,9 +21,9 @@ from console.monitor.limits import (
     Limits,
     Severity,
     Thresholds,
-    of_limit,
-    of_stuck,
+    limit_silence,
     slowest_name,
+    stuck_silence,
 )
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -185,9 +185,9 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
     if found is None:
         return one
     if one.name == "stuck":
-        by = of_stuck(seen.silences, seen.stuck, seen.claims)
+        by = stuck_silence(seen.silences, seen.stuck, seen.claims)
     else:
-        by = of_limit(seen.silences, found)
+        by = limit_silence(seen.silences, found)
     return replace(one, silenced=by)
 
 

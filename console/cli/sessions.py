@@ -96,10 +96,10 @@ def _sampled(
     if seconds > 0:
         pop_rate()
     while (left := ends_at - time.monotonic()) > 0:
-        watch.look([queue], {})
-        looks += 1 + watch.glances([queue], min(left, _CLAIMS_SECONDS))
+        watch.sample([queue], {})
+        looks += 1 + watch.sample_sessions_for([queue], min(left, _CLAIMS_SECONDS))
     known = pop_rate() if seconds > 0 else None
-    return watch.look([queue], {key_of(queue): known})[key_of(queue)], looks, known
+    return watch.sample([queue], {key_of(queue): known})[key_of(queue)], looks, known
 
 
 def _consumer_lines(found: Consumers) -> Iterator[str]:
@@ -285,7 +285,7 @@ def _node_lines(
 def _other_lines(activity: Activity) -> Iterator[str]:
     """Who has locks of the queues, and neither waits nor is waited for."""
     bound = {key for session in activity.sessions for key in session.blocked_by}
-    others = [s for s in activity.concerned if not s.blocked_by and s.key not in bound]
+    others = [s for s in activity.relevant_sessions if not s.blocked_by and s.key not in bound]
     if not others:
         return
     yield ""

@@ -13,7 +13,7 @@ from console.doctor.repairs import release_claims
 from console.doctor.row_scan import scanned
 from console.formats import duration
 from console.monitor.limits import Severity
-from console.monitor.owners import Evidence, Owner, owner_of, workers_of
+from console.monitor.owners import Evidence, Owner, claimant_evidence, owner_of
 from console.monitor.scans import Scan, scans_of
 
 _WHAT = "claims and their owners"
@@ -167,7 +167,7 @@ def _owned(context: CheckContext) -> list[_Owned]:
         return []
     with context.moment() as connection:
         limit = context.thresholds.stuck_after_seconds
-        told = workers_of(connection, context.queue, sessions, limit)
+        told = claimant_evidence(connection, context.queue, sessions, limit)
     found = []
     for row in _read(context):
         owner = owner_of(row.claimed_by, context.queue)

@@ -21,7 +21,7 @@ from console.engines import Database, Session
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def ask(
 ) -> list[Row]:
     """The rows of one statement of the doctor's, read by indexes and within its time-out."""
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         within = scope or context.queue.scope(connection)
         of = f"{context.queue.design.name}.{name}"
         return sql.rows(connection, row_type, of, within, **values)
@@ -210,7 +210,7 @@ def ask(
 def whether(context: CheckContext, name: str) -> bool:
     """The answer of a statement of the doctor's that returns no more than yes or no."""
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         of = f"{context.queue.design.name}.{name}"
         return sql.value(connection, bool, of, context.queue.scope(connection))
 

@@ -33,7 +33,7 @@ from console.doctor.stopped_consumers import (
 from console.doctor.unusual import TrafficForecasts
 from console.engines import Database
 from console.monitor.figures import Key, RateWindow, key_of
-from console.monitor.limits import ThresholdsOf, defaults_of, silencing
+from console.monitor.limits import ThresholdsOf, defaults_of, silence_for
 from console.monitor.message import Masks
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
@@ -198,7 +198,9 @@ def _diagnosed(
     found = [
         replace(
             finding,
-            silenced=silencing(silences, finding.code.name, finding.code.severity, finding.subject),
+            silenced=silence_for(
+                silences, finding.code.name, finding.code.severity, finding.subject
+            ),
         )
         for finding in findings
     ]

@@ -31,7 +31,7 @@ from console.doctor.repairs import CreateMissing, maintained
 from console.doctor.schema import Index, ShippedIndex, bare
 from console.engines import Product
 from console.monitor.limits import Severity
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 
 ENOUGH_PAGES = 100
 """Of a smaller table a pop may as well read all."""
@@ -154,7 +154,7 @@ def _by_plan(context: CheckContext) -> Iterator[Finding]:
 
 def _plan(context: CheckContext) -> Mapping[str, Any]:
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         asked = sql.query("doctor.pop_plan", connection.dialect, context.queue.scope(connection))
         plan: Mapping[str, Any] = connection.execute(asked).scalar_one()[0]
     return plan

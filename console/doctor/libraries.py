@@ -15,7 +15,7 @@ from console.doctor.context import (
 from console.doctor.finding import Code, Finding
 from console.formats import duration
 from console.monitor.limits import Severity
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 
 RETRYING_SECONDS = 86_400.0
 """A job that fails and is tried again for so long is told. How long that is, each library's
@@ -48,7 +48,7 @@ def _default_partition(context: CheckContext) -> Iterator[Finding]:
     if not sql.has(context.database.product, "partitions.default_partition"):
         return
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS)
         scope = context.queue.scope(connection)
         found = sql.rows(connection, _Partition, "partitions.default_partition", scope)
         for one in found:
@@ -80,7 +80,7 @@ def _locked(context: CheckContext) -> Iterator[Finding]:
     if not context.has("locked_queues"):
         return
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS)
         found = context.fetch(
             connection,
             _LockedQueue,
@@ -123,7 +123,7 @@ def _retrying(context: CheckContext) -> Iterator[Finding]:
     if not context.has("retrying"):
         return
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS)
         (found,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
     if not found.jobs or found.oldest_seconds is None:
         return

@@ -28,7 +28,7 @@ from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_
 from console.doctor.row_scan import scanned
 from console.monitor.limits import Severity
 from console.monitor.message import pages
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.scans import Scan
 
 Row = TypeVar("Row", IncompleteMessages, "AloneRow")
@@ -139,7 +139,7 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
 
 def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
     with context.moment() as connection:
-        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         found, _ = incomplete_messages(
             connection,
             context.queue,

@@ -24,7 +24,7 @@ from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.activity import Key
 from console.monitor.filters import Filters
 from console.monitor.limits import DEFAULTS
-from console.monitor.owners import Evidence, evidence_of, owner_of
+from console.monitor.owners import Evidence, owner_of, session_evidence
 from console.rights import Rights
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def incomplete_messages(
     )
     owners = {text: owner_of(text) for text in texts(found.owners)}
     bound = {text: one.session for text, one in owners.items() if one is not None and one.bound}
-    told = evidence_of(connection, bound.values())
+    told = session_evidence(connection, bound.values())
     gone = [text for text, session in bound.items() if told.get(session) is Evidence.GONE]
     if gone:
         gone_ = product.array(gone)

@@ -7,7 +7,7 @@ from console import sql
 from console.doctor.context import LOCK_SECONDS, STATEMENT_SECONDS, CheckContext
 from console.formats import numbered
 from console.monitor.message import Placed, ReadBound, last_key, pages
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 
@@ -76,7 +76,7 @@ def page(
 ) -> list[AnyCountedRow]:
     with context.moment() as connection:
         source = MessageSource.of(connection, context.queue)
-        be_careful(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
         source.pass_gate(connection)
         ask = ScanRequest(scan, look=CHUNK_ROWS, after=after)
         bound = values_of(source, ask) | values

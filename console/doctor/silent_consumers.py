@@ -150,7 +150,7 @@ class ConsumerHistory:
             if self._recall is not None and key in late and key not in self._looked:
                 self._remember(queue, self._recall(queue))
         try:
-            found = self._watch.look(queues, rates)
+            found = self._watch.sample(queues, rates)
         except ConnectionFailedError:
             raise
         except ConsoleError as error:

@@ -24,7 +24,7 @@ from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity, Thresholds, ThresholdsOf
 from console.monitor.owners import Evidence
 from console.monitor.sample import DatabaseSample, QueueSample
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import full_in
 
@@ -387,7 +387,7 @@ def _positions(
                 continue
             try:
                 with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
-                    be_careful(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
+                    limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
                     found[_place(queue)] = sql.row(
                         connection, Position, "doctor.pops", queue.scope(connection)
                     )

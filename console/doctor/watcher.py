@@ -21,7 +21,7 @@ from console.engines import Database, patience
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import ASKED, ROUND, SOON, Reading, Turns
+from console.monitor.sampler import REQUESTED, ROUTINE, SOON, Reading, WorkLimiter
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
@@ -129,7 +129,7 @@ class Doctor:
 class _Wanted:
     all: bool = False
     pairs: set[Pair] = field(default_factory=set)
-    why: int = ROUND
+    why: int = ROUTINE
 
     def __bool__(self) -> bool:
         return self.all or bool(self.pairs)
@@ -147,7 +147,7 @@ class Watcher:
         on_update: Callable[[DoctorUpdate], None],
         every_seconds: float = EVERY_SECONDS,
         rest: float = REST,
-        turns: Turns | None = None,
+        turns: WorkLimiter | None = None,
     ) -> None:
         """`on_reading` is called in the sampler's thread, `on_update` in the doctor's. `turns`:
         those of all watchers, where there are many."""
@@ -183,7 +183,7 @@ class Watcher:
                 self._wanted.all = True
             else:
                 self._wanted.pairs.add(pair)
-            self._wanted.why = ASKED
+            self._wanted.why = REQUESTED
             self._not_before = 0.0
             self._changed.notify()
         self._wake_turns()
@@ -277,7 +277,7 @@ class Watcher:
             lasted = self._examine(chunk, why)
             took += lasted
             if pairs := self._rested(min(1.0, lasted) if left else 0.0):
-                self._examine(self._named(pairs), ASKED)
+                self._examine(self._named(pairs), REQUESTED)
         waited = time.monotonic() - round_began - took
         # Never less: the second sample that proves that nobody pops comes with the next round.
         # Two watchers do not examine in step for long.
@@ -316,7 +316,7 @@ class Watcher:
         if self._turns is None:
             return nullcontext()
         # What is asked for meanwhile shall not wait for a turn that is not urgent.
-        return self._turns.turn(why, lambda: self._stopped or self._wanted.why == ASKED)
+        return self._turns.turn(why, lambda: self._stopped or self._wanted.why == REQUESTED)
 
     def _wake_turns(self) -> None:
         if self._turns is not None:

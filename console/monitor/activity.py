@@ -17,7 +17,7 @@ from console.catalog import Queue
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
 from console.monitor.known_waits import kind_of
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.statement_text import masked
 from console.monitor.wait_graph import Node, wait_graph
 
@@ -27,7 +27,7 @@ Key = int | str
 QueueKey = tuple[str, str]
 """Schema and name of a queue."""
 
-LOOK_SECONDS = 1.0
+SAMPLE_TIMEOUT_SECONDS = 1.0
 """The time-out of a sample; it takes milliseconds."""
 
 _ADVISORY = "advisory"
@@ -116,7 +116,7 @@ class Lock:
     granted: bool
 
 
-class HoldsRows:
+class RowHolder:
     """For how long a session has held what rows it holds, as far as the server can tell."""
 
     held_at_least_seconds: float | None
@@ -140,7 +140,7 @@ class HoldsRows:
 
 
 @dataclass(frozen=True)
-class Session(HoldsRows):
+class Session(RowHolder):
     """One session, or one prepared transaction. All texts are its own or its client's: untrusted.
 
     `wait` is None where nobody may know what it does; where it waits for nothing it is `running`.
@@ -227,7 +227,7 @@ class Activity:
         return seen | {key: Session(key) for key in gone}
 
     @cached_property
-    def concerned(self) -> tuple[Session, ...]:
+    def relevant_sessions(self) -> tuple[Session, ...]:
         """Those that touch the queues, and all that are bound to these by waiting; the longest
         transaction first."""
         bound: defaultdict[Key, set[Key]] = defaultdict(set)
@@ -263,12 +263,12 @@ class Activity:
     @cached_property
     def trees(self) -> tuple[Node[Key], ...]:
         """Who waits for whom: the longest wait first among those that wait for one."""
-        waiting = sorted(self.concerned, key=lambda s: -(s.wait_seconds or 0.0))
+        waiting = sorted(self.relevant_sessions, key=lambda s: -(s.wait_seconds or 0.0))
         return wait_graph({session.key: session.blocked_by for session in waiting})
 
     @property
     def waiting(self) -> int:
-        return sum(1 for session in self.concerned if session.blocked_by)
+        return sum(1 for session in self.relevant_sessions if session.blocked_by)
 
 
 def writing(session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...]:
@@ -291,7 +291,7 @@ def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
     if not given:
         return Objects(tuple(queues))
     with database.transaction("read the queues' objects", read_only=True) as connection:
-        be_careful(connection, database, LOOK_SECONDS)
+        limit_transaction(connection, database, SAMPLE_TIMEOUT_SECONDS)
         rows = sql.rows(
             connection,
             ObjectRow,
@@ -305,10 +305,10 @@ def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
 
 
 def sample_activity(database: Database, objects: Objects) -> Activity:
-    """One read the sessions. Raises ConsoleError: a TooSlowError beyond LOOK_SECONDS."""
+    """Read the sessions. ConsoleError: TooSlowError after SAMPLE_TIMEOUT_SECONDS."""
     product = database.product
     with database.transaction("read the sessions", read_only=True) as connection:
-        be_careful(connection, database, LOOK_SECONDS)
+        limit_transaction(connection, database, SAMPLE_TIMEOUT_SECONDS)
         rows = sql.rows(
             connection,
             SessionRow,

@@ -19,11 +19,11 @@ from console.catalog import Kind, Queue
 from console.clock import utc
 from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
-from console.monitor.activity import LOOK_SECONDS, Objects, document, find_objects
+from console.monitor.activity import SAMPLE_TIMEOUT_SECONDS, Objects, document, find_objects
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import Key, key_of
 from console.monitor.owners import owner_of
-from console.monitor.sample_queries import be_careful, groups
+from console.monitor.sample_queries import groups, limit_transaction
 from console.monitor.statement_text import POP, PUSH, has_own_table, names, pattern, said
 
 MOST = 1_000
@@ -35,7 +35,7 @@ _SHOWN = 20
 """So many sessions of a consumer are named."""
 _PAUSE_SECONDS = 0.1
 _PAUSE = 19
-"""A pause is at least so many times as long as the glance before it."""
+"""A pause is at least so many times as long as the sample before it."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ class ConsumerWatch:
                 names = {one.name} - {one.program}
                 sessions[identity] = _Session(row, one.since, names, set(one.does), one.last_call)
 
-    def look(
+    def sample(
         self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
     ) -> dict[Key, Consumers]:
         """Once, in two statements; `pop_rates`: of the queues, where known. ConsoleError."""
         claimants, problems, at = self._claimants(queues)
-        self.glance(queues, claimants)
+        self.sample_sessions(queues, claimants)
         lacking = self._database.capabilities.missing
         hidden = lacking.get("waits") or lacking.get("sessions") or self._hidden
         found = {}
@@ -150,17 +150,17 @@ class ConsumerWatch:
             found[key] = Consumers(queue, at, tuple(sorted(seen, key=_order)), missing)
         return found
 
-    def glances(self, queues: Sequence[Queue], seconds: float) -> int:
+    def sample_sessions_for(self, queues: Sequence[Queue], seconds: float) -> int:
         """At the sessions, for so long, in a twentieth of the time; how often. ConsoleError."""
         ends_at, looks = time.monotonic() + seconds, 0
         while (left := ends_at - time.monotonic()) > 0:
             began = time.monotonic()
-            self.glance(queues)
+            self.sample_sessions(queues)
             looks += 1
             time.sleep(min(left, max(_PAUSE_SECONDS, _PAUSE * (time.monotonic() - began))))
         return looks
 
-    def glance(
+    def sample_sessions(
         self, queues: Sequence[Queue], claimants: Mapping[Key, Sequence[ClaimantRow]] = NOBODY
     ) -> None:
         """At the sessions alone: one that calls for a millisecond is seen by chance. ConsoleError.
@@ -201,7 +201,10 @@ class ConsumerWatch:
             ]
             try:
                 with self._database.transaction("read who claimed", read_only=True) as connection:
-                    at = be_careful(connection, self._database, LOOK_SECONDS).now or at
+                    at = (
+                        limit_transaction(connection, self._database, SAMPLE_TIMEOUT_SECONDS).now
+                        or at
+                    )
                     for row in sql.union(connection, ClaimantRow, parts) if parts else ():
                         found[row.schema, row.queue].append(row)
             except ConnectionFailedError:
@@ -223,7 +226,7 @@ class ConsumerWatch:
             sessions |= {owner.session for owner in owners if owner is not None}
         asked = {name.lower() for queue in queues for name in names(product, queue)}
         with self._database.transaction("read the sessions", read_only=True) as connection:
-            at = be_careful(connection, self._database, LOOK_SECONDS).now or utc()
+            at = limit_transaction(connection, self._database, SAMPLE_TIMEOUT_SECONDS).now or utc()
             rows = sql.rows(
                 connection,
                 ClientRow,

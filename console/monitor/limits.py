@@ -226,15 +226,17 @@ def named(one: Decision, code: str, which: str = "") -> bool:
     return one.code in {code, f"{code}:{which}"}
 
 
-def silencing(
+def silence_for(
     decisions: Sequence[Decision], code: str, level: Severity, which: str = ""
 ) -> Decision | None:
     """What silences a finding that is as grave as that; None: nothing does."""
     found = (one for one in decisions if named(one, code, which))
-    return next((one for one in found if one.kind == "silence" or level <= graveness(one)), None)
+    return next(
+        (one for one in found if one.kind == "silence" or level <= acknowledged_severity(one)), None
+    )
 
 
-def graveness(acknowledged: Decision) -> Severity:
+def acknowledged_severity(acknowledged: Decision) -> Severity:
     known = {one.word: one for one in Severity}
     return known.get(acknowledged.severity, Severity.OK)
 
@@ -243,20 +245,20 @@ def limit_code(level: Severity) -> str:
     return LIMIT_CRITICAL if level is Severity.CRITICAL else LIMIT
 
 
-def of_limit(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
+def limit_silence(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
     codes = {limit_code(one.level)}
     if one.figure == "gap_share":  # how full a ring of ours is has codes of its own
         codes.add("full" if one.value >= 1 else "filling")
-    found = (silencing(decisions, code, one.level, one.figure) for code in sorted(codes))
+    found = (silence_for(decisions, code, one.level, one.figure) for code in sorted(codes))
     return next(filter(None, found), None)
 
 
-def of_stuck(
+def stuck_silence(
     decisions: Sequence[Decision], stuck: int | None, oldest_first: Sequence[Claim] | None
 ) -> Decision | None:
     """What silences stuck claims, where every sort of them that is known is silenced."""
     codes = {_code(claim) for claim in (oldest_first or ())[: stuck or 0]}
-    found = [silencing(decisions, code, Severity.WARNING) for code in sorted(codes)]
+    found = [silence_for(decisions, code, Severity.WARNING) for code in sorted(codes)]
     return found[0] if found and all(found) else None
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from console import audit, object_names, sql
 from console.catalog import Acting, Queue
 from console.engines import Database, product_of
-from console.monitor.activity import HoldsRows
 from console.monitor.activity import Key as SessionKey
+from console.monitor.activity import RowHolder
 from console.monitor.figures import Key, key_of
 from console.monitor.filters import Filters
 from console.monitor.memory import Memory
@@ -62,7 +62,7 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Holder(HoldsRows):
+class Holder(RowHolder):
     session: SessionKey
     user_name: str | None
     application_name: str | None
@@ -121,12 +121,12 @@ def claims(
         key = (row.schema, row.queue)
         told = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
         found[key].append(_claim(of_key[key], *told))
-    evidence = evidence_of(
+    evidence = session_evidence(
         connection,
         (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
     )
     of_workers = {
-        key: workers_of(connection, queue, (c.session for c in cs), stuck_after(queue))
+        key: claimant_evidence(connection, queue, (c.session for c in cs), stuck_after(queue))
         for key, cs in found.items()
         if (queue := of_key[key]).design.library
     }
@@ -166,12 +166,12 @@ def _oldest_first(claim: Claim) -> float:
     return -(claim.claimed_seconds or 0.0)
 
 
-def evidence_of(connection: Connection, found: Iterable[str | None]) -> Mapping[str, Evidence]:
+def session_evidence(connection: Connection, found: Iterable[str | None]) -> Mapping[str, Evidence]:
     """What the server says of each of the sessions, as our `claimed_by` names them."""
     return _evidence(connection, "server", sql.NOTHING, found)
 
 
-def workers_of(
+def claimant_evidence(
     connection: Connection,
     queue: Queue,
     found: Iterable[str | None],
@@ -183,7 +183,7 @@ def workers_of(
     heartbeat for as long as its claims take to be stuck is gone.
     """
     if not queue.design.library:
-        return evidence_of(connection, found)
+        return session_evidence(connection, found)
     scope = queue.scope(connection, stuck_after_seconds=str(stuck_after_seconds))
     return _evidence(connection, queue.design.name, scope, found)
 
@@ -203,14 +203,14 @@ def still_there(connection: Connection, acting: Sequence[Acting]) -> list[Acting
     """Those whose session is not gone: what was cut off is no longer going on."""
     if not acting:
         return []
-    evidence = evidence_of(connection, [one.session for one in acting])
+    evidence = session_evidence(connection, [one.session for one in acting])
     return [one for one in acting if evidence.get(one.session) is not Evidence.GONE]
 
 
 def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, bool | None]:
     """Of those that have not ended: whether the session that they run in is still there."""
     running = [entry for entry in found if entry.ended_at is None]
-    told = evidence_of(connection, [entry.session for entry in running])
+    told = session_evidence(connection, [entry.session for entry in running])
     known = {Evidence.ALIVE: True, Evidence.GONE: False}
     return {
         entry.action_id: known.get(told.get(entry.session, Evidence.UNKNOWN)) for entry in running
@@ -259,7 +259,7 @@ class Claims:
     """Whether there are others, younger than these."""
 
 
-def owned_claims(
+def claims_with_evidence(
     database: Database, queue: Queue, stuck_after_seconds: float, limit: int = MOST
 ) -> Claims:
     """The oldest claims and the evidence about their owners. UsageError where there are none."""
@@ -270,7 +270,7 @@ def owned_claims(
     ]
     with database.transaction("read the owners of claims", read_only=True) as connection:
         sessions = (one.session for one in claims)
-        evidence = workers_of(connection, queue, sessions, stuck_after_seconds)
+        evidence = claimant_evidence(connection, queue, sessions, stuck_after_seconds)
     found = (_with_evidence(one, evidence) for one in claims)
     return Claims(tuple(found), page.next is not None or not page.complete)
 
@@ -282,5 +282,5 @@ def evidence(
     if owner is None:
         return Evidence.UNKNOWN
     with database.transaction("read the owner of a claim", read_only=True) as connection:
-        found = workers_of(connection, queue, [owner.session], stuck_after_seconds)
+        found = claimant_evidence(connection, queue, [owner.session], stuck_after_seconds)
     return found.get(owner.session, Evidence.UNKNOWN)

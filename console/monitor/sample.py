@@ -30,8 +30,8 @@ from console.monitor.sample_queries import (
     SampledRow,
     SampleRun,
     StuckAfter,
-    be_careful,
     groups,
+    limit_transaction,
 )
 from console.monitor.subscribers import SubscriberRow, SubscriberRows
 
@@ -394,7 +394,7 @@ class _More:
         limit = self.budget.together(len(group))
         try:
             with self.session.transaction(doing) as connection:
-                be_careful(connection, self.database, limit, self.budget.lock)
+                limit_transaction(connection, self.database, limit, self.budget.lock)
                 ask(connection, group)
         except ConnectionFailedError:
             raise

@@ -104,7 +104,7 @@ class _Gate:
     number: int
 
 
-def be_careful(
+def limit_transaction(
     connection: Connection,
     database: Database,
     statement_seconds: float,
@@ -275,7 +275,9 @@ class SampleRun:
         doing = f"sample {queues[0].name!r}" if len(queues) == 1 else "sample the queues"
         with self._session.transaction(doing) as connection:
             asked = utc()
-            self.circumstances = be_careful(connection, self._database, seconds, self._budget.lock)
+            self.circumstances = limit_transaction(
+                connection, self._database, seconds, self._budget.lock
+            )
             if self.circumstances.now is not None:
                 self.clock_ahead = self.circumstances.now - (asked + (utc() - asked) / 2)
             # A ring's numbers and slots belong together as long as no relay can come between.

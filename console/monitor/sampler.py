@@ -113,7 +113,7 @@ class Sampler:
         stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
         timeouts: Timeouts = SAMPLING_TIMEOUTS,
         only: Sequence[Queue] | None = None,
-        turns: Turns | None = None,
+        turns: WorkLimiter | None = None,
     ) -> None:
         """`name`: the connection's on a screen. `only`: these queues and no others. `turns`: those
         of all samplers, where there are many."""
@@ -177,7 +177,7 @@ class Sampler:
         while not self._stop.is_set():
             self._wake.clear()
             with self._turn():
-                reading = self.look()
+                reading = self.sample()
             if not self._stop.is_set():
                 self._deliver(reading)
             if self._wake.wait(reading.next_seconds):
@@ -186,9 +186,11 @@ class Sampler:
                 self._retry_seconds = _FIRST_RETRY_SECONDS
 
     def _turn(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._turns is None else self._turns.turn(ROUND, self._stop.is_set)
+        return (
+            nullcontext() if self._turns is None else self._turns.turn(ROUTINE, self._stop.is_set)
+        )
 
-    def look(self) -> Reading:
+    def sample(self) -> Reading:
         """Look once, in the caller's thread; for a sampler that was not started."""
         try:
             with patience(self._timeouts.statement_seconds, self._stop.is_set):
@@ -293,12 +295,12 @@ def _unforeseen(error: Exception) -> ConsoleError:
     return ConsoleError("Could not sample the queues.", why=f"{type(error).__name__}: {error}")
 
 
-ASKED, SOON, ROUND = range(3)
+REQUESTED, SOON, ROUTINE = range(3)
 """Why somebody wants a turn, what goes first before the others: an operator asked for it, figures
 call for it, it is time again."""
 
 
-class Turns:
+class WorkLimiter:
     """At most `most` work at a time.
 
     Whoever works for longer than `lease_seconds`, as one does who waits for a silent server, goes
@@ -352,4 +354,4 @@ class Turns:
             return min(counted) - now
         if any(self._waiting[before] for before in range(why)):
             return self._lease_seconds
-        return 0.0 if why == ASKED else max(0.0, self._rested_at - now)
+        return 0.0 if why == REQUESTED else max(0.0, self._rested_at - now)

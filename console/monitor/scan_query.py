@@ -20,7 +20,7 @@ from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import MOST_PAYLOAD_FILTERS, Filters
 from console.monitor.message import Message, MessageQuery, MessageRow, ReadBound, key_of
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.scans import (
     SINCE,
     By,
@@ -93,7 +93,7 @@ class MessageSource:
 
     def begin(self, connection: Connection, database: Database) -> None:
         """What comes first in a transaction that reads messages."""
-        be_careful(connection, database, STATEMENT_SECONDS)
+        limit_transaction(connection, database, STATEMENT_SECONDS)
         self.pass_gate(connection)
 
     def pass_gate(self, connection: Connection) -> None:
@@ -154,7 +154,7 @@ class MessageSource:
         """UsageError where the key can be no message's of the scan."""
         if not key.id:
             return
-        if scan.by is By.PLACE or (scan.by is By.TIME and not self.id_type):
+        if scan.by is By.LOCATION or (scan.by is By.TIME and not self.id_type):
             fits = _PLACE.fullmatch(key.id)
         elif scan.by in {By.ARRIVAL, By.NUMBER}:
             fits = _INTEGER.fullmatch(key.id)
@@ -352,7 +352,7 @@ class Search:
             self._take_any(connection, scan)
             return
         down = self._wanted.ask(scan).down
-        room = PAGES_AT_ONCE if scan.by is By.PLACE else self._numbers()
+        room = PAGES_AT_ONCE if scan.by is By.LOCATION else self._numbers()
         chunk = next_chunk(scan, extent, self._key, down=down, room=room)
         if chunk is None:
             self._next_scan()
@@ -367,13 +367,13 @@ class Search:
         elif not self.ended:
             self._key = beyond(scan, chunk, down=down)
             self._holes += 1
-            most = PAGES_MOST if scan.by is By.PLACE else READ_MOST
+            most = PAGES_MOST if scan.by is By.LOCATION else READ_MOST
             self._bound.rows += (chunk[1] - chunk[0] + 1) / most
 
     def _read(
         self, connection: Connection, scan: Scan, chunk: tuple[int, int], extent: Extent
     ) -> list[MessageRow]:
-        after = self._key if scan.by is By.PLACE and self._key and self._key.id else None
+        after = self._key if scan.by is By.LOCATION and self._key and self._key.id else None
         ask = self._wanted.ask(scan, after=after)
         ask = replace(ask, chunk=chunk, slots=extent.slots, n=self._room)
         return fetch(connection, self._source, ask, MessageRow, "matching")

@@ -42,8 +42,8 @@ class By(Enum):
     """A time, and the id where several have the same."""
     NUMBER = "number"
     """A ring's numbers, one chunk of slots after the other."""
-    PLACE = "place"
-    """The place in the table, some pages after the other."""
+    LOCATION = "location"
+    """The row's location in the table (ctid), a chunk of pages at a time."""
     ARRIVAL = "arrival"
     """A number of the engine's own, which is not the message's id."""
 
@@ -76,7 +76,7 @@ class Scan:
     @property
     def chunks(self) -> bool:
         """Whether it goes on by chunks whose ends are known before they are read."""
-        return self.by in {By.NUMBER, By.PLACE}
+        return self.by in {By.NUMBER, By.LOCATION}
 
     def roles(self, queue: Queue) -> dict[str, str]:
         if self.in_hand:
@@ -151,7 +151,7 @@ class ScanRequest:
     @property
     def sorted(self) -> str:
         """The order of its rows, as the conditions of the SQL call it."""
-        if self.scan.by is By.PLACE and self.chunk is None:
+        if self.scan.by is By.LOCATION and self.chunk is None:
             return "no"
         by = "time" if self.scan.by is By.TIME else "id" if self.scan.dated else "undated"
         return f"{by}_{'down' if self.down else 'up'}"
@@ -176,7 +176,7 @@ def scans_of(queue: Queue) -> tuple[Scan, ...]:
     if design.order is Order.DUE:
         return tuple(Scan(state, By.TIME, state) for state in queue.states)
     if design.order is Order.NONE:
-        return (Scan("ready", By.PLACE, "ready"),)
+        return (Scan("ready", By.LOCATION, "ready"),)
     if design.waits_itself:
         return (Scan("ready", By.ARRIVAL, "ready"),)
     return (Scan("ready", By.ID, "ready", newest_first=design.order is Order.LIFO),)
@@ -280,7 +280,7 @@ def next_chunk(
     """The next numbers or pages from a key on, at most `room` and of one lap; None: no more."""
     first, last, slots = extent.first or 0, extent.last or 0, extent.slots
     if key is not None and key.id:
-        number, rest_of_page = number_of(key), scan.by is By.PLACE
+        number, rest_of_page = number_of(key), scan.by is By.LOCATION
         if rest_of_page and down:
             rest_of_page = not key.id.endswith((",0)", ",1)"))  # the first row of a page is its 1
         if down:

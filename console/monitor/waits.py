@@ -16,7 +16,7 @@ from console.engines import Database
 from console.errors import BusyError, RefusedError
 from console.formats import UNKNOWN, count, duration, numbered
 from console.monitor.activity import (
-    LOOK_SECONDS,
+    SAMPLE_TIMEOUT_SECONDS,
     Activity,
     Key,
     Objects,
@@ -26,7 +26,7 @@ from console.monitor.activity import (
     sample_activity,
 )
 from console.monitor.known_waits import explain, kind_of
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 
 Row = TypeVar("Row")
 
@@ -194,7 +194,7 @@ class WaitReport:
             "samples_with_waiters": self.samples_with_waiters,
             "waits": [wait.as_json() for wait in self.waits],
             "activity_at_sample": self.activity_at_sample,
-            "sessions": [session.as_json() for session in self.activity.concerned],
+            "sessions": [session.as_json() for session in self.activity.relevant_sessions],
             "tree": [tree.as_json() for tree in self.activity.trees],
             "horizon": [asdict(row) for row in self.horizon],
             "dead_rows": [
@@ -282,7 +282,7 @@ def _optional(
     relations = database.product.array(objects.ids(advisory=False))
     try:
         with database.transaction("read the waits", read_only=True) as connection:
-            be_careful(connection, database, LOOK_SECONDS)
+            limit_transaction(connection, database, SAMPLE_TIMEOUT_SECONDS)
             return sql.rows(connection, row_type, statement, scope, relations=relations)
     except RefusedError as error:
         missing[name] = error.why or error.what

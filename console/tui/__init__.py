@@ -21,7 +21,7 @@ from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS, ThresholdsOf
-from console.monitor.sampler import Sampler, Turns
+from console.monitor.sampler import Sampler, WorkLimiter
 from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Feed, Setup
@@ -130,7 +130,7 @@ def app_on(
     each connection. UsageError; ConnectionFailedError where a profile does not tell its engine.
     """
     opened: list[Opening] = []
-    turns = Turns(_AT_ONCE, _TURN_SECONDS)
+    turns = WorkLimiter(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
         opened.append(open_profile(profile, [one.conn.name for one in opened], turns))
     zones = {profile.display_zone for profile in profiles}

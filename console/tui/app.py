@@ -22,7 +22,7 @@ from textual.widgets import Input
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, DoctorUpdate, Watcher
 from console.monitor.limits import Severity
-from console.monitor.sampler import Reading, Turns
+from console.monitor.sampler import Reading, WorkLimiter
 from console.tui.context import FEW_CONNECTIONS, Context, Feed, NewDiagnoses, NewReading, Setup
 from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.findings import FindingKey, QueueKey
@@ -124,10 +124,10 @@ class ConsoleApp(Navigator):
             saved=setup.appearance.saved,
         )
         self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
-        self._turns: Turns | None = None
+        self._turns: WorkLimiter | None = None
         """Of the doctors of many connections; before those all of them have their first figures."""
         if many:
-            self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
+            self._turns = WorkLimiter(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
         self._watchers: dict[str, Watcher] = {}
         self._critical: dict[QueueKey, tuple[bool, set[FindingKey]]] = {}
         """Of each queue: whether the doctor has examined it, and its critical findings."""

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from console import formats
 from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor.limits import Exceeded, Severity, limit_code, of_limit, of_stuck, silencing
+from console.monitor.limits import (
+    Exceeded,
+    Severity,
+    limit_code,
+    limit_silence,
+    silence_for,
+    stuck_silence,
+)
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui.text import SEVERITY_STYLES, first_line, plain, whole_seconds
@@ -182,11 +189,11 @@ def _silenced(
 ) -> Decision | None:
     """By the decisions of now: the doctor's word may be older."""
     if view.code == LIMIT and (limit := exceeded.get(view.key[4])) is not None:
-        return of_limit(snapshot.silences, limit)
+        return limit_silence(snapshot.silences, limit)
     if view.code == STUCK:
-        return of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
+        return stuck_silence(snapshot.silences, snapshot.stuck, snapshot.claims)
     code, _, which = view.doctors_code.partition(":")
-    return silencing(snapshot.silences, code, view.level, which)
+    return silence_for(snapshot.silences, code, view.level, which)
 
 
 def _told(

@@ -21,7 +21,7 @@ from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
-from console.monitor.sampler import Reading, Sampler, Turns, probe
+from console.monitor.sampler import Reading, Sampler, WorkLimiter, probe
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 from console.tui.text import first_line
@@ -136,7 +136,7 @@ class Opening:
 
 
 def open_profile(
-    profile: Profile, taken: Collection[str] = (), turns: Turns | None = None
+    profile: Profile, taken: Collection[str] = (), turns: WorkLimiter | None = None
 ) -> Opening:
     """Nothing is connected and no secret looked up yet; a password that a person must type is
     typed into the console. `taken`: the names that others have; `turns`: theirs. UsageError,

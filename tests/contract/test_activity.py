@@ -105,12 +105,12 @@ def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(
     client = use(variant)
     push_some(client)
     objects = find_objects(client.database, [client.queue])
-    assert not sample_activity(client.database, objects).concerned, "between transactions"
+    assert not sample_activity(client.database, objects).relevant_sessions, "between transactions"
     with held(client):
         with popping(client, 2):
             pass
-        activity = seen(client, lambda a: bool(a.concerned))
-        (holder,) = activity.concerned
+        activity = seen(client, lambda a: bool(a.relevant_sessions))
+        (holder,) = activity.relevant_sessions
     assert (holder.state, activity.trees) == ("idle in transaction", ())
     assert {(lock.schema, lock.queue) for lock in holder.locks} == {
         (client.queue.schema, client.queue.name)

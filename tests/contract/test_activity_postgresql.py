@@ -40,7 +40,7 @@ def run(connection: psycopg.Connection, statement: str, *names: str) -> None:
 
 
 def of(activity: Activity, application: str) -> Session:
-    (found,) = [s for s in activity.concerned if s.application == application]
+    (found,) = [s for s in activity.relevant_sessions if s.application == application]
     return found
 
 
@@ -73,7 +73,7 @@ def test_a_strict_queue_waits_for_its_own_two_locks(use_postgresql: Use) -> None
     push_some(client)
     with session(client, "holder") as holder, popping_behind(client, holder) as activity:
         pass
-    (waiter,) = [s for s in activity.concerned if s.blocked_by]
+    (waiter,) = [s for s in activity.relevant_sessions if s.blocked_by]
     assert (waiter.wait_kind, waiter.wait) == ("Lock", "advisory")
     assert waiter.waits_for == f"ExclusiveLock on advisory pop of {name}"
     assert waiter.queues == (("public", name),)
@@ -156,7 +156,9 @@ def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
     client = Client(database, adopt(database, "public", "theirs", DESIGNS["fifo"], roles))
     with session(client, "theirs") as holder:
         run(holder, "UPDATE theirs SET body = 'y'")
-        (seen_now,) = sample_activity(database, find_objects(database, [client.queue])).concerned
+        (seen_now,) = sample_activity(
+            database, find_objects(database, [client.queue])
+        ).relevant_sessions
     assert {lock.object for lock in seen_now.locks} == {"theirs"}
     assert seen_now.query == "UPDATE theirs SET body = ?"
 
@@ -347,5 +349,5 @@ def test_a_name_with_quotes_finds_its_locks(virgin: Database) -> None:
     client = Client(virgin, queue)
     push_some(client)
     with held(client):
-        (holder,) = sample_activity(virgin, find_objects(virgin, [queue])).concerned
+        (holder,) = sample_activity(virgin, find_objects(virgin, [queue])).relevant_sessions
     assert f"pop of {queue.name}" in {lock.object for lock in holder.locks}

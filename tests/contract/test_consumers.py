@@ -36,7 +36,7 @@ def program(client: Client, name: str) -> Iterator[Client]:
 
 def looked(client: Client, watch: ConsumerWatch, pop_rate: float | None = None) -> Consumers:
     key = key_of(client.queue)
-    return watch.look([client.queue], {key: pop_rate})[key]
+    return watch.sample([client.queue], {key: pop_rate})[key]
 
 
 def named(found: Consumers, name: str) -> Consumer:
@@ -121,7 +121,7 @@ def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> Non
     first.push(first.payload(1))
     with program(first, "taker") as taker, taker.database.transaction("pop") as connection:
         assert pop.pop_many(connection, first.queue, 1)
-        found = watch.look(both, {})
+        found = watch.sample(both, {})
     assert [len(found[key_of(queue)].consumers) for queue in both] == [1, 0]
 
 

@@ -38,7 +38,7 @@ def test_an_adopted_table_by_its_column_and_its_statements(virgin: Database) -> 
         taken = SQL("UPDATE jobs SET started = now(), worker = {} WHERE id = {}")
         worker.execute(taken.format("worker 7", 1))
         worker.execute(taken.format("worker 8", 2))
-        found = ConsumerWatch(virgin).look([queue], {key_of(queue): 4.0})[key_of(queue)]
+        found = ConsumerWatch(virgin).sample([queue], {key_of(queue): 4.0})[key_of(queue)]
     by_name: dict[str | None, Consumer] = {one.name: one for one in found.consumers}
     assert set(by_name) == {"web", "worker 7", "worker 8"}
     assert (by_name["web"].does, by_name["web"].claims) == (("push",), None)
@@ -57,7 +57,7 @@ def test_without_a_column_for_it_the_reason_is_told(virgin: Database) -> None:
     words = virgin.url.translate_connect_args(username="user", database="dbname")
     with closing(psycopg.connect(**words, application_name="w", autocommit=True)) as worker:
         worker.execute("DELETE FROM jobs WHERE id = 1")
-        (one,) = ConsumerWatch(virgin).look([queue], {})[key_of(queue)].consumers
+        (one,) = ConsumerWatch(virgin).sample([queue], {})[key_of(queue)].consumers
     assert (one.name, one.does, one.last_pop, one.claims) == ("w", ("pop",), None, None)
     assert "no column is mapped" in one.unknown["last_pop"]
 
@@ -74,7 +74,7 @@ def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
         raise RefusedError("Could not look.", why="no right to it")
 
     monkeypatch.setattr(watch, "_clients", refused)
-    found = watch.look([client.queue], {})[key_of(client.queue)]
+    found = watch.sample([client.queue], {})[key_of(client.queue)]
     assert [(one.name, one.claims) for one in found.consumers] == [("night shift", 1)]
     assert found.missing == {"sessions": "no right to it"}
 

@@ -164,7 +164,7 @@ def live(database: Database, variant: Variant) -> None:
     pop.pop(database, queue, taken.extend, wait_seconds=0.02)
     take_sample(database)
     assert probe(database, [queue]) is not None
-    assert ConsumerWatch(database).look([queue], {})
+    assert ConsumerWatch(database).sample([queue], {})
     assert not upgrade.plan(database, queue).needed
     assert maintain_plan.plan(database, queue).measures.tables
     estimate_depths(client)

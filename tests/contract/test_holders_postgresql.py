@@ -79,8 +79,10 @@ def scene(client: Client) -> Iterator[Scene]:
 
         def are_there() -> bool:
             seen = sample_activity(client.database, objects)
-            at_work = {s.key for s in seen.concerned if s.state == "active" and not s.blocked_by}
-            return came <= {s.key for s in seen.concerned} and not came & at_work
+            at_work = {
+                s.key for s in seen.relevant_sessions if s.state == "active" and not s.blocked_by
+            }
+            return came <= {s.key for s in seen.relevant_sessions} and not came & at_work
 
         wait_until(are_there, "the others wait, or have found nothing")
         yield Scene(client, holder, tuple(others))
@@ -138,7 +140,7 @@ def test_for_how_long_rows_are_held(use_postgresql: Use) -> None:
     with closing(connect(client.url)) as session:
         session.execute("BEGIN")
         began = sample_activity(client.database, find_objects(client.database, [client.queue]))
-        assert not began.concerned
+        assert not began.relevant_sessions
         session.execute("SELECT pg_sleep(1.2)")
         session.execute(f'SELECT * FROM "{client.queue.name}_pop"()'.encode())
         (holder,) = client.snapshot().held_by

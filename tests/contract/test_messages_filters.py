@@ -153,7 +153,7 @@ def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
             page = seen(client, word, after=page.next.text)
         assert found == expected
         scans = scans_for(client.queue, parse([word]))
-        by_row = not any(scan.by_age or scan.by is By.PLACE for scan in scans)
+        by_row = not any(scan.by_age or scan.by is By.LOCATION for scan in scans)
         if word == "older=1h" and by_row:
             assert calls > 3
     some = all_pages(client, "newer=1h", limit=7)

@@ -148,10 +148,10 @@ def test_smoke_judges_what_each_got(use: Use, monkeypatch: pytest.MonkeyPatch) -
 def test_rates_are_each_ones_own(use: Use) -> None:
     client = made(use)
     sampler = Sampler(client.database, only=[client.queue])
-    sampler.look()
+    sampler.sample()
     client.push_many(client.payloads(*range(10)))
     popped(client, "billing", 10)
-    (seen,) = sampler.look().queues
+    (seen,) = sampler.sample().queues
     billing, search = seen.subscribers or ()
     assert (billing.popped, search.popped) == (10, 0)
     assert (search.pop_per_second, seen.pop_per_second) == (0, 0)

@@ -245,7 +245,7 @@ def test_rates_are_those_of_what_was_pushed_and_popped(
 
 
 def own(sampler: Sampler, client: Client) -> QueueSnapshot:
-    reading = sampler.look()
+    reading = sampler.sample()
     assert reading.error is None
     (seen,) = (queue for queue in reading.queues if queue.queue == client.queue.name)
     return seen

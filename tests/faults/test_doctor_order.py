@@ -16,7 +16,7 @@ from console.doctor import order, ring
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.errors import TooSlowError
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -228,7 +228,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         "FROM generate_series(1, 30000) AS s (n)",
     )
     with check_context(client.database, client.queue) as look, look.moment() as connection:
-        be_careful(connection, client.database, 5.0)
+        limit_transaction(connection, client.database, 5.0)
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         recorder = Recorder(driver)

@@ -22,7 +22,7 @@ from console.doctor.checks import CODES
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS, Limits, Severity
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
@@ -316,7 +316,7 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -
                 continue
             values = {word: value for word, value in bound.items() if f":{word}" in asked}
             with session.transaction("explain") as connection:
-                be_careful(connection, client.database, 5.0)
+                limit_transaction(connection, client.database, 5.0)
                 lines = connection.execute(text(f"EXPLAIN {asked}"), values).scalars().all()
             whole = [line for line in lines if "Seq Scan on" in line and queue.name in line]
             # A ring's slots are as many as ever, and its parked numbers are few.

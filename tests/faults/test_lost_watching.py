@@ -49,16 +49,16 @@ def url(own_server: EmbeddedServer) -> Iterator[str]:
 def test_a_lost_server_is_tried_once_a_look_and_less_and_less_often(url: str) -> None:
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
         sampler = Sampler(database, timeouts=HASTY)
-        assert sampler.look().error is None
+        assert sampler.sample().error is None
         before = proxy.accepted
         proxy.refuse()
-        pauses = [sampler.look().retry_seconds or 0.0 for _ in range(8)]
+        pauses = [sampler.sample().retry_seconds or 0.0 for _ in range(8)]
         assert proxy.accepted == before + 8
         assert all(
             low <= pause <= high for pause, (low, high) in zip(pauses, _bounds(), strict=True)
         )
         proxy.let_in()
-        assert sampler.look().error is None
+        assert sampler.sample().error is None
         assert proxy.connections <= 2
 
 
@@ -79,25 +79,25 @@ def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
         sampler = Sampler(database, timeouts=HASTY)
-        sampler.look()
-        before = sampler.look()
+        sampler.sample()
+        before = sampler.sample()
         assert all(queue.push_per_second == 0.0 for queue in before.queues)
         proxy.freeze()
         push(url, 3600)
         slept = SLEPT
         assert SLEPT <= (before.age_seconds() or 0.0) < SLEPT + 60.0
-        asleep = sampler.look()
+        asleep = sampler.sample()
         assert asleep.stale
         assert SLEPT <= (asleep.age_seconds() or 0.0) < SLEPT + 60.0
         proxy.thaw()
-        awake = sampler.look()
+        awake = sampler.sample()
         assert awake.error is None
         assert (awake.age_seconds() or 0.0) < 60.0
         # After a look that failed there is a gap. Without one, the rate is that of the night.
         assert all(queue.push_per_second is None for queue in awake.queues)
         push(url, 3600)
         slept += SLEPT
-        rates = [queue.push_per_second for queue in sampler.look().queues]
+        rates = [queue.push_per_second for queue in sampler.sample().queues]
         assert all(rate is not None and rate <= 3600 / SLEPT for rate in rates), rates
 
 
@@ -285,19 +285,19 @@ def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedSer
         proxy = Proxy(url)
         with proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
             sampler = Sampler(database, timeouts=HASTY)
-            first = sampler.look()
+            first = sampler.sample()
             assert {queue.ready for queue in first.queues} == {5}
             with connect(own_server.url) as connection:
                 names = [Identifier(one.rpartition("/")[2]) for one in (url, other)]
                 proxy.cut()
                 swap(connection, *names)
-            again: Reading = sampler.look()
+            again: Reading = sampler.sample()
             assert again.error is None
             assert again.queues == ()
             proxy.cut()
             with connect(own_server.url) as connection:
                 swap(connection, *names)
-            assert {queue.ready for queue in sampler.look().queues} == {5}
+            assert {queue.ready for queue in sampler.sample().queues} == {5}
 
 
 def swap(connection: psycopg.Connection, one: Identifier, two: Identifier) -> None:

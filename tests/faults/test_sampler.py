@@ -201,17 +201,17 @@ def test_a_restart_that_no_look_noticed(own_server: EmbeddedServer, url: str, cr
     push(url, 50)
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         sampler = Sampler(database, timeouts=TIMEOUTS)
-        sampler.look()
-        assert has_rates(sampler.look())
+        sampler.sample()
+        assert has_rates(sampler.sample())
         if crash:
             own_server.kill()
         own_server.restart()
         push(url, 100)  # more than there were before, so that no counter seems to fall
-        back = sampler.look()
+        back = sampler.sample()
         # A crash moves the numbers of a ring ahead: some of its messages are orphans then.
         assert ready(back, 150) or crash
         assert all(queue.push_per_second is None for queue in back.queues)
-        assert all(queue.push_per_second == 0.0 for queue in sampler.look().queues)
+        assert all(queue.push_per_second == 0.0 for queue in sampler.sample().queues)
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def test_a_standby_tells_what_it_can(standby: Database) -> None:
         assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
     sampler = Sampler(standby, timeouts=TIMEOUTS)
     for _ in range(2):
-        reading = sampler.look()
+        reading = sampler.sample()
         assert reading.error is None
         claim, fifo, ring = sorted(reading.queues, key=lambda queue: queue.queue)
         assert fifo.ready == 7
@@ -80,12 +80,12 @@ def unknown(seen: QueueSnapshot) -> set[str]:
 
 def test_a_standby_that_becomes_the_primary_tells_all(standby: Database) -> None:
     sampler = Sampler(standby, timeouts=TIMEOUTS)
-    assert "gap" in unknown(sampler.look().queues[-1])
+    assert "gap" in unknown(sampler.sample().queues[-1])
     with connect(standby.url.render_as_string(hide_password=False)) as connection:
         connection.execute("SELECT pg_promote()")
 
     def tells_all() -> bool:
-        reading = sampler.look()
+        reading = sampler.sample()
         return reading.error is None and all(queue.unknown == () for queue in reading.queues)
 
     wait_until(tells_all, "nothing is unknown any more")

@@ -19,7 +19,7 @@ from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.errors import BusyError, ConnectionFailedError, TooSlowError
 from console.monitor.figures import StatusRow
 from console.monitor.sample import EstimateRow, take_sample
-from console.monitor.sample_queries import be_careful
+from console.monitor.sample_queries import limit_transaction
 from tests.contract.variants import ALL, Variant, on
 from tests.lint_sql import variants
 from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
@@ -309,7 +309,7 @@ def test_care_lasts_until_the_connection_goes_back(odbc: Odbc) -> None:
     answering(odbc, server_circumstances=[CIRCUMSTANCES, ("x", True, None)])
     database = opened()
     with database.transaction("look") as connection:
-        found = be_careful(connection, database, 0.05, 0.04)
+        found = limit_transaction(connection, database, 0.05, 0.04)
         limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
     assert (found.life, found.sees_writers) == ("x", True)
     assert (limits.statement_seconds, limits.lock_seconds) == (0.05, 0.04)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.recording import segments
 from console.monitor.recording.reader import RecordReader
-from console.monitor.recording.recorder import Bounds, Recorder, make_room
+from console.monitor.recording.recorder import Bounds, Recorder, prune
 from console.monitor.recording.segments import (
     ACTIONS,
     FINDINGS,
@@ -269,10 +269,10 @@ def test_the_oldest_goes_first_within_days_and_bytes(tmp_path: Path) -> None:
         path for kind in (LINKS, FINDINGS) for _, path in segments.closed(tmp_path, kind, "prod")
     ]
     size = max(path.stat().st_size for path in files)
-    assert make_room(tmp_path, "prod", Bounds(keep_seconds=3.5 * 86400), NOW) == 2
+    assert prune(tmp_path, "prod", Bounds(keep_seconds=3.5 * 86400), NOW) == 2
     left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [4, 3, 2, 1, 0]
-    make_room(tmp_path, "prod", Bounds(most_bytes=4 * size), NOW)
+    prune(tmp_path, "prod", Bounds(most_bytes=4 * size), NOW)
     left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [1, 0]
     assert not list(tmp_path.glob("*/connection=prod/date=2026-03-24"))

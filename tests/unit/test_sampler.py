@@ -72,7 +72,7 @@ def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
     idle = Sampler(database, interval_seconds=2.0)
     for _ in range(40):
         looks.next = sample(at, replace(FIFO, row=replace(NOTHING, age_seconds=at)))
-        pause = idle.look().next_seconds
+        pause = idle.sample().next_seconds
         assert pause is not None
         pauses.append(pause)
         at += pause
@@ -81,16 +81,16 @@ def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
     assert all(pause == 2.0 for pause in pauses[: int(IDLE_AFTER_SECONDS / 2.0)])
     assert pauses[-1] == 2.0 * IDLE_LONGEST
     looks.next = sample(at, replace(FIFO, row=replace(NOTHING, inserted=1)))
-    assert idle.look().next_seconds == 2.0
+    assert idle.sample().next_seconds == 2.0
 
 
 def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database) -> None:
     readings: SimpleQueue[Reading] = SimpleQueue()
     watching = Sampler(database, interval_seconds=LONG)
     looks.next = sample(0.0, FIFO)
-    watching.look()
+    watching.sample()
     looks.next = sample(1000.0, FIFO)
-    while (watching.look().next_seconds or 0.0) < LONG * IDLE_LONGEST:
+    while (watching.sample().next_seconds or 0.0) < LONG * IDLE_LONGEST:
         pass
     watching.start(readings.put)
     try:
@@ -107,16 +107,16 @@ def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database
 def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: Database) -> None:
     watching = Sampler(database)
     looks.next = ConnectionFailedError("Could not look.", why="refused")
-    first = watching.look()
+    first = watching.sample()
     assert (first.queues, first.taken_at, first.age_seconds(7.0)) == ((), None, None)
     looks.next = sample(100.0, FIFO)
-    good = watching.look()
+    good = watching.sample()
     assert not good.stale
     assert good.age_seconds(103.0) == 3.0
     looks.next = ConnectionFailedError("Could not look.", why="refused")
     pauses = []
     for _ in range(9):
-        stale = watching.look()
+        stale = watching.sample()
         assert stale.stale
         assert stale.queues == good.queues
         assert stale.age_seconds(160.0) == 60.0
@@ -125,9 +125,9 @@ def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: D
     assert 0.7 <= pauses[0] <= 1.3
     assert 20.0 <= pauses[-1] <= 40.0
     looks.next = sample(200.0, FIFO)
-    assert watching.look().error is None
+    assert watching.sample().error is None
     looks.next = ValueError("a mistake of ours")
-    told = watching.look().error
+    told = watching.sample().error
     assert told is not None
     assert "ValueError: a mistake of ours" in told.why
 
@@ -138,21 +138,21 @@ def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Databa
     def rate(at: float, inserted: int, life: str) -> float | None:
         row = replace(NOTHING, inserted=inserted)
         looks.next = sample(at, replace(FIFO, row=row), life=life)
-        return watching.look().queues[0].push_per_second
+        return watching.sample().queues[0].push_per_second
 
     assert rate(1.0, 10, "one") is None
     assert rate(2.0, 20, "one") == 10.0
     assert rate(3.0, 900, "two") is None
     assert rate(4.0, 905, "two") == 5.0
     looks.next = ConnectionFailedError("Could not look.")
-    watching.look()
+    watching.sample()
     assert rate(6.0, 990, "two") is None
 
 
 def test_only_the_queues_that_were_named_are_looked_at(looks: Looks, database: Database) -> None:
-    Sampler(database).look()
+    Sampler(database).sample()
     assert looks.asked["only"] is None
-    Sampler(database, only=[FIFO.queue]).look()
+    Sampler(database, only=[FIFO.queue]).sample()
     assert looks.asked["only"] == [FIFO.queue]
 
 
@@ -167,17 +167,17 @@ def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
 
     monkeypatch.setattr(sampler, "probe", probe)
     watching = Sampler(database)
-    assert [watching.look().login for _ in range(3)] == [NOBODY] * 3
+    assert [watching.sample().login for _ in range(3)] == [NOBODY] * 3
     assert asked == [1]
     looks.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
-    watching.look()
-    watching.look()
+    watching.sample()
+    watching.sample()
     assert asked == [1, 2]
     looks.next = replace(looks.next, life="two")
-    watching.look()
+    watching.sample()
     assert asked == [1, 2, 2]
     looks.next = ConnectionFailedError("Could not look.", why="refused")
-    assert watching.look().login == NOBODY
+    assert watching.sample().login == NOBODY
 
 
 def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Database) -> None:
@@ -185,7 +185,7 @@ def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Databa
     for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
         row = replace(NOTHING, inserted=inserted)
         looks.next = sample(at, replace(FIFO, row=row, taken_at=own))
-        (seen,) = watching.look().queues
+        (seen,) = watching.sample().queues
     assert seen.push_per_second == 2.0
 
 

@@ -22,7 +22,7 @@ from console.monitor.scans import (
 from tests.contract.variants import ALL, Variant
 
 NUMBERS = Scan("numbers", By.NUMBER, "ready")
-PLACES = Scan("ready", By.PLACE, "ready")
+PLACES = Scan("ready", By.LOCATION, "ready")
 
 
 @pytest.mark.parametrize("variant", ALL, ids=str)

@@ -129,13 +129,13 @@ def test_the_moment_that_is_kept_is_the_last_with_most_waiters() -> None:
     holder = session(1, "running", "orders")
     first, second = (session(n, "transactionid", "orders", blocked_by=[1]) for n in (2, 3))
     window = window_of([holder], [holder, first], [holder, second], [holder], [])
-    assert [s.key for s in window.worst.concerned] == [1, 3]
+    assert [s.key for s in window.worst.relevant_sessions] == [1, 3]
     assert (window.worst_at_look, window.looks_with_waiters) == (3, 2)
 
 
 def test_without_waiters_the_last_look_is_kept() -> None:
     window = window_of([session(1, "running", "orders")], [session(2, "running", "orders")])
-    assert [s.key for s in window.worst.concerned] == [2]
+    assert [s.key for s in window.worst.relevant_sessions] == [2]
     assert (window.worst_at_look, window.looks_with_waiters) == (2, 0)
 
 
@@ -150,7 +150,7 @@ def test_concerned_are_those_at_the_queue_and_all_bound_to_them_by_waiting() -> 
         session(6),
     ]
     activity = Activity(tuple(seen))
-    assert {s.key for s in activity.concerned} == {1, 2, 3, 7}
+    assert {s.key for s in activity.relevant_sessions} == {1, 2, 3, 7}
     assert activity.by_key[7] == Session(7)
     assert {(tree.key, tree.size) for tree in activity.trees} == {(1, 2), (7, 2)}
 

@@ -256,10 +256,10 @@ class Recorder:
     def _make_room(self) -> None:
         """Let go of what is too old, then of the oldest, until the rest is within its bytes."""
         with suppress(OSError):
-            make_room(self._root, self.connection, self._bounds, self._now())
+            prune(self._root, self.connection, self._bounds, self._now())
 
 
-def make_room(root: Path, connection: str, bounds: Bounds, now: datetime) -> int:
+def prune(root: Path, connection: str, bounds: Bounds, now: datetime) -> int:
     """How many files were removed. OSError."""
     found = sorted(
         (day, path)

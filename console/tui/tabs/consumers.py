@@ -113,8 +113,8 @@ class ConsumersTab(TableTab[SeenConsumers]):
             self._watch = ConsumerWatch(conn.database)
             self._watch.recall(queue, seen or ())
         key = key_of(queue)
-        self._watch.glances([queue], _GLANCES_SECONDS if self.result else 0.0)
-        found = self._watch.look([queue], {key: self._pop_rate})[key]
+        self._watch.sample_sessions_for([queue], _GLANCES_SECONDS if self.result else 0.0)
+        found = self._watch.sample([queue], {key: self._pop_rate})[key]
         return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
 
     def _seen(self) -> tuple[Consumer, ...] | None:

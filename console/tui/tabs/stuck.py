@@ -13,7 +13,7 @@ from console.engines import Database
 from console.formats import UNKNOWN, duration, numbered
 from console.monitor import waits as words
 from console.monitor.activity import Session
-from console.monitor.owners import Claim, Claims, Evidence, owned_claims
+from console.monitor.owners import Claim, Claims, Evidence, claims_with_evidence
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
@@ -151,7 +151,9 @@ class QueueHolders:
 def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueHolders:
     """Examine both, as far as the queue has them."""
     claimed = (
-        owned_claims(database, queue, stuck_after_seconds) if "claimed" in queue.states else None
+        claims_with_evidence(database, queue, stuck_after_seconds)
+        if "claimed" in queue.states
+        else None
     )
     # Where a pop ends its message, what is being worked on is held by an open transaction.
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE

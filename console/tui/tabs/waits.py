@@ -103,7 +103,7 @@ def waiters(activity: Activity) -> dict[str, Waiter]:
     for node, branch in _branches(activity.trees):
         session = activity.by_key[node.key]
         rows[repr(node.key)] = Waiter(session, branch, node.cut, in_tree=True)
-    for session in activity.concerned:
+    for session in activity.relevant_sessions:
         rows.setdefault(repr(session.key), Waiter(session))
     return rows
 
