@@ -28,7 +28,7 @@ INTERFACE_VERSION = 2
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless set otherwise (DESIGN section 2)."""
 
-OF_POPPED = {"claims", "consumers", "errors_lately", "times"}
+OF_POPPED = {"claims", "consumers", "recent_errors", "times"}
 """The statements about rows that were popped: of a ring these lie in a table of their own."""
 
 IN_HAND_ROLES = {

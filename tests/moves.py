@@ -49,7 +49,7 @@ def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.S
     for source in sources(product, queue):
         for name, within in _scopes(source):
             yield sql.statement(product.name, f"{queue.design.name}.{name}"), within
-    for name in ("moment", "living"):
+    for name in ("server_time", "live_sessions"):
         yield sql.statement(product.name, f"actions.{name}"), sql.Scope()
 
 
@@ -59,13 +59,13 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     # Without the role nothing finds a message again.
     for storage in storages(queue) if "id" in queue.roles else ():
         for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
-            yield "hold", scope(source, storage, lock=lock, hashed=hashed)
-        yield "destroy", scope(source, storage)
+            yield "lock_rows", scope(source, storage, lock=lock, hashed=hashed)
+        yield "delete_rows", scope(source, storage)
         if "due_at" in queue.roles and not queue.design.library:
             yield "due_before", scope(source, storage)
             yield "reschedule", scope(source, storage)
         if installed:
-            yield "put_away", scope(source, storage)
+            yield "archive_rows", scope(source, storage)
         if storage is Storage.IN_HAND or queue.design.keeps_row:
             back = "pushed_at" in queue.roles and storage is Storage.TABLE
             for to_back in ("no", "yes") if back else ("no",):
@@ -81,7 +81,7 @@ def _to_another(source: MessageSource, storage: Storage) -> Iterator[tuple[str, 
         for titles in ("no", "yes") if titled else ("no",):
             plain = scope(source, storage, target_payload=target, titles=titles)
             within = replace(plain, values={**plain.values, **_TARGET})
-            yield "weigh", within
+            yield "oversized", within
             yield "push_to", within
 
 
@@ -92,15 +92,15 @@ def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
     for lock in ("no", "yes"):
         rows = "kept" if kept else "pushed"
-        yield "hold_archived", scope(source, storage, lock=lock, rows=rows)
+        yield "lock_archived", scope(source, storage, lock=lock, rows=rows)
     if kept:
         for ids in ("kept", "new"):
-            yield "put_back", scope(source, storage, ids=ids)
+            yield "restore_rows", scope(source, storage, ids=ids)
     if not queue.design.keeps_row:
-        yield "push_back", scope(source, storage)
-    for name in ("standing", "archive_end", "archived_after"):
+        yield "restore_by_push", scope(source, storage)
+    for name in ("target_state", "archive_end", "archived_after"):
         yield name, scope(source, Storage.TABLE)
-    yield "purges", queue.scope(source.product)
+    yield "last_purge", queue.scope(source.product)
     payload = _NARROW_PAYLOAD if source.payload == "json" else ()
     for narrow in ("no", "yes"):
         ask = ScanRequest(
@@ -111,4 +111,4 @@ def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
         )
         told = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
         plain = scope_of(source, ask)
-        yield "in_archive", replace(plain, options={**plain.options, **told})
+        yield "matching_archived", replace(plain, options={**plain.options, **told})

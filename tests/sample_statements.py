@@ -66,7 +66,7 @@ def samples(product: Product, queue: Queue) -> dict[str, str]:
                 text = re.sub(r"[ ]+$", "", BIND.sub("1", asked), flags=re.MULTILINE)
                 if found:
                     text = (
-                        text.partition(", looked AS (")[0] + " SELECT w.id AS id FROM scanned AS w"
+                        text.partition(", chunk AS (")[0] + " SELECT w.id AS id FROM scanned AS w"
                     )
                 found.setdefault(f"{ask.scan.name} by {ask.scan.by.value}", text)
     return found
@@ -121,4 +121,4 @@ def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterato
 def _others(ask: ScanRequest) -> list[str]:
     """What else is asked of the walks of some states."""
     of_errors = ["error_texts"] if ask.scan.state == "error" else []
-    return of_errors + (["tried"] if ask.scan.state in {"ready", "claimed", "error"} else [])
+    return of_errors + (["retried"] if ask.scan.state in {"ready", "claimed", "error"} else [])

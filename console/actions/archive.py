@@ -72,7 +72,7 @@ class Purge(RowAction):
             options = {**queue.options, "in_hand": "off"}
             source = replace(source, queue=replace(queue, options=options))
         super().__init__(source, detail=told)
-        self.statement = "destroy" if permanently else "put_away"
+        self.statement = "delete_rows" if permanently else "archive_rows"
         self._permanently = permanently
         self._reason = f"purge: {reason}" if reason else "purge"
 
@@ -180,7 +180,7 @@ class Archive(RowAction):
 
     verb = "archive"
     allowed = ("done", "error")
-    statement = "put_away"
+    statement = "archive_rows"
 
     def __init__(self, source: MessageSource, *, reason: str = "") -> None:
         """RefusedError where there is no archive."""
@@ -313,7 +313,7 @@ class ArchiveSelection:
         return sql.rows(
             connection,
             _ArchivedRow,
-            "actions.in_archive",
+            "actions.matching_archived",
             replace(plain, options={**plain.options, **conditions}),
             **{
                 **values_of(self._source, ask),
@@ -348,7 +348,7 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
             found = sql.row(
                 connection,
                 _Purges,
-                "actions.purges",
+                "actions.last_purge",
                 queue.scope(product),
                 before=before,
                 look=_PURGES_AT_ONCE,

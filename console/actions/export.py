@@ -123,7 +123,7 @@ def export(
     with _Partial(path) as partial, looking(database, queue) as session:
         with session.transaction(doing(queue)) as connection:
             source = MessageSource.of(connection, queue)
-            now = sql.value(connection, datetime, "actions.moment")
+            now = sql.value(connection, datetime, "actions.server_time")
         check_payload(source, request.filters)
         progress = partial.begin(Progress(request.as_json(database.label), now.isoformat()))
         before = progress.messages

@@ -140,7 +140,7 @@ def _run(connection: Connection, text: str) -> None:
 @contextmanager
 def _patience(connection: Connection, database: Database) -> Iterator[None]:
     """No end for a statement that works; one that waits for a lock is ended as usual."""
-    if not sql.has(connection, "maintenance.patient"):
+    if not sql.has(connection, "maintenance.disable_timeout"):
         usual = database.timeouts
         limits = Timeouts(usual.connect_seconds, _HOURS_SECONDS, usual.lock_seconds)
         connection.execution_options(dbq_timeouts=limits)
@@ -148,11 +148,11 @@ def _patience(connection: Connection, database: Database) -> Iterator[None]:
         return
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
-    sql.values(connection, str, "maintenance.patient")
+    sql.values(connection, str, "maintenance.disable_timeout")
     try:
         with unhurried():
             yield
     finally:
         # The connection may be lost, and then there is nothing to be put back.
         with suppress(DBAPIError):
-            sql.run(connection, "maintenance.impatient")
+            sql.run(connection, "maintenance.restore_timeout")

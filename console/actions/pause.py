@@ -224,7 +224,7 @@ def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
 def _put_back(connection: Connection, queue: Queue, kept: list[_Kept]) -> None:
     for one in kept:
         where = {"schema": queue.schema, "queue": queue.name, "function": one.id or one.name}
-        sql.run(connection, "pause.put_back", sql.Scope(where))
+        sql.run(connection, "pause.restore_code", sql.Scope(where))
     names = [one.name for one in kept]
     back = {one.name: one.body for one in _on_server(connection, queue, names)}
     if changed := [one.name for one in kept if back.get(one.name) != one.body]:

@@ -261,7 +261,7 @@ def make(
     doing = f"plan {action.verb} of {queue.name!r}"
     with database.session(doing, read_only=True) as session:
         with session.transaction(doing) as connection:
-            moment = sql.value(connection, datetime, "actions.moment")
+            moment = sql.value(connection, datetime, "actions.server_time")
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))

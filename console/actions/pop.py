@@ -264,7 +264,7 @@ def give_back(
     giving = f"give messages back to {queue.name!r}"
     with signals_deferred(), database.transaction(giving) as connection:
         scope = queue.scope(database.product)
-        sql.values(connection, int, f"{queue.design.name}.give_back", scope, base=base, ids=ids)
+        sql.values(connection, int, f"{queue.design.name}.park_again", scope, base=base, ids=ids)
 
 
 def _finished(

@@ -92,7 +92,7 @@ def rule_obstacles(session: Session, source: MessageSource) -> list[str]:
 
 def target_state(connection: Connection, source: MessageSource) -> TargetState:
     within = scope(source, Storage.TABLE)
-    return sql.row(connection, TargetState, source.own("standing"), within)
+    return sql.row(connection, TargetState, source.own("target_state"), within)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def live_sessions(connection: Connection, sessions: Iterable[str]) -> list[LiveS
     return sql.rows(
         connection,
         LiveSession,
-        "actions.living",
+        "actions.live_sessions",
         sessions=product_of(connection).array(sorted(sessions)),
     )
 
@@ -274,13 +274,13 @@ class Requeue(RowAction):
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
         """Leaves alone what a library has retired itself."""
-        if not sql.has(self.source.product, self.source.own("kept_back")):
+        if not sql.has(self.source.product, self.source.own("not_requeued")):
             return {}
         with session.transaction("look for jobs that the library has retired") as connection:
             rows = sql.rows(
                 connection,
                 _KeptBack,
-                self.source.own("kept_back"),
+                self.source.own("not_requeued"),
                 self.source.queue.scope(self.source.product),
                 keys=self.source.product.array([message.id or "" for message in chosen]),
             )
@@ -408,7 +408,7 @@ class RequeueTo(RowAction):
                 rows = sql.rows(
                     connection,
                     _Weighed,
-                    self.source.own("weigh"),
+                    self.source.own("oversized"),
                     self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )

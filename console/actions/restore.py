@@ -181,9 +181,9 @@ class Restore(MessageAction):
 
     def script(self) -> str:
         if self._keeps:
-            name, within = "put_back", scope(self.source, Storage.TABLE, ids="kept")
+            name, within = "restore_rows", scope(self.source, Storage.TABLE, ids="kept")
         else:
-            name, within = "push_back", scope(self.source, Storage.TABLE)
+            name, within = "restore_by_push", scope(self.source, Storage.TABLE)
         return sql.script(self.source.own(name), self.source.product.dialect, within)
 
     def run_batch(
@@ -218,14 +218,14 @@ class Restore(MessageAction):
         ledger = Ledger()
         for ids in ("kept", "new"):
             if ledger.out < len(messages):
-                moved = self._move(connection, "put_back", messages, ids=ids)
+                moved = self._move(connection, "restore_rows", messages, ids=ids)
                 ledger += Ledger(out=moved.taken_out, into=moved.put_in)
         return _with_the_rest(ledger, len(messages), ID_TAKEN)
 
     def _push_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
         ledger = Ledger()
         if messages:
-            moved = self._move(connection, "push_back", messages)
+            moved = self._move(connection, "restore_by_push", messages)
             ledger = Ledger(out=moved.taken_out, into=moved.put_in)
         return _with_the_rest(ledger, len(messages), FULL)
 
@@ -240,7 +240,7 @@ class Restore(MessageAction):
         rows = sql.rows(
             connection,
             _ArchivedNow,
-            self.source.own("hold_archived"),
+            self.source.own("lock_archived"),
             scope(self.source, self._storage, lock=lock, rows=kept),
             keys=self.source.product.array([message.key for message in chosen]),
         )

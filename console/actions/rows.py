@@ -144,7 +144,7 @@ def rows_of(
     return sql.rows(
         connection,
         CurrentRow,
-        source.own("hold"),
+        source.own("lock_rows"),
         scope(source, storage, lock=lock, hashed=hashed),
         keys=source.product.array([key_of(source.queue, storage, message) for message in messages]),
         due=source.product.array([due_of(message) for message in messages]),
@@ -173,7 +173,7 @@ def by_storage(
 
 
 def key_of(queue: Queue, storage: Storage, message: Message) -> str:
-    """What `hold` finds the message by: its place in a heap, its number in a ring, else its id."""
+    """What `lock_rows` finds the message by: a row location (heap), a number (ring), else its id."""
     if storage is Storage.SLOTS:
         return str(message.number)
     if queue.design.order is Order.NONE and message.key:

@@ -130,7 +130,7 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
         with audit.recorded(database, f"skip what {name} owes of {queue.name!r}", subject) as act:
             connection = act.connection
             mine = catalog.find(connection, queue.name, queue.schema).of(name)
-            sql.run(connection, "ring.alone", mine.scope(connection))
+            sql.run(connection, "ring.lock_ring", mine.scope(connection))
             number = _number(connection, mine, to)
             scope = mine.scope(connection, since=str(number))
             done = sql.row(
@@ -214,7 +214,7 @@ def _changed(
             connection = act.connection
             sql.run(connection, "catalog.lock")
             now = catalog.find(connection, queue.name, queue.schema)
-            sql.run(connection, "ring.alone", now.scope(connection))
+            sql.run(connection, "ring.lock_ring", now.scope(connection))
             paused = pause.suspend(connection, now)
             changed, done = change(connection, now)
             for script in (*shipped.code_scripts(changed), "roles.queue"):

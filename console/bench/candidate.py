@@ -179,7 +179,7 @@ class Leftovers:
 def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
     """Look for them, by the prefix of their names."""
     with database.transaction("find what earlier runs left", read_only=True) as connection:
-        living = sql.values(connection, str, "bench.living")
+        living = sql.values(connection, str, "bench.live_sessions")
         schemas = sql.values(connection, str, "bench.schemas")
         known = catalog.queues(connection)
     alive = live_tokens(living)

@@ -205,7 +205,7 @@ class RoundFigures:
     client_cpu_seconds: float | None
     seconds: float
     messages_total: int
-    """Messages in the whole round, the warm-up too: `touched` is of all of them."""
+    """Messages in the whole round, the warm-up too: `page_accesses` is of all of them."""
     messages: int
     """In the measured time."""
     number: int = 0

@@ -164,7 +164,7 @@ class LoadSampler:
         names = product_of(self._connection).array(tables)
         try:
             return sql.row(
-                self._connection, TableActivity, "bench.touched", schema=schema, names=names
+                self._connection, TableActivity, "bench.page_accesses", schema=schema, names=names
             )
         except DBAPIError:
             return TableActivity(None, None, None)

@@ -129,7 +129,7 @@ def _bound(text: str, values: Mapping[str, object]) -> tuple[Bound, ...]:
 def _gate(source: MessageSource) -> Iterator[Shown]:
     """What comes first in any transaction at a ring of ours."""
     if source.queue.kind is Kind.INSTALLED or source.queue.design.library:
-        yield from _one(source, "gate")
+        yield from _one(source, "wait_for_relay")
 
 
 def _status(source: MessageSource) -> Iterator[Shown]:
@@ -207,10 +207,10 @@ def _moved(
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
         yield from _looked_at(source, scans, "matching", wanted.ask)
         if action.verb == "release":
-            yield from _one(source, "living")
+            yield from _one(source, "live_sessions")
         for storage in _storages(source.queue, action.states):
             hold = scope(source, storage, lock="yes", hashed="no")
-            yield from _one(source, "hold", hold)
+            yield from _one(source, "lock_rows", hold)
             acting = scope(source, storage, to_back="no", verb=action.verb)
             yield from _one(source, action.statement, acting)
 
@@ -233,19 +233,19 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
     by_action = sql.Scope(
         plain.values, {**plain.options, **chosen, "by_action": "yes"}, plain.roles
     )
-    yield from _one(source, "purges")
-    yield from _one(source, "in_archive", by_action)
+    yield from _one(source, "last_purge")
+    yield from _one(source, "matching_archived", by_action)
     in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
     kept = queue.design.keeps_row or in_hand
     yield from _gate(source)
     for lock in ("no", "yes"):  # for the plan, and in each batch
         rows = scope(source, storage, lock=lock, rows="kept" if kept else "pushed")
-        yield from _one(source, "hold_archived", rows)
+        yield from _one(source, "lock_archived", rows)
     for ids in ("kept", "new") if kept else ():
-        yield from _one(source, "put_back", scope(source, storage, ids=ids))
+        yield from _one(source, "restore_rows", scope(source, storage, ids=ids))
     if not queue.design.keeps_row:
-        yield from _one(source, "push_back", plain)
+        yield from _one(source, "restore_by_push", plain)
 
 
 def _reschedule(source: MessageSource) -> Iterator[Shown]:

@@ -213,7 +213,7 @@ def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Errors:
-    """What `errors_lately` tells: of 10 minutes, and of the day before these.
+    """What `recent_errors` tells: of 10 minutes, and of the day before these.
 
     Each of the two is counted up to MOST and one more, the newest first. Where one was not counted
     to its end, its rate is that of the time that was.
@@ -256,10 +256,10 @@ def _burst(context: CheckContext) -> Iterator[Finding]:
         return  # no column tells when they failed, so none is newer than another
     if queue.design.library:
         return  # when they failed stands beside its table, or in no index of it
-    if not can_query(context, "errors", "errors_lately"):
+    if not can_query(context, "errors", "recent_errors"):
         return
-    where = queue.scope_of("errors_lately", context.database.product)
-    (found,) = ask(context, Errors, "errors_lately", where, recent=BURST_SECONDS)
+    where = queue.scope_of("recent_errors", context.database.product)
+    (found,) = ask(context, Errors, "recent_errors", where, recent=BURST_SECONDS)
     said = None if found.first_error is None else masked(found.first_error, context.masks)
     first = shortened(said or "?", 40)
     if found.is_burst:

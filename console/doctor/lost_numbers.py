@@ -140,7 +140,9 @@ def prove(context: CheckContext, sides: Iterable[Side] = tuple(Side)) -> Proof:
     wanted = set(sides)
 
     def open_now() -> list[Drawer]:
-        return [found for found in context.ask(Drawer, "drawers") if found.side in wanted]
+        return [
+            found for found in context.ask(Drawer, "drawing_transactions") if found.side in wanted
+        ]
 
     left = _outwait(open_now, context.patience_seconds, context.pause)
     return Proof(drawn.next_push, drawn.next_pop, tuple(left))
@@ -194,9 +196,9 @@ def without_relay(context: CheckContext) -> Iterator[Connection]:
     """A transaction that no relay comes into, for statements that read the whole ring."""
     with context.moment() as connection:
         design, scope = context.queue.design.name, context.queue.scope(connection)
-        sql.values(connection, int, f"{design}.gate", scope)  # never returns a row
-        if sql.has(connection, f"{design}.calm"):
-            sql.values(connection, str, f"{design}.calm", scope)
+        sql.values(connection, int, f"{design}.wait_for_relay", scope)  # never returns a row
+        if sql.has(connection, f"{design}.disable_jit"):
+            sql.values(connection, str, f"{design}.disable_jit", scope)
         yield connection
 
 

@@ -87,7 +87,7 @@ class _Found:
 
 def _without_payload(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    if not can_query(context, _WHAT, "halves"):
+    if not can_query(context, _WHAT, "missing_payloads"):
         return
     ready, stuck, kept = _Found(), _Found(), _Found()
     for newest, row in _scan(context, _WHAT, _incomplete):
@@ -151,12 +151,14 @@ def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
 
 
 def _alone(context: CheckContext) -> Iterator[Finding]:
-    if not can_query(context, _ALONE, "alone"):
+    if not can_query(context, _ALONE, "orphaned_payloads"):
         return
     alone = _Found()
 
     def chunk(context: CheckContext, newest: int) -> AloneRow:
-        (row,) = ask(context, AloneRow, "alone", newest=newest, most=row_scan.CHUNK_ROWS)
+        (row,) = ask(
+            context, AloneRow, "orphaned_payloads", newest=newest, most=row_scan.CHUNK_ROWS
+        )
         return row
 
     for newest, row in _scan(context, _ALONE, chunk):
@@ -289,7 +291,7 @@ def scans(queue: Queue) -> list[Scan]:
 
 
 def _tried(context: CheckContext, scan: Scan) -> Iterator[TriedRow]:
-    rows = scanned(context, _TOO_OFTEN, scan, TriedRow, "tried", least=LEAST_ATTEMPTS)
+    rows = scanned(context, _TOO_OFTEN, scan, TriedRow, "retried", least=LEAST_ATTEMPTS)
     return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
 
 

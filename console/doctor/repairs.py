@@ -276,7 +276,7 @@ class RepairCounts:
 
 @dataclass(frozen=True)
 class IncompleteMessages:
-    """What the statement `halves` tells of a chunk of a split queue's messages."""
+    """What the statement `missing_payloads` tells of a chunk of a split queue's messages."""
 
     looked: int
     lowest: int | None
@@ -302,7 +302,7 @@ def incomplete_messages(
     Only of an owner who bound its claim to its session, as with any claim: see `release`.
     """
     product = product_of(connection)
-    statement, scope = f"{queue.design.name}.halves", queue.scope(connection)
+    statement, scope = f"{queue.design.name}.missing_payloads", queue.scope(connection)
     where = {"stuck_after": stuck_after_seconds, **where}
     found = sql.row(
         connection, IncompleteMessages, statement, scope, gone=product.array([]), **where
@@ -371,7 +371,7 @@ class MarkAsErrors(DoctorRepair):
             n = sql.row(
                 connection,
                 RepairCounts,
-                f"{queue.design.name}.set_aside",
+                f"{queue.design.name}.fail_missing_payloads",
                 queue.scope(product),
                 error=NO_PAYLOAD,
                 stuck_after=stuck_after,

@@ -193,7 +193,7 @@ def _oldest_seconds(ring: Ring, parked: Sequence[NumberRange]) -> float:
     if not ages or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
         return 0.0
     with ring.context.moment() as connection:
-        now = sql.value(connection, datetime, "actions.moment")
+        now = sql.value(connection, datetime, "actions.server_time")
     return (now - min(ages)).total_seconds()
 
 
@@ -245,7 +245,7 @@ class _Way:
 
 _WAYS = {
     "content": _Way(
-        "put_away_contents",
+        "archive_contents",
         "move {} without a slot into the archive; restore brings them back",
         "moved into the archive: {} without a slot",
         "content",
@@ -299,7 +299,7 @@ def astray(context: CheckContext) -> Iterator[Finding]:
     if not queue.partitions:
         return
     with without_relay(context) as connection:
-        rows = context.fetch(connection, ContentMismatch, "contents_astray")
+        rows = context.fetch(connection, ContentMismatch, "content_mismatches")
     for code, noun, what, consequence in (
         (
             SLOT,

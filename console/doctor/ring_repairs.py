@@ -53,7 +53,7 @@ def mending(
     """One transaction with its audit, which no relay comes into."""
     with _audited(database, queue, summary) as act:
         scope = queue.scope(database.product)
-        sql.values(act.connection, int, f"{queue.design.name}.gate", scope)
+        sql.values(act.connection, int, f"{queue.design.name}.wait_for_relay", scope)
         yield act, scope
 
 
@@ -219,11 +219,13 @@ class CorrectRing(DoctorRepair):
     def _straighten(self, database: Database) -> list[str]:
         with _audited(database, self.queue, "correct slots and sequences") as act:
             scope = self.queue.scope(database.product)
-            sql.run(act.connection, f"{self.queue.design.name}.alone", scope)
+            sql.run(act.connection, f"{self.queue.design.name}.lock_ring", scope)
             sql.run(act.connection, f"{self.queue.design.name}.uncache", scope)
-            next_push = sql.value(act.connection, int, f"{self.queue.design.name}.lift", scope)
+            next_push = sql.value(
+                act.connection, int, f"{self.queue.design.name}.raise_numbers", scope
+            )
             n = sql.row(
-                act.connection, _Straightened, f"{self.queue.design.name}.straighten", scope
+                act.connection, _Straightened, f"{self.queue.design.name}.repair_slots", scope
             )
             ledger = Ledger(n.selected, n.kept + n.emptied, n.kept + n.emptied)
             act.record.batch(act.connection, ledger.require_balance())

@@ -276,7 +276,7 @@ def _keys(context: CheckContext) -> Iterator[Finding]:
 def _doubled(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
     tables = context.database.product.array(sorted({one.table for one in missing}))
     try:
-        return ask(context, Doubled, "doubled", tables=tables)
+        return ask(context, Doubled, "duplicate_keys", tables=tables)
     except TooSlowError:
         context.unseen.append("keys: the search for duplicates took too long")
         return []

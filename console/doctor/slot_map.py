@@ -31,7 +31,7 @@ from console.errors import RefusedError
 # older than that check and holds a lock of the ring. Where this login cannot see those, nothing
 # is proven.
 #
-# A file that has `drawers` tells more: `lost_numbers` is its proof, and needs no grace.
+# `drawing_transactions`, where the engine has it, proves more: see `lost_numbers`. No grace then.
 
 GRACE_SECONDS = 1.0
 """Between the checks, however fast everybody ends: the views of locks are not of one moment."""
@@ -41,14 +41,14 @@ _TICK = 0.1
 
 
 def prove(context: CheckContext, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    if context.has("drawers"):
+    if context.has("drawing_transactions"):
         return lost_numbers.prove(context, sides)
     drawn = lost_numbers.next_numbers(context)
     return Proof(drawn.next_push, drawn.next_pop, _drawers(context, sides))
 
 
 def find_lost_numbers(context: CheckContext) -> LostNumbers:
-    if context.has("drawers"):
+    if context.has("drawing_transactions"):
         return lost_numbers.find_lost_numbers(context)
     drawn = lost_numbers.next_numbers(context)
     proof = Proof(drawn.next_push, drawn.next_pop)

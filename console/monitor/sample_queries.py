@@ -112,10 +112,10 @@ def limit_transaction(
 ) -> Circumstances:
     """Time-outs and plans for this transaction, by settings of the server or else by the driver."""
     lock = Budget.of(database.timeouts).lock if lock_seconds is None else lock_seconds
-    if sql.has(connection, "server.circumstances"):
+    if sql.has(connection, "server.server_state"):
         limits = replace(database.timeouts, statement_seconds=statement_seconds, lock_seconds=lock)
         connection.execution_options(dbq_timeouts=limits)
-        return sql.row(connection, Circumstances, "server.circumstances")
+        return sql.row(connection, Circumstances, "server.server_state")
     row = sql.row(
         connection,
         _Careful,
@@ -305,8 +305,8 @@ class SampleRun:
 
     def _gate(self, queue: Queue) -> Iterator[sql.UnionMember]:
         product = self._database.product
-        if sql.has(product, f"{queue.design.name}.gate") and queue.kind is Kind.INSTALLED:
-            yield self._memory.part(product, queue, "gate", {})
+        if sql.has(product, f"{queue.design.name}.wait_for_relay") and queue.kind is Kind.INSTALLED:
+            yield self._memory.part(product, queue, "wait_for_relay", {})
 
     def _status(self, queue: Queue, left_out: Sequence[str] | None) -> sql.UnionMember:
         left = self._memory.left_out(queue) if left_out is None else left_out

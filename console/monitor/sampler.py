@@ -39,7 +39,7 @@ def login_can(connection: Connection, queues: Sequence[Queue]) -> Login:
     return sql.row(
         connection,
         Login,
-        "server.login_can",
+        "server.login_rights",
         schemas=product.array([queue.schema for queue in asked]),
         tables=product.array([queue.table for queue in asked]),
         queues=product.array([queue.name for queue in asked]),

@@ -1,6 +1,6 @@
 """A queue whose messages are read, one statement over a scan of it, and the search through scans.
 
-A statement joins a design's `messages`, `looked` of common.sql and what is wanted of it to one, so
+A statement joins a design's `messages`, `chunk` of common.sql and what is wanted of it to one, so
 that a DBA sees exactly the conditions that were asked for; every value is bound. A search goes on
 until a page is full, the scans end, or a bound is met.
 """
@@ -104,8 +104,10 @@ class MessageSource:
         """
         self.check_seen(None)
         ours = self.queue.kind is Kind.INSTALLED or self.queue.design.library
-        if sql.has(connection, self.own("gate")) and ours:
-            connection.execute(sql.query(self.own("gate"), connection.dialect, self._scope()))
+        if sql.has(connection, self.own("wait_for_relay")) and ours:
+            connection.execute(
+                sql.query(self.own("wait_for_relay"), connection.dialect, self._scope())
+            )
 
     def check_seen(self, state: str | None) -> None:
         """RefusedError where the server hides the messages of that state from this login; of none:
@@ -202,7 +204,7 @@ def fetch(
 
 def query(source: MessageSource, ask: ScanRequest, last: str) -> TextClause:
     """The whole statement of one ask."""
-    steps = [("scanned", source.own(ask.scan.statement)), ("looked", "common.looked")]
+    steps = [("scanned", source.own(ask.scan.statement)), ("chunk", "common.chunk")]
     return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, ask))
 
 

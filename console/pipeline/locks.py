@@ -44,9 +44,9 @@ def lock_name(kind: str, lake_id: str, queue: Queue) -> str:
 
 
 def lock_text(product: Product, name: str, mode: str) -> str:
-    """`hold` in a mode, for a driver."""
+    """`acquire_lock` in a mode, for a driver."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    return sql.script("pipeline.hold", product.dialect, scope)
+    return sql.script("pipeline.acquire_lock", product.dialect, scope)
 
 
 def action_text(product: Product, action_id: int) -> str:
@@ -65,12 +65,12 @@ def action(connection: Connection, action_id: int) -> Action | None:
 def acquire(connection: Connection, name: str, mode: str) -> bool:
     """Take a lock for the session, without waiting."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    return sql.value(connection, bool, "pipeline.hold", scope)
+    return sql.value(connection, bool, "pipeline.acquire_lock", scope)
 
 
 def release(connection: Connection, name: str, mode: str) -> None:
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    sql.values(connection, bool, "pipeline.let_go", scope)
+    sql.values(connection, bool, "pipeline.release_lock", scope)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class RunLock:
 
     def require(self) -> None:
         """An error of the connection's where the lock may be lost: its session has ended."""
-        sql.value(self._connection, datetime, "pipeline.moment")
+        sql.value(self._connection, datetime, "pipeline.server_time")
 
 
 @contextmanager

@@ -186,9 +186,9 @@ class _Replaying:
         """Make the list where there is none. RefusedError where this login may not."""
         with self._session.transaction("read the audit") as connection:
             audit.require(connection)
-            present = sql.value(connection, bool, "replay.listed")
+            present = sql.value(connection, bool, "replay.has_list")
             if not present:
-                sql.run(connection, "replay.make_list")
+                sql.run(connection, "replay.create_list")
 
     @contextmanager
     def action(self) -> Iterator[ReplayResult]:
@@ -228,11 +228,11 @@ class _Replaying:
 
     def _known(self, connection: Connection, messages: Sequence[str]) -> set[str]:
         values = {**self._where, "messages": self._product.array(messages)}
-        return set(sql.values(connection, str, "replay.known", **values))
+        return set(sql.values(connection, str, "replay.replayed", **values))
 
     def _remember(self, connection: Connection, messages: Sequence[str], action_id: int) -> None:
         values = {**self._where, "messages": self._product.array(messages)}
-        count = sql.value(connection, int, "replay.remember", action_id=action_id, **values)
+        count = sql.value(connection, int, "replay.record_replayed", action_id=action_id, **values)
         if count != len(messages):
             raise RefusedError(
                 "A batch could not be written to the list of replayed messages: it was rolled "

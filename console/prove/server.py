@@ -40,7 +40,7 @@ class _Try:
 
 
 def _look(connection: Connection, trial: Trial) -> None:
-    sql.value(connection, int, "prove.look", trial.queue.scope(connection))
+    sql.value(connection, int, "prove.count_rows", trial.queue.scope(connection))
 
 
 def _pop(connection: Connection, trial: Trial) -> None:
@@ -48,7 +48,7 @@ def _pop(connection: Connection, trial: Trial) -> None:
 
 
 def _take_away(connection: Connection, trial: Trial) -> None:
-    sql.run(connection, "prove.take_away", trial.queue.scope(connection))
+    sql.run(connection, "prove.delete_directly", trial.queue.scope(connection))
 
 
 def _install(connection: Connection, trial: Trial) -> None:

@@ -1,5 +1,5 @@
 -- What an operator does with messages that lie in a queue: each statement is one batch of one action, in a
--- transaction that begins with `hold`. Who chose the rows saw them a moment ago; only what is still in the
+-- transaction that begins with `lock_rows`. Who chose the rows saw them a moment ago; only what is still in the
 -- same state, and not in anybody's hands, is held and acted on.
 --
 -- Rows lie in a storage: the queue's table, a ring's slots, or its in_hand. A row has no address here that a
@@ -20,7 +20,7 @@
 -- of a message's id, in the table and in the archive
 bigint
 
--- define: place_type
+-- define: location_type
 {id_type} -- when installed=yes
 -- when installed=no
 -- Of whatever type: the column's own decides how they are compared.
@@ -30,29 +30,29 @@ nvarchar(450)
 -- define: chosen_keys
 -- @chosen: what :keys, a JSON array, means (ids, a ring's numbers, the broker's order numbers)
 DECLARE @keys nvarchar(max) = :keys;
-DECLARE @chosen TABLE (id {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
-DECLARE @chosen TABLE (id {place_type} NOT NULL); -- when installed=no
-INSERT INTO @chosen (id) SELECT CAST(k.[value] AS {place_type}) FROM OPENJSON(@keys) AS k;
+DECLARE @chosen TABLE (id {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (id {location_type} NOT NULL); -- when installed=no
+INSERT INTO @chosen (id) SELECT CAST(k.[value] AS {location_type}) FROM OPENJSON(@keys) AS k;
 
--- define: chosen_places
--- @chosen: the places, as `hold` told them
-DECLARE @chosen TABLE (place {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
-DECLARE @chosen TABLE (place {place_type} NOT NULL); -- when installed=no
-INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {place_type}) FROM OPENJSON(@places) AS p;
+-- define: chosen_locations
+-- @chosen: the places, as `lock_rows` returned them
+DECLARE @chosen TABLE (place {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (place {location_type} NOT NULL); -- when installed=no
+INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {location_type}) FROM OPENJSON(@places) AS p;
 
--- define: place
+-- define: row_location
 {id}
 
 -- define: by_key
 c.id = m.[{id}]
 
--- define: by_place
+-- define: by_location
 c.place = m.[{id}]
 
 -- define: own_id
 m.[{id}]
 
--- define: sought
+-- define: seek_by_key
 -- From the chosen, each sought by its key; somebody else's table may have no index to seek in.
 OPTION (LOOP JOIN, FORCE ORDER) -- when installed=yes
 
@@ -86,9 +86,9 @@ WHERE EXISTS (
 )
 -- end
 -- end
-{sought}
+{seek_by_key}
 
--- define: taken_out
+-- define: remove_rows
 -- what takes the rows at @chosen out of the queue, and counts them as @taken_out
 {deleted}
 
@@ -96,12 +96,12 @@ WHERE EXISTS (
 -- Less those that are there all the same.
 DELETE m
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
-{sought};
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
+{seek_by_key};
 SELECT @taken_out = @@ROWCOUNT - COUNT_BIG(*)
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
-{sought};
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
+{seek_by_key};
 
 -- define: payloads_taken_out
 -- when defined beside
@@ -122,7 +122,7 @@ DECLARE @taken_out bigint = 0;
 DECLARE @before bigint = COALESCE(
     (SELECT MAX(a.archive_id) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)), 0
 );
-{chosen_places}
+{chosen_locations}
 
 -- define: batch_ends
 SELECT
@@ -140,19 +140,19 @@ varbinary(max) -- when target_payload=bytes
 -- for a message that comes back under another id; null: its table, or new_ids_spent, numbers it
 NULL
 
--- define: new_ids_spent
+-- define: void_new_ids
 
--- name: moment
+-- name: server_time
 -- one row: the server's clock, which an action's cut-off is taken from
 -- Rounded up to the microseconds that a client keeps: what was pushed within this tick of the clock was before.
 SELECT CAST(DATEADD(nanosecond, 400, SYSUTCDATETIME()) AS datetime2(6)) AS moment;
 
--- name: hold
+-- name: lock_rows
 -- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
 -- Without the lock nothing is passed over: a row that somebody holds is waited for, and never seems to be gone.
 {chosen_keys}
 SELECT
-    {place} AS place,
+    {row_location} AS place,
     CAST({own_id} AS nvarchar(450)) AS id,
     {state_held} AS state,
     CAST(m.[{attempts}] AS bigint) AS attempts, -- when role attempts
@@ -183,7 +183,7 @@ AND EXISTS (
 )
 ORDER BY a.archive_id;
 
--- name: put_away
+-- name: archive_rows
 -- one row: how many messages left the queue, and how many came into its archive
 -- Not OUTPUT's INTO, which has no order: the archive numbers them in the order of their pushes, wherever they
 -- lie, and what comes back by a push comes back in this one.
@@ -219,26 +219,26 @@ SELECT
     @reason,
     @action_id
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
 INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 ORDER BY {push_order}
 OPTION (LOOP JOIN, FORCE ORDER);
 {payloads_taken_out}
-{taken_out}
+{remove_rows}
 {batch_ends}
 
--- name: destroy
+-- name: delete_rows
 -- one row: how many messages left the queue for good
 -- Of a message in two halves, both are counted.
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;
-{chosen_places}
+{chosen_locations}
 -- when defined beside
 {payloads_taken_out}
 SET @put_in = @@ROWCOUNT;
 -- end
-{taken_out}
+{remove_rows}
 SELECT
     @taken_out AS taken_out,
     COALESCE(@put_in, @taken_out) AS put_in;
@@ -249,12 +249,12 @@ SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0;
 DECLARE @now datetime2(7) = SYSUTCDATETIME(); -- when to_back=yes
-DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL PRIMARY KEY); -- when installed=yes
-DECLARE @chosen TABLE (position int NOT NULL, place {place_type} NOT NULL); -- when installed=no
+DECLARE @chosen TABLE (position int NOT NULL, place {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
+DECLARE @chosen TABLE (position int NOT NULL, place {location_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (position, place)
 SELECT
     CAST(p.[key] AS int),
-    CAST(p.[value] AS {place_type})
+    CAST(p.[value] AS {location_type})
 FROM OPENJSON(@places) AS p;
 UPDATE m
 SET
@@ -300,7 +300,7 @@ SET
     [{claimed_at}] = NULL -- when no role status
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.[{id}]
-{sought};
+{seek_by_key};
 SET @taken_out = @@ROWCOUNT;
 SELECT
     @taken_out AS taken_out,
@@ -308,9 +308,9 @@ SELECT
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.[{id}]
 WHERE {is_ready_again}
-{sought};
+{seek_by_key};
 
--- name: in_archive
+-- name: matching_archived
 -- of the next :look rows of the archive after one: at most :n that match, and the last one whether it matches or not
 -- READPAST: what others take out or put in at this moment is passed over, and nobody is waited for. Texts are
 -- compared as in `matching` of common.sql.
@@ -384,7 +384,7 @@ CROSS APPLY (
 WHERE t.matches = 1 OR l.position = CAST(:look AS bigint)
 ORDER BY l.archive_id;
 
--- name: purges
+-- name: last_purge
 -- one row: of the :look rows of the archive before one, how many there are, the lowest, and the last purge among them
 DECLARE @moment datetime2(7) = :moment;
 SELECT
@@ -400,7 +400,7 @@ FROM (
     ORDER BY a.archive_id DESC
 ) AS l;
 
--- name: hold_archived
+-- name: lock_archived
 -- a row for each of the chosen rows of the archive that is there and in nobody's hands (lock=yes: locked now)
 -- READUNCOMMITTED: an id is not free where somebody writes it at this moment, and nobody is waited for.
 DECLARE @keys nvarchar(max) = :keys;
@@ -415,7 +415,7 @@ SELECT
     -- when rows=kept
     CAST(CASE
         WHEN EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id) THEN 0
-        WHEN COALESCE({may_number}, 0) = 0 THEN 0 -- when defined may_number
+        WHEN COALESCE({may_insert_ids}, 0) = 0 THEN 0 -- when defined may_insert_ids
         ELSE 1
     END AS bit) AS id_is_free
     -- end
@@ -430,15 +430,15 @@ INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMIT
 ORDER BY a.archive_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
--- name: put_back
+-- name: restore_rows
 -- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
 -- ids=kept: those whose id is taken, by a message or by another row of the batch, stay; ids=new takes them.
 -- An id that somebody takes in this very moment is an error, which undoes the batch; the next try sees it.
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @taken_out bigint = 0;
-DECLARE @wanted TABLE (archive_id bigint NOT NULL PRIMARY KEY, id {place_type} NULL);
-DECLARE @kept TABLE (archive_id bigint NOT NULL PRIMARY KEY, id {place_type} NOT NULL);
+DECLARE @wanted TABLE (archive_id bigint NOT NULL PRIMARY KEY, id {location_type} NULL);
+DECLARE @kept TABLE (archive_id bigint NOT NULL PRIMARY KEY, id {location_type} NOT NULL);
 -- when ids=kept
 INSERT INTO @wanted (archive_id, id)
 SELECT
@@ -451,7 +451,7 @@ WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED)
 -- Half a message of that id takes it too.
 AND NOT EXISTS (SELECT 1 FROM {beside} AS d WITH (READUNCOMMITTED) WHERE d.id = a.id)
 -- end
-AND {may_number} = 1 -- when defined may_number
+AND {may_insert_ids} = 1 -- when defined may_insert_ids
 GROUP BY a.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
@@ -463,12 +463,12 @@ SELECT
 FROM OPENJSON(@keys) AS k
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON a.archive_id = CAST(k.[value] AS bigint)
 OPTION (LOOP JOIN, FORCE ORDER);
-{new_ids_spent}
+{void_new_ids}
 -- end
 IF EXISTS (SELECT 1 FROM @wanted)
 BEGIN
     -- when ids=kept
-    -- when defined may_number
+    -- when defined may_insert_ids
     SET IDENTITY_INSERT [{schema}].[{table}] ON;
     BEGIN TRY
     -- end
@@ -504,7 +504,7 @@ BEGIN
     WHEN NOT MATCHED THEN INSERT (
         id, -- when ids=kept
         -- when ids=new
-        id, -- when not defined may_number
+        id, -- when not defined may_insert_ids
         -- end
         [{payload}], -- when not defined beside
         title, -- when defined title
@@ -519,7 +519,7 @@ BEGIN
     VALUES (
         s.id, -- when ids=kept
         -- when ids=new
-        s.id, -- when not defined may_number
+        s.id, -- when not defined may_insert_ids
         -- end
         s.payload, -- when not defined beside
         s.title, -- when defined title
@@ -533,7 +533,7 @@ BEGIN
     )
     OUTPUT s.archive_id, inserted.id INTO @kept (archive_id, id);
     -- when ids=kept
-    -- when defined may_number
+    -- when defined may_insert_ids
     END TRY
     BEGIN CATCH
         -- Undone with the transaction is all but this, which is the session's.
@@ -566,7 +566,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id =
 INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id = d.id -- when defined beside
 OPTION (LOOP JOIN, FORCE ORDER);
 
--- name: push_back
+-- name: restore_by_push
 -- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
 -- One push after the other: an array would hold all payloads of a batch at once, and there is no clean way to
 -- make one of rows before SQL Server 2022.
@@ -618,7 +618,7 @@ SELECT
     @taken_out AS taken_out,
     @put_in AS put_in;
 
--- name: standing
+-- name: target_state
 -- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
 SELECT
     COUNT_BIG(*) AS ready,
@@ -630,7 +630,7 @@ FROM (
     WHERE {is_live} -- when defined is_live
 ) AS bounded;
 
--- name: weigh
+-- name: oversized
 -- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to, NULL where it is none of its kind
 -- An error here would undo the whole transaction, so nothing is converted that may fail.
 DECLARE @keys nvarchar(max) = :keys;
@@ -647,7 +647,7 @@ SELECT
         ELSE 0
     END AS bit) AS too_long
 FROM OPENJSON(@keys) AS k
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {place_type})
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.[{id}] = CAST(k.[value] AS {location_type})
 INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d.id -- when defined beside
 CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) AS b;
 
@@ -659,12 +659,12 @@ DECLARE @places nvarchar(max) = :places;
 DECLARE @at int = 0, @count int, @taken_out bigint = 0, @put_in bigint = 0;
 DECLARE @payload {target_payload_type};
 DECLARE @title nvarchar(max); -- when titles=yes
-DECLARE @place {place_type};
-DECLARE @chosen TABLE (position int NOT NULL PRIMARY KEY, place {place_type} NOT NULL);
+DECLARE @place {location_type};
+DECLARE @chosen TABLE (position int NOT NULL PRIMARY KEY, place {location_type} NOT NULL);
 INSERT INTO @chosen (position, place)
 SELECT
     CAST(p.[key] AS int),
-    CAST(p.[value] AS {place_type})
+    CAST(p.[value] AS {location_type})
 FROM OPENJSON(@places) AS p;
 DECLARE @answer TABLE (id nvarchar(36) NULL);
 SET @count = (SELECT COUNT(*) FROM @chosen);
@@ -698,7 +698,7 @@ SELECT
     @taken_out AS taken_out,
     @put_in AS put_in;
 
--- name: living
+-- name: live_sessions
 -- a row for each of the sessions, as claimed_by names them, that is there: who, and from where
 -- The host as the client called it: its address is for logins with more rights.
 DECLARE @sessions nvarchar(max) = :sessions;

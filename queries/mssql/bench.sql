@@ -9,10 +9,10 @@ SELECT {joined_payload} AS payload FROM [{schema}].[{table}] AS m
 INNER JOIN {beside} AS d ON m.id = d.id -- when defined beside
 WHERE {is_unfinished} -- when defined is_unfinished
 
--- define: for_whom
+-- define: subscriber_argument
  @subscriber = N'{subscriber}' -- when subscribed=yes
 
--- define: and_for_whom
+-- define: also_subscriber
 , @subscriber = N'{subscriber}' -- when subscribed=yes
 
 -- name: push
@@ -53,20 +53,20 @@ SELECT s.id AS id FROM @stored AS s WHERE s.ring = 1;
 
 -- name: pop
 -- the message that was taken, or nothing
-EXEC [{schema}].[{queue}_pop]{for_whom}
+EXEC [{schema}].[{queue}_pop]{subscriber_argument}
 WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
 
 -- name: pop_many
 -- at most :n messages, in the design's order
 DECLARE @n int = :n;
-EXEC [{schema}].[{queue}_pop_many] @n = @n{and_for_whom}
+EXEC [{schema}].[{queue}_pop_many] @n = @n{also_subscriber}
 WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
 
 -- name: complete
 -- one row: how many of these claims were finished
 DECLARE @id nvarchar(36) = :id;
 DECLARE @attempts int = :attempts;
-EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts{and_for_whom}
+EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts{also_subscriber}
 WITH RESULT SETS ((finished int));
 
 -- name: held
@@ -154,7 +154,7 @@ FROM sys.dm_io_virtual_file_stats(DB_ID(), NULL) AS f
 INNER JOIN sys.database_files AS d ON f.file_id = d.file_id
 WHERE d.type_desc = N'LOG';
 
--- name: touched
+-- name: page_accesses
 -- one row: rows that were written in tables of these names; the server does not count pages by table
 -- :names is a JSON array.
 DECLARE @schema nvarchar(128) = :schema;
@@ -190,7 +190,7 @@ INNER JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
 WHERE LEFT(s.program_name, LEN(@name)) = @name AND s.session_id <> @@SPID
 GROUP BY r.wait_type;
 
--- name: living
+-- name: live_sessions
 -- the names of the sessions of benches and proofs on this server
 SELECT DISTINCT s.program_name AS name
 FROM sys.dm_exec_sessions AS s

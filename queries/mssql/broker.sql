@@ -77,7 +77,7 @@ ORDER BY m.priority, m.queuing_order;
 -- define: id_type
 uniqueidentifier
 
--- define: place_type
+-- define: location_type
 bigint -- when installed=yes
 nvarchar(450) -- when installed=no
 
@@ -517,7 +517,7 @@ FROM sys.service_queues AS q CROSS JOIN sys.databases AS d
 WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.database_id = DB_ID();
 
 -- name: messages
--- the messages by the order number that Service Broker gave them, for `looked` of common.sql
+-- the messages by the order number that Service Broker gave them, for `chunk` of common.sql
 -- NOLOCK: a queue is looked at without locks or its RECEIVE and the look wait for each other. The engine's
 -- index is by priority first: of a deep queue a page costs a look at all of it.
 SELECT
@@ -658,7 +658,7 @@ SELECT
     CAST(DATEDIFF_BIG(millisecond, @activated, SYSDATETIME()) / 1e3 AS float) AS activated_seconds
 FROM sys.service_queues AS q WHERE q.object_id = OBJECT_ID(N'[{schema}].[{table}]');
 
--- name: hold
+-- name: lock_rows
 -- a row for each of the chosen that is there: its place, which is its order number
 -- Nothing can be held here but by a RECEIVE: these are there, and put_away receives them or fails.
 {chosen_keys}
@@ -672,7 +672,7 @@ FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m {reading} ON c.id = m.queuing_order
 WHERE m.status = 1;
 
--- name: put_away
+-- name: archive_rows
 -- one row: how many messages left the queue, and how many came into its archive
 {batch_begins}
 DECLARE @received TABLE (
@@ -707,12 +707,12 @@ SELECT
 FROM @received AS r ORDER BY r.queuing_order;
 {batch_ends}
 
--- name: destroy
+-- name: delete_rows
 -- one row: how many messages left the queue for good
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;
-{chosen_places}
+{chosen_locations}
 DECLARE @received TABLE (queuing_order bigint NOT NULL, message_type_name nvarchar(256) NOT NULL);
 {chosen_by_conversation}
 WHILE EXISTS (SELECT 1 FROM @there)

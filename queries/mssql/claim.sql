@@ -166,7 +166,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
-    {know_the_claimant}
+    {identify_claimant}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.created_at, m.processing_started_at, m.claimed_by, m.attempts
         FROM [{schema}].[{queue}] AS m
@@ -189,7 +189,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
-    {know_the_claimant}
+    {identify_claimant}
     DECLARE @claimed TABLE (
         created_at datetime2(7) NOT NULL,
         id uniqueidentifier NOT NULL,

@@ -87,7 +87,7 @@ IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + 
     THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
 -- end
 
--- define: know_the_claimant
+-- define: identify_claimant
 -- @session: who claims, by the number of the session and its login time, which the server keeps in local time; at READ COMMITTED
 DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
 SELECT
@@ -104,7 +104,7 @@ SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' cons
 -- of lock_all: each table that callers take something from or put something in
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
 
--- define: half
+-- define: lacks_payload
 -- whether a claimed message has lost its payload
 CAST(0 AS bit)
 
@@ -319,9 +319,9 @@ WHERE l.reason = N'pop' AND l.archived_at > DATEADD(minute, -5, SYSUTCDATETIME()
 -- one row: how many messages the archive holds, exactly
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
--- name: looked
+-- name: chunk
 -- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
--- Three statements are one: WITH scanned AS (messages), looked AS (looked) matching, or error_texts. A
+-- Three statements are one: WITH scanned AS (messages), chunk AS (chunk) matching, or error_texts. A
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 -- There is no comparing of pairs: >= opens the index, and what follows leaves out what was seen.
 SELECT TOP (:look)
@@ -433,7 +433,7 @@ SELECT TOP (:n)
     -- Of the whole text: what tells one failure of a message from another.
     CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash -- when hashed=yes
     CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
-FROM looked AS l
+FROM chunk AS l
 CROSS APPLY (
     SELECT
         CASE
@@ -478,9 +478,9 @@ SELECT
     LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error,
     l.done_at AS done_at,
     l.attempts AS attempts
-FROM looked AS l
+FROM chunk AS l
 
--- name: tried
+-- name: retried
 -- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
 SELECT
     CONVERT(nvarchar(27), t.key_time, 126) AS key_time, -- when sorted=time_up|time_down
@@ -498,7 +498,7 @@ FROM (
         l.id,
         l.attempts,
         COUNT_BIG(*) OVER () AS looked
-    FROM looked AS l
+    FROM chunk AS l
 ) AS t
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 
@@ -511,9 +511,9 @@ SELECT
     COUNT_BIG(*) OVER () AS looked,
     l.id AS id,
     l.claimed_by AS claimed_by,
-    {half} AS half,
+    {lacks_payload} AS half,
     CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
-FROM looked AS l
+FROM chunk AS l
 
 -- name: contradictions
 -- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
@@ -534,6 +534,6 @@ FROM (
         l.id,
         {contradicts} AS contradicts, -- when defined contradicts
         COUNT_BIG(*) OVER () AS looked
-    FROM looked AS l
+    FROM chunk AS l
 ) AS t
 WHERE t.contradicts = 1 OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down

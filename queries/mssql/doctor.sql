@@ -46,7 +46,7 @@ INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
 WHERE k.is_disabled = 0 AND s.name = :schema COLLATE Latin1_General_100_BIN2
 AND EXISTS (SELECT 1 FROM OPENJSON(:tables) AS given WHERE given.[value] = t.name COLLATE Latin1_General_100_BIN2);
 
--- name: doubled
+-- name: duplicate_keys
 -- a row for each key that several rows have, of the first ten in each of :tables (a JSON array), whose key is gone: among the table's first million rows
 -- Asked only then, and no index is left to ask: the time-out of a statement ends it.
 -- when installed=yes
@@ -181,7 +181,7 @@ ORDER BY a.archive_id
 -- end
 ;
 
--- name: errors_lately
+-- name: recent_errors
 -- one row: how many error rows are of the last :recent seconds, of the newest 10,001 of those, how far these go back and the first of them; the same of the newest 10,001 of the day before that
 -- when finishes=yes
 -- when role done_at

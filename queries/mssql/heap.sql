@@ -111,7 +111,7 @@ SELECT
     CAST(NULL AS bigint) AS last,
     CAST(NULL AS bigint) AS slots;
 
--- name: hold
+-- name: lock_rows
 -- a row for each of the chosen that is there: its place, which is its id
 -- A heap has no key to seek: a scan, which ends with the last of the chosen. As a read with UPDLOCK it would
 -- hold every row that it meets; a write holds what it writes and nothing else.
@@ -143,7 +143,7 @@ FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.id = m.[{id}];
 -- end
 
--- name: put_away
+-- name: archive_rows
 -- one row: how many messages left the queue, and how many came into its archive
 -- A heap has no order that the archive could keep, so one DELETE moves them.
 {batch_begins}
@@ -173,12 +173,12 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SET @taken_out = @@ROWCOUNT;
 {batch_ends}
 
--- name: destroy
+-- name: delete_rows
 -- one row: how many messages left the queue for good
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;
-{chosen_places}
+{chosen_locations}
 DECLARE @n bigint = (SELECT COUNT_BIG(*) FROM @chosen);
 DELETE TOP (@n) m
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)

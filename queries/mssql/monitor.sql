@@ -261,7 +261,7 @@ CROSS JOIN (
 -- end
 
 -- name: messages
--- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
+-- the messages of one state, or all (scan), without order, each with its key, for `chunk` of common.sql
 SELECT
     {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
@@ -285,7 +285,7 @@ WHERE {is_claimed} -- when scan=claimed
 WHERE {is_error} -- when scan=error
 WHERE {is_done} -- when scan=done
 
--- define: kept_in
+-- define: claims_table
 -- the table of what was popped and is not done
 [{schema}].[{table}]
 
@@ -296,7 +296,7 @@ SELECT
     JSON_VALUE(a.[value], N'$.by') AS claimed_by,
     CAST(JSON_VALUE(a.[value], N'$.attempt') AS bigint) AS attempts,
     JSON_VALUE(a.[value], N'$.error') AS error
-FROM {kept_in} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+FROM {claims_table} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
 CROSS APPLY OPENJSON(m.history) AS a
 WHERE m.id = CAST(:id AS {id_type})
 ORDER BY CAST(a.[key] AS int)

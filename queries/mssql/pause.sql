@@ -53,7 +53,7 @@ DECLARE @exchange nvarchar(max) = CONCAT(
 );
 EXEC (@exchange);
 
--- name: put_back
+-- name: restore_code
 -- script: a procedure as it was
 DECLARE @definition nvarchar(max) = (
     SELECT f.definition

@@ -42,37 +42,37 @@ a.due_at
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @due nvarchar(max) = :due;
 -- when installed=yes
-DECLARE @chosen TABLE (due datetime2(7) NOT NULL, id {place_type} NOT NULL, PRIMARY KEY (due, id));
+DECLARE @chosen TABLE (due datetime2(7) NOT NULL, id {location_type} NOT NULL, PRIMARY KEY (due, id));
 -- end
-DECLARE @chosen TABLE (due datetime2(7) NULL, id {place_type} NOT NULL); -- when installed=no
+DECLARE @chosen TABLE (due datetime2(7) NULL, id {location_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (due, id)
 SELECT
     CAST(d.[value] AS datetime2(7)),
-    CAST(k.[value] AS {place_type})
+    CAST(k.[value] AS {location_type})
 FROM OPENJSON(@keys) AS k INNER JOIN OPENJSON(@due) AS d ON k.[key] = d.[key];
 
--- define: chosen_places
+-- define: chosen_locations
 -- when installed=yes
-DECLARE @chosen TABLE (due datetime2(7) NOT NULL, place {place_type} NOT NULL, PRIMARY KEY (due, place));
+DECLARE @chosen TABLE (due datetime2(7) NOT NULL, place {location_type} NOT NULL, PRIMARY KEY (due, place));
 INSERT INTO @chosen (due, place)
 SELECT
     CAST(LEFT(p.[value], CHARINDEX(N',', p.[value]) - 1) AS datetime2(7)),
-    CAST(SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) AS {place_type})
+    CAST(SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) AS {location_type})
 FROM OPENJSON(@places) AS p;
 -- else
-DECLARE @chosen TABLE (place {place_type} NOT NULL);
+DECLARE @chosen TABLE (place {location_type} NOT NULL);
 INSERT INTO @chosen (place)
 SELECT SUBSTRING(p.[value], CHARINDEX(N',', p.[value]) + 1, 450) FROM OPENJSON(@places) AS p;
 -- end
 
--- define: place
+-- define: row_location
 CONCAT(CONVERT(nvarchar(27), CAST(m.[{due_at}] AS datetime2(7)), 126), N',', m.[{id}])
 
 -- define: by_key
 c.due = m.[{due_at}] AND c.id = m.[{id}] -- when installed=yes
 c.id = m.[{id}] AND c.due = CAST(m.[{due_at}] AS datetime2(7)) -- when installed=no
 
--- define: by_place
+-- define: by_location
 c.due = m.[{due_at}] AND c.place = m.[{id}] -- when installed=yes
 c.place = m.[{id}] -- when installed=no
 
@@ -203,12 +203,12 @@ SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @due_time datetime2(7) = :due_time;
 DECLARE @taken_out bigint = 0;
-{chosen_places}
+{chosen_locations}
 UPDATE m
 SET [{due_at}] = @due_time
 FROM @chosen AS c
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
-{sought};
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
+{seek_by_key};
 SET @taken_out = @@ROWCOUNT;
 SELECT
     @taken_out AS taken_out,
@@ -216,7 +216,7 @@ SELECT
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
     ON c.place = m.[{id}] AND m.[{due_at}] = @due_time
-{sought};
+{seek_by_key};
 
 -- name: drop
 -- script: removes the queue's table and procedures

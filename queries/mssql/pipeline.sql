@@ -9,7 +9,7 @@
 -- the id as it goes into the lake
 CAST(a.id AS nvarchar(36))
 
--- name: hold
+-- name: acquire_lock
 -- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
 DECLARE @got int;
 -- when mode=exclusive
@@ -22,7 +22,7 @@ EXEC @got = sys.sp_getapplock
 -- end
 SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
 
--- name: let_go
+-- name: release_lock
 -- one row: whether this session had the lock of that name, which it has no longer
 DECLARE @got int;
 EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
@@ -37,7 +37,7 @@ SELECT
 FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
 WHERE a.action_id = CAST(N'{action_id}' AS bigint);
 
--- name: moment
+-- name: server_time
 -- one row: the server's clock
 SELECT SYSUTCDATETIME() AS moment;
 
@@ -120,7 +120,7 @@ WHERE
 ORDER BY m.id;
 -- end
 
--- name: hold_rows
+-- name: lock_rows
 -- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
 -- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;

@@ -21,7 +21,7 @@ END
 -- define: oldest_first
 m.[{id}] -- when defined pushed_at
 
--- define: found_beside
+-- define: joined_table
 (
     SELECT b.name FROM sys.tables AS b
     WHERE b.schema_id = t.schema_id AND b.name = @beside COLLATE Latin1_General_100_BIN2
@@ -82,7 +82,7 @@ FROM (
     SELECT
         s.name AS [schema],
         t.name AS [table],
-        {found_beside} AS beside,
+        {joined_table} AS beside,
         {found_queue} AS queue
     FROM sys.tables AS t
     INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id

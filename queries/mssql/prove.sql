@@ -37,11 +37,11 @@ EXECUTE AS USER = N'{member}';
 -- script: the session is itself again; nothing where it is so already
 REVERT;
 
--- name: look
+-- name: count_rows
 -- one value: how many rows the queue's table holds; of Service Broker's queue, its archive
 SELECT COUNT_BIG(*) AS held FROM {readable_table};
 
--- name: take_away
+-- name: delete_directly
 -- script: rows are deleted past the queue's procedures
 DELETE FROM [{schema}].[{queue}_archive];
 

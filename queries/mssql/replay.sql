@@ -1,10 +1,10 @@
 -- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
 
--- name: listed
+-- name: has_list
 -- one row: whether this database keeps a list of what was replayed
 SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.replayed', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
 
--- name: make_list
+-- name: create_list
 -- script: the list of what was replayed: a message of a lake comes back once into one database
 IF OBJECT_ID(N'dbq.replayed', N'U') IS NULL
     CREATE TABLE dbq.replayed (
@@ -16,7 +16,7 @@ IF OBJECT_ID(N'dbq.replayed', N'U') IS NULL
         CONSTRAINT replayed_key PRIMARY KEY CLUSTERED (lake, source, message)
     );
 
--- name: known
+-- name: replayed
 -- a row for each of these messages of a lake that was replayed before
 DECLARE @lake nvarchar(40) = :lake;
 DECLARE @source nvarchar(40) = :source;
@@ -27,7 +27,7 @@ INNER JOIN dbq.replayed AS r WITH (READCOMMITTEDLOCK)
     ON r.message = CAST(m.[value] AS nvarchar(200)) COLLATE Latin1_General_100_BIN2
 WHERE r.lake = @lake AND r.source = @source;
 
--- name: remember
+-- name: record_replayed
 -- one row: how many of these messages are on the list from now on
 SET NOCOUNT ON;
 DECLARE @lake nvarchar(40) = :lake;

@@ -91,10 +91,10 @@
 --     catalog views do not follow ownership chains; nor does what is put together, as relay's ALTER SEQUENCE.
 --     So this user has rights on the sequences and on nothing else. Where they show none, that is an error.
 
--- define: kept_in
+-- define: claims_table
 [{schema}].[{queue}_in_hand]
 
--- define: emptied
+-- define: empty_slot
 -- what a slot is set to
 message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(),
 message = NULL, -- when content=slot
@@ -159,7 +159,7 @@ ten AS (
 -- of a subscriber b. By name, so that no procedure is made anew when one comes or goes
 CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_pop_seq_', b.number)))
 
--- define: subscriber_known
+-- define: find_subscriber
 -- sets @of, the number of @subscriber
 -- when subscribed=yes
 SELECT
@@ -242,7 +242,7 @@ OUTPUT deleted.first_id, deleted.message, deleted.slot, deleted.time INTO @reuse
 OUTPUT deleted.first_id, deleted.slot, deleted.time INTO @reused (id, slot, pushed_at) -- when content=apart
 -- end
 
--- define: let_go
+-- define: discard_popped
 -- what is in @reused: archived, one row for all who popped it, and its content deleted
 -- when defined keeps_popped
 -- when archive_at_pop=on
@@ -373,24 +373,24 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 -- end
 {next_pop_of_all} -- when of=all
 
--- define: numbers_read
+-- define: read_numbers
 -- after all else, and never "empty" where they are not seen
 SET @next_push = {push_number_due};
 SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
--- define: p_seen
+-- define: and_p_seen
 -- when subscribed=yes
  AND p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
--- define: v_seen
+-- define: and_v_seen
 -- when subscribed=yes
  AND v.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 
--- define: w_seen
+-- define: and_w_seen
 -- when subscribed=yes
  AND w.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
@@ -401,7 +401,7 @@ IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
 -- define: seen_value
 , CAST(N'{subscriber_number}' AS smallint) -- when subscribed=yes
 
--- define: numbers_voided
+-- define: void_numbers
 -- those in @unused, for each subscriber; one that waits for it already waits no longer
 DELETE p
 OUTPUT deleted.subscriber, deleted.number INTO @met (subscriber, number)
@@ -463,7 +463,7 @@ CASE r.first_id % CAST(N'{partitions}' AS bigint)
 END = 1
 -- end
 
--- define: content_shown
+-- define: visible_content
 -- to who looks: a content that is locked is being popped
 -- when content=apart
 CASE m.first_id % CAST(N'{partitions}' AS bigint)
@@ -581,7 +581,7 @@ END
 
 -- define: payload
 m.[{payload}] -- when content=slot
-{content_shown} -- when content=apart
+{visible_content} -- when content=apart
 
 -- define: joined_payload
 m.[{payload}] -- when content=slot
@@ -619,11 +619,11 @@ m.done_at IS NOT NULL
 m.first_id -- when storage=slots
 m.[{id}] -- when storage=in_hand
 
--- define: place
+-- define: row_location
 CAST(m.slot AS nvarchar(450)) -- when storage=slots
 {id} -- when storage=in_hand
 
--- define: by_place
+-- define: by_location
 c.place = m.slot -- when storage=slots
 c.place = m.[{id}] {and_mine} -- when storage=in_hand
 
@@ -673,7 +673,7 @@ OPTION (LOOP JOIN, FORCE ORDER)
 -- end
 {rows_by_key} -- when storage=in_hand
 
--- define: taken_out
+-- define: remove_rows
 -- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
 -- when storage=slots
 -- when subscribed=yes
@@ -716,7 +716,7 @@ WHERE m.reference_count > 0
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 UPDATE m
-SET {emptied}
+SET {empty_slot}
     reference_count = 0
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
@@ -733,7 +733,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- define: is_ready_again
 m.[{claimed_at}] IS NULL
 
--- define: new_ids_spent
+-- define: void_new_ids
 -- A number that a message has in hand was drawn, and no slot will ever have it.
 DECLARE @range sql_variant, @count bigint = (SELECT COUNT_BIG(*) FROM @wanted);
 IF @count > 0
@@ -777,7 +777,7 @@ IF CAST(N'{size}' AS bigint) <= 100000
     SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
     -- end
 
--- define: number_that_counts
+-- define: valid_number
 -- of a slot r that contradicts itself, and the configuration c; null: a new one
 COALESCE(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
@@ -1168,7 +1168,7 @@ BEGIN
         -- when defined keeps_popped
         IF @id IS NOT NULL
         BEGIN
-            {let_go}
+            {discard_popped}
         END;
         -- end
         -- each partition
@@ -1183,7 +1183,7 @@ BEGIN
             DELETE FROM @unused;
             DELETE FROM @met;
             INSERT INTO @unused (number) VALUES (@drawn);
-            {numbers_voided}
+            {void_numbers}
             -- else
             DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE void = 0 AND number = @drawn;
@@ -1305,7 +1305,7 @@ BEGIN
         IF @written <> (SELECT COUNT_BIG(*) FROM @filled)
             THROW 51004, N'A locked slot was not where it was locked.||Nothing was pushed. Look with: dbq-console doctor', 1;
 
-        {let_go}
+        {discard_popped}
         -- each partition
         INSERT INTO [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK) (content_id, content)
         SELECT
@@ -1323,7 +1323,7 @@ BEGIN
             FROM @rows AS g
             WHERE g.position < @room AND NOT EXISTS (SELECT 1 FROM @filled AS f WHERE f.number = @first + g.position);
 
-            {numbers_voided} -- when subscribed=yes
+            {void_numbers} -- when subscribed=yes
             -- when subscribed=no
             DELETE p
             OUTPUT deleted.number INTO @met (number)
@@ -1388,7 +1388,7 @@ BEGIN
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-    {subscriber_known}
+    {find_subscriber}
     SELECT
         @next_pop = {pop_number_due},
         @next_push = {push_number_due},
@@ -1453,7 +1453,7 @@ BEGIN
                 SET @id = first_id,
                     @payload = message, -- when content=slot
                     @pushed_at = time,
-                    {emptied}
+                    {empty_slot}
                     reference_count = reference_count - 1
                 -- when content=slot
                 -- when archive_at_pop=on
@@ -1580,7 +1580,7 @@ BEGIN
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-    {subscriber_known}
+    {find_subscriber}
 
     -- when in_hand=on
     -- Who claims: this session, by its number and its login time, which the server keeps in local time.
@@ -1697,7 +1697,7 @@ BEGIN
             OPTION (LOOP JOIN, FORCE ORDER);
             -- else
             UPDATE r
-            SET {emptied}
+            SET {empty_slot}
                 reference_count = r.reference_count - 1
             {into_popped}
             FROM @held AS h
@@ -1823,7 +1823,7 @@ BEGIN
                 OPTION (LOOP JOIN, FORCE ORDER);
                 -- else
                 UPDATE r
-                SET {emptied}
+                SET {empty_slot}
                     reference_count = r.reference_count - 1
                 {into_popped}
                 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -1976,7 +1976,7 @@ BEGIN
 
     -- when subscribed=yes
     DECLARE @of smallint, @pop_sequence nvarchar(600), @message nvarchar(2048);
-    {subscriber_known}
+    {find_subscriber}
 
     -- end
     DELETE FROM [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -2002,7 +2002,7 @@ BEGIN
 
     -- when subscribed=yes
     DECLARE @of smallint, @pop_sequence nvarchar(600), @message nvarchar(2048);
-    {subscriber_known}
+    {find_subscriber}
 
     -- end
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -2070,7 +2070,7 @@ BEGIN
         WHILE @from <= @to
         BEGIN
             UPDATE r
-            SET {emptied}
+            SET {empty_slot}
                 reference_count = 0
             {into_reused}
             FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -2084,7 +2084,7 @@ BEGIN
             SET @from = 0;
             SET @to -= @size;
         END;
-        {let_go}
+        {discard_popped}
         UPDATE s
         SET number = @swept + 1
         FROM [{schema}].[{queue}_swept] AS s WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -2201,7 +2201,7 @@ BEGIN
     -- end
     FROM [{schema}].[{queue}] AS r
     WHERE r.reference_count > 0 AND NOT EXISTS (SELECT 1 FROM @moved AS m WHERE m.slot = r.slot);
-    {let_go}
+    {discard_popped}
     -- end
 
     -- end
@@ -2337,7 +2337,7 @@ DROP SEQUENCE [{schema}].[{queue}_push_seq];
 DROP SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{queue}_turn_seq_{subscriber_number}];
 -- end
 
--- name: gate
+-- name: wait_for_relay
 -- one row: read before anything else of the ring; it waits while a relay runs, and a relay waits until its transaction ends
 SELECT c.base AS number FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
 
@@ -2690,7 +2690,7 @@ BEGIN
 END;
 -- end
 
--- name: standing
+-- name: target_state
 -- one row: how many messages are ready, counted to 10,001, how many more it takes, and how many after a relay
 -- A login that does not see the sequences is told how many slots are full, and of the rest nothing.
 SELECT
@@ -2715,7 +2715,7 @@ SELECT
     CASE WHEN n.gap IS NOT NULL THEN (
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE p.void = 1 AND p.number >= n.next_pop{p_seen}
+            WHERE p.void = 1 AND p.number >= n.next_pop{and_p_seen}
         ) AS bounded
     ) END AS voids
 FROM (
@@ -2774,7 +2774,7 @@ SELECT
 -- one row: the lowest number still valid; another one later means that a relay came between
 SELECT c.base AS base FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
--- name: give_back
+-- name: park_again
 -- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
 -- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
 -- :ids is a JSON array of what pop returned; where a relay came between there is nothing to do.
@@ -2792,7 +2792,7 @@ INNER JOIN {seen_ring_r} ON c.base = @base
 WHERE r.first_id IN (SELECT CAST(given.[value] AS bigint) FROM OPENJSON(@ids) AS given) AND r.reference_count > 0
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE p.void = 0 AND p.number = r.message_id{p_seen}
+    WHERE p.void = 0 AND p.number = r.message_id{and_p_seen}
 );
 
 SELECT CAST(@@ROWCOUNT AS bigint) AS given_back;
@@ -2814,10 +2814,10 @@ SELECT
     {push_number_due} AS next_push,
     {seen_next_pop} AS next_pop,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_seen}
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{and_p_seen}
     ) AS parked,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1{p_seen}
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1{and_p_seen}
     ) AS voids
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
@@ -2894,7 +2894,7 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
     -- end
 
 -- name: messages
--- the messages with the numbers :first to :last, each with its number as its key, for `looked` of common.sql
+-- the messages with the numbers :first to :last, each with its number as its key, for `chunk` of common.sql
 -- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap. A slot that is
 -- locked is being pushed to or popped from, and is skipped.
 SELECT
@@ -2912,7 +2912,7 @@ WHERE
     AND m.[{id}] BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
 
 -- name: parked_messages
--- the parked numbers, each with its message where that is there by now, for `looked` of common.sql
+-- the parked numbers, each with its message where that is there by now, for `chunk` of common.sql
 SELECT
     p.number AS key_id,
     CAST(m.first_id AS nvarchar(450)) AS id,
@@ -2921,7 +2921,7 @@ SELECT
     m.slot AS slot,
     p.number AS number,
     m.message AS payload -- when content=slot
-    {content_shown} AS payload -- when content=apart
+    {visible_content} AS payload -- when content=apart
 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 OUTER APPLY (
@@ -2934,7 +2934,7 @@ OUTER APPLY (
     FROM {seen_ring_r}
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
 ) AS m
-WHERE p.void = 0{p_seen}
+WHERE p.void = 0{and_p_seen}
 -- when of=all
 -- Another one's number, of which no scan of the numbers that are still to be drawn knows; once.
 AND p.number < {seen_next_pop}
@@ -2945,7 +2945,7 @@ AND NOT EXISTS (
 -- end
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
+-- in_hand=on: what was popped and is not finished, or is ready again (scan), for `chunk` of common.sql
 SELECT
     h.claimed_at AS key_time, -- when scan=claimed
     h.done_at AS key_time, -- when scan=error
@@ -3021,14 +3021,14 @@ FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
 -- GROUP BY: where its pages split, a look under NOLOCK may meet a row twice.
 INSERT INTO @before (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
 
 INSERT INTO @voids (number, parked_at)
 SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 1{p_seen}
+WHERE p.void = 1{and_p_seen}
 GROUP BY p.number;
 
 INSERT INTO @slots (slot, number, time)
@@ -3046,10 +3046,10 @@ SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 0{p_seen}
+WHERE p.void = 0{and_p_seen}
 GROUP BY p.number;
 
-{numbers_read}
+{read_numbers}
 
 SET @first_pop = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
 SET @first_push = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
@@ -3188,7 +3188,7 @@ FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 INNER JOIN {seen_ring_r}
     ON r.slot = p.number % c.size AND r.message_id = p.number
-WHERE p.void = 0{p_seen} AND r.reference_count > 0
+WHERE p.void = 0{and_p_seen} AND r.reference_count > 0
 AND {slot_has_content} -- when content=apart
 ORDER BY r.time;
 
@@ -3249,7 +3249,7 @@ WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
 -- end
 ;
 
-{numbers_read}
+{read_numbers}
 
 SELECT
     @next_push AS next_push,
@@ -3397,7 +3397,7 @@ FROM {unlocked_ring_r}
 WHERE
     r.message_id < @drawn_pop AND r.message_id >= @base AND r.slot = r.message_id % @size
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id{p_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id{and_p_seen}
     )
 GROUP BY r.message_id;
 SET @selected = @@ROWCOUNT;
@@ -3423,7 +3423,7 @@ SELECT
     SYSUTCDATETIME(){seen_value}
 FROM @held AS h
 WHERE NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number{p_seen}
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number{and_p_seen}
 );
 SELECT
     @selected AS selected,
@@ -3444,9 +3444,9 @@ INSERT INTO @hole (number)
 SELECT w.number
 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK)
 WHERE
-    w.void = 0 AND w.number < @drawn_push{w_seen}
+    w.void = 0 AND w.number < @drawn_push{and_w_seen}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number{v_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number{and_v_seen}
     )
     AND NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.number % @size AND r.message_id = w.number
@@ -3458,18 +3458,18 @@ INSERT INTO @held (number)
 SELECT p.number
 FROM @hole AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number{p_seen}
+    ON p.void = 0 AND p.number = h.number{and_p_seen}
 OPTION (LOOP JOIN, FORCE ORDER);
 
 DELETE p
 FROM @held AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number{p_seen}
+    ON p.void = 0 AND p.number = h.number{and_p_seen}
 WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = p.number % @size AND r.message_id = p.number
 )
 AND NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number{v_seen}
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number{and_v_seen}
 )
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
@@ -3491,7 +3491,7 @@ SELECT t.number
 FROM (
     SELECT r.message_id AS number FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.message_id < @drawn_push
     UNION
-    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1{v_seen}
+    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1{and_v_seen}
 ) AS t;
 SET @next_pop = {seen_next_pop};
 IF @next_pop IS NULL OR @base IS NULL
@@ -3530,7 +3530,7 @@ DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @there (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
 SET @next_push = {push_number_due};
 IF @next_push IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
@@ -3568,9 +3568,9 @@ INSERT INTO @stale (number)
 SELECT v.number
 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK)
 WHERE
-    v.void = 1 AND v.number < @drawn_pop{v_seen}
+    v.void = 1 AND v.number < @drawn_pop{and_v_seen}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number{w_seen}
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number{and_w_seen}
     )
 GROUP BY v.number;
 SET @selected = @@ROWCOUNT;
@@ -3578,13 +3578,13 @@ SET @selected = @@ROWCOUNT;
 DELETE p
 FROM @stale AS s
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 1 AND p.number = s.number{p_seen}
+    ON p.void = 1 AND p.number = s.number{and_p_seen}
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @selected AS selected,
     CAST(@@ROWCOUNT AS bigint) AS done;
 
--- name: contents_astray
+-- name: content_mismatches
 -- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
 -- How each is proven stands with their definitions. Others are neither waited for nor skipped for it, but where there
 -- is something to be proven.
@@ -3615,7 +3615,7 @@ WHERE f.position <= 20
 ORDER BY f.kind, f.position;
 -- end
 
--- name: put_away_contents
+-- name: archive_contents
 -- one row: how many contents without a slot there were, and how many are in the archive now
 -- Those that are proven in this statement: see contents_astray.
 -- when content=apart
@@ -3748,7 +3748,7 @@ SELECT
     @done AS selected,
     @done AS done;
 
--- name: alone
+-- name: lock_ring
 -- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
 DECLARE @found bigint;
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
@@ -3922,7 +3922,7 @@ SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_num
 EXEC (@alter);
 -- end
 
--- name: lift
+-- name: raise_numbers
 -- one row: the next push number, which is above every number that the ring knows now
 -- What is drawn is not undone with the transaction: then the sequence is as before or higher.
 SET NOCOUNT ON;
@@ -3950,7 +3950,7 @@ EXEC (@alter);
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
 SELECT @drawn + 1 AS next_push;
 
--- name: straighten
+-- name: repair_slots
 -- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
 -- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
@@ -3976,7 +3976,7 @@ FROM (
     FROM (
         SELECT
             r.slot,
-            {number_that_counts} AS number,
+            {valid_number} AS number,
             COALESCE(r.first_id, r.message_id) AS first_id
         FROM [{schema}].[{queue}] AS r CROSS JOIN [{schema}].[{queue}_config] AS c
         WHERE
@@ -3989,7 +3989,7 @@ FROM (
     SELECT
         r.slot,
         CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END AS kept,
-        {number_that_counts} AS number
+        {valid_number} AS number
     FROM [{schema}].[{queue}] AS r CROSS JOIN [{schema}].[{queue}_config] AS c
     WHERE
         r.reference_count NOT IN (0, 1)
@@ -4037,9 +4037,9 @@ DECLARE @voids TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @parked (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
 INSERT INTO @voids (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1{p_seen} GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1{and_p_seen} GROUP BY p.number;
 INSERT INTO @waiting (slot, number)
 SELECT
     p.number % @size,
@@ -4052,7 +4052,7 @@ SELECT
     r.message_id,
     r.reference_count
 FROM {unlocked_ring_r};
-{numbers_read}
+{read_numbers}
 
 WITH slots AS (
     SELECT

@@ -68,7 +68,7 @@ FROM (
 ) AS v
 LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 
--- name: circumstances
+-- name: server_state
 -- one row: what the server is, at the head of a look's transaction
 -- The counters live from a start to the next one. tempdb is made anew at each start, and everybody may
 -- see when, except in Azure SQL Database: there only the fall of a counter tells. Who writes is seen in
@@ -99,7 +99,7 @@ LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
 -- optimized locking, row locks are not kept). Who waits for a lock of the table, or for another that
 -- writes there, holds nobody up: only the root of the waits is a holder. When it got its rows: not before
 -- its first log record here (a row that was only read WITH (UPDLOCK) may be locked earlier), and before it
--- fell idle. Of a broker queue the table is the one inside it. It wants what `circumstances` asks for.
+-- fell idle. Of a broker queue the table is the one inside it. It wants what `server_state` asks for.
 -- READUNCOMMITTED: never behind somebody's DDL.
 DECLARE @locks TABLE (
     session_id int NOT NULL,
@@ -240,7 +240,7 @@ OUTER APPLY (
 -- one row: 1 on Babelfish, which lacks some of what the first statement asks; NULL on SQL Server
 SELECT CAST(SERVERPROPERTY(N'Babelfish') AS int) AS babelfish;
 
--- name: login_can
+-- name: login_rights
 -- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
 -- :schemas, :tables and :queues are JSON arrays of one length. A right on an object that cannot be seen is NULL: none.
 DECLARE @schemas nvarchar(max) = :schemas;

@@ -29,7 +29,7 @@ m.[{payload}] -- when installed=no
 d.text_data -- when installed=yes
 m.[{payload}] -- when installed=no
 
--- define: half
+-- define: lacks_payload
 -- A payload that somebody holds is there: NOLOCK.
 -- when installed=yes
 CAST(CASE
@@ -145,7 +145,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
-    {know_the_claimant}
+    {identify_claimant}
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,
         id bigint NOT NULL,
@@ -244,7 +244,7 @@ DROP PROCEDURE
     [{schema}].[{queue}_pop_many], [{schema}].[{queue}_complete], [{schema}].[{queue}_fail];
 DROP TABLE [{schema}].[{queue}_meta], [{schema}].[{queue}_data];
 
--- name: halves
+-- name: missing_payloads
 -- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
 -- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
 -- owners: who claimed the kept ones. What looks like a half is looked at twice: by then whoever was taking both
@@ -316,7 +316,7 @@ SELECT
         FOR JSON PATH
     ) AS owners;
 
--- name: alone
+-- name: orphaned_payloads
 -- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
@@ -343,7 +343,7 @@ SELECT
     (SELECT COUNT_BIG(*) FROM @alone AS a) AS alone,
     (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids;
 
--- name: set_aside
+-- name: fail_missing_payloads
 -- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 SET NOCOUNT ON;
 DECLARE @error nvarchar(max) = :error;

@@ -63,7 +63,7 @@ m.[{pushed_at}], m.[{id}]
 -- define: pop_order
 m.[{pushed_at}], m.[{id}]
 
--- define: may_number
+-- define: may_insert_ids
 -- A table that numbers its rows takes a number of ours only from who may ALTER it.
 HAS_PERMS_BY_NAME(N'[{schema}].[{table}]', N'OBJECT', N'ALTER')
 
@@ -175,7 +175,7 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
 AS
 BEGIN
     SET NOCOUNT, XACT_ABORT ON;
-    {know_the_claimant}
+    {identify_claimant}
     DECLARE @batch TABLE (id bigint NOT NULL PRIMARY KEY);
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,

@@ -1,5 +1,5 @@
 -- What an operator does with messages that lie in a queue: each statement is one batch of one action, in a
--- transaction that begins with `hold`. Who chose the rows saw them a moment ago; only what is still in the
+-- transaction that begins with `lock_rows`. Who chose the rows saw them a moment ago; only what is still in the
 -- same state, and not in anybody's hands, is held and acted on.
 --
 -- Rows lie in a storage: the queue's table, a ring's slots, or its in_hand. They are found by their keys and
@@ -19,25 +19,25 @@ CAST(NULL AS text)
 FROM "{schema}"."{table}" AS m
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
 
--- define: at_places
+-- define: at_locations
 m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM unnest(CAST(:places AS text[])) AS p (place)))
 AND concat(m.tableoid, m.ctid) = ANY(CAST(:places AS text[]))
 
--- define: taken_out
+-- define: remove_rows
 -- what takes the rows at :places out of the queue, and counts them as `gone`
 {deleted}
 
 -- define: deleted
 gone AS (
-    DELETE FROM "{schema}"."{table}" AS m WHERE {at_places}
+    DELETE FROM "{schema}"."{table}" AS m WHERE {at_locations}
     RETURNING 1 AS one
 )
 
--- name: moment
+-- name: server_time
 -- one row: the server's clock, which an action's cut-off is taken from
 SELECT clock_timestamp() AS moment;
 
--- name: hold
+-- name: lock_rows
 -- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
 SELECT
     concat(m.tableoid, m.ctid) AS place,
@@ -73,7 +73,7 @@ FROM "{schema}"."{queue}_archive" AS a
 WHERE a.archive_id > CAST(:archive_id AS bigint) AND CAST(a.id AS text) = ANY(CAST(:ids AS text[]))
 ORDER BY a.archive_id;
 
--- name: put_away
+-- name: archive_rows
 -- one row: how many messages left the queue, and how many came into its archive
 WITH kept AS (
     INSERT INTO "{schema}"."{queue}_archive" (
@@ -104,22 +104,22 @@ WITH kept AS (
         CAST(:action_id AS bigint)
     FROM "{schema}"."{table}" AS m
     {payload_join} -- when defined payload_join
-    WHERE {at_places}
+    WHERE {at_locations}
     -- The order of the pushes, wherever the rows lie: what comes back by a push comes back in this one.
     ORDER BY {push_order}
     RETURNING archive_id
 ),
 
-{taken_out}
+{remove_rows}
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
     (SELECT count(*) FROM kept) AS put_in;
 
--- name: destroy
+-- name: delete_rows
 -- one row: how many messages left the queue for good
 WITH
-{taken_out}
+{remove_rows}
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
@@ -146,7 +146,7 @@ WITH freed AS (
         "{pushed_at}" = clock_timestamp(), -- when to_back=yes
         "{claimed_at}" = NULL -- when role claimed_at
         "{id}" = m."{id}" -- when no role claimed_at
-    WHERE {at_places}
+    WHERE {at_locations}
     RETURNING 1 AS one
 )
 
@@ -154,7 +154,7 @@ SELECT
     (SELECT count(*) FROM freed) AS taken_out,
     (SELECT count(*) FROM freed) AS put_in;
 
--- name: in_archive
+-- name: matching_archived
 -- of the next :look rows of the archive after one: at most :n that match, and the last one whether it matches or not
 SELECT
     l.position AS position,
@@ -221,7 +221,7 @@ CROSS JOIN LATERAL (
 WHERE t.matches OR l.position = :look
 ORDER BY l.archive_id LIMIT :n;
 
--- name: purges
+-- name: last_purge
 -- one row: of the :look rows of the archive before one, how many there are, the lowest, and the last purge among them
 SELECT
     count(*) AS looked,
@@ -240,7 +240,7 @@ FROM (
     ORDER BY a.archive_id DESC LIMIT CAST(:look AS bigint)
 ) AS l;
 
--- name: hold_archived
+-- name: lock_archived
 -- a row for each of the chosen rows of the archive that is there and in nobody's hands (lock=yes: locked now)
 SELECT
     a.archive_id AS archive_id,
@@ -256,7 +256,7 @@ WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
 ORDER BY a.archive_id
 FOR UPDATE OF a SKIP LOCKED; -- when lock=yes
 
--- name: put_back
+-- name: restore_rows
 -- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
 -- ids=kept: those whose id is taken, by a message or by another row of the batch, stay; ids=new takes them.
 WITH wanted AS MATERIALIZED (
@@ -296,7 +296,7 @@ WITH wanted AS MATERIALIZED (
 ),
 
 -- when ids=new
-{new_ids_spent} -- when defined new_ids_spent
+{void_new_ids} -- when defined void_new_ids
 -- end
 kept AS (
     INSERT INTO "{schema}"."{table}" (
@@ -345,7 +345,7 @@ SELECT
     (SELECT count(*) FROM beside) AS put_in; -- when defined beside
     (SELECT count(*) FROM kept) AS put_in; -- when not defined beside
 
--- name: push_back
+-- name: restore_by_push
 -- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
 WITH calls AS MATERIALIZED (
     SELECT
@@ -378,7 +378,7 @@ SELECT
     (SELECT count(*) FROM gone) AS taken_out,
     (SELECT count(*) FROM pushed) AS put_in;
 
--- name: standing
+-- name: target_state
 -- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
 SELECT
     count(*) AS ready,
@@ -386,7 +386,7 @@ SELECT
     CAST(NULL AS bigint) AS voids
 FROM (SELECT FROM "{schema}"."{table}" AS m WHERE {is_live} LIMIT 10001) AS bounded;
 
--- name: weigh
+-- name: oversized
 -- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to
 -- An error, where one of the payloads is not of that queue's kind.
 SELECT
@@ -452,7 +452,7 @@ SELECT
     (SELECT count(*) FROM gone) AS taken_out,
     (SELECT count(*) FROM pushed) AS put_in;
 
--- name: living
+-- name: live_sessions
 -- a row for each of the sessions, as claimed_by names them, that is there: who, and from where
 SELECT
     w.session AS session,

@@ -10,13 +10,13 @@ FROM "{schema}"."{table}" AS m
 {payload_join} -- when defined payload_join
 WHERE {is_unfinished}
 
--- define: for_whom
+-- define: subscriber_argument
 '{subscriber}' -- when subscribed=yes
 
--- define: and_for_whom
+-- define: also_subscriber
 , '{subscriber}' -- when subscribed=yes
 
--- define: for_whom_first
+-- define: first_argument_subscriber
 '{subscriber}', -- when subscribed=yes
 
 -- name: push
@@ -61,31 +61,31 @@ SELECT e.id AS id FROM each AS e WHERE e.ring = 1;
 -- the message that was taken, or nothing
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
-FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
+FROM "{schema}"."{queue}_pop"({subscriber_argument}) AS popped;
 -- else
 SELECT popped.payload AS payload
-FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
+FROM "{schema}"."{queue}_pop"({subscriber_argument}) AS popped;
 -- end
 
 -- name: pop_many
 -- at most :n messages, in the design's order
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){also_subscriber}) AS popped;
 -- else
 SELECT popped.payload AS payload
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){also_subscriber}) AS popped;
 -- end
 
 -- name: complete
 -- one row: how many of these claims were finished
-SELECT CAST("{schema}"."{queue}_complete"({for_whom_first}CAST(:id AS "{id_type}"), CAST(:attempts AS integer)) AS integer) AS finished;
+SELECT CAST("{schema}"."{queue}_complete"({first_argument_subscriber}CAST(:id AS "{id_type}"), CAST(:attempts AS integer)) AS integer) AS finished;
 
 -- name: complete_many
 -- one row: how many of these claims were finished, in one transaction
 SELECT count(*) AS finished
 FROM unnest(CAST(:ids AS "{id_type}"[]), CAST(:attempts AS integer[])) AS claimed (id, attempts)
-WHERE "{schema}"."{queue}_complete"({for_whom_first}claimed.id, claimed.attempts);
+WHERE "{schema}"."{queue}_complete"({first_argument_subscriber}claimed.id, claimed.attempts);
 
 -- name: held
 -- the payloads of all messages that are not finished, for `left` and `left_codes`
@@ -159,7 +159,7 @@ SELECT current_setting('fsync') = 'on' AS durable;
 -- one row: bytes of the write-ahead log so far, of the whole server
 SELECT CAST(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') AS bigint) AS log_bytes;
 
--- name: touched
+-- name: page_accesses
 -- one row: pages that were looked at and rows that were written in relations of these names
 SELECT
     CAST((
@@ -199,7 +199,7 @@ FROM pg_stat_activity AS a
 WHERE starts_with(a.application_name, CAST(:name AS text)) AND a.state = 'active' AND a.pid <> pg_backend_pid()
 GROUP BY 1, 2;
 
--- name: living
+-- name: live_sessions
 -- the names of the sessions of benches and proofs on this server
 SELECT DISTINCT a.application_name AS name
 FROM pg_stat_activity AS a

@@ -132,7 +132,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
     RETURN QUERY UPDATE "{schema}"."{queue}" AS m
         SET processing_started_at = coalesce(started_at, clock_timestamp()), claimed_by = session,
             attempts = m.attempts + 1
@@ -154,7 +154,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}" AS m
         SET processing_started_at = coalesce(started_at, clock_timestamp()), claimed_by = session,

@@ -39,7 +39,7 @@ IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
 END IF;
 -- end
 
--- define: know_the_claimant
+-- define: identify_claimant
 -- who claims: this backend, by pid and start; asked once a session, then kept in a setting
 IF coalesce(session, '') = '' THEN
     SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
@@ -78,7 +78,7 @@ AND NOT EXISTS (
 CAST(l.key_time AS text) -- when sorted=time_up|time_down
 CAST(NULL AS text) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
--- define: half
+-- define: lacks_payload
 -- whether one of those looked at has no payload
 false
 
@@ -253,9 +253,9 @@ WHERE l.reason = 'pop' AND {popped_at} > statement_timestamp() - interval '5 min
 -- one row: how many messages the archive holds, exactly
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
 
--- name: looked
+-- name: chunk
 -- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
--- Three statements are one: WITH scanned AS (messages), looked AS (looked) matching, or error_texts. A
+-- Three statements are one: WITH scanned AS (messages), chunk AS (chunk) matching, or error_texts. A
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 SELECT
     row_number() OVER () AS position, -- when sorted=no
@@ -366,7 +366,7 @@ SELECT
     -- Of the whole text: what tells one failure of a message from another.
     encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash -- when hashed=yes
     CAST(NULL AS text) AS error_hash -- when hashed=no
-FROM looked AS l
+FROM chunk AS l
 CROSS JOIN LATERAL (
     SELECT
         CASE
@@ -410,9 +410,9 @@ SELECT
     left(l.error, CAST(:error_length AS integer)) AS error,
     l.done_at AS done_at,
     l.attempts AS attempts
-FROM looked AS l
+FROM chunk AS l
 
--- name: tried
+-- name: retried
 -- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
 SELECT
     CAST(t.key_time AS text) AS key_time, -- when sorted=time_up|time_down
@@ -430,7 +430,7 @@ FROM (
         l.id,
         l.attempts,
         count(*) OVER () AS looked
-    FROM looked AS l
+    FROM chunk AS l
 ) AS t
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 
@@ -443,9 +443,9 @@ SELECT
     count(*) OVER () AS looked,
     l.id AS id,
     CAST(l.claimed_by AS text) AS claimed_by,
-    {half} AS half,
+    {lacks_payload} AS half,
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.claimed_at) AS double precision) AS seconds
-FROM looked AS l
+FROM chunk AS l
 
 -- name: contradictions
 -- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
@@ -466,6 +466,6 @@ FROM (
         l.id,
         {contradicts} AS contradicts, -- when defined contradicts
         count(*) OVER () AS looked
-    FROM looked AS l
+    FROM chunk AS l
 ) AS t
 WHERE t.contradicts OR t.position = t.looked -- when sorted=time_up|time_down|id_up|id_down

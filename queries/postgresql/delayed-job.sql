@@ -74,7 +74,7 @@ m.attempts > 0
 -- define: failing_since
 timezone('UTC', m.created_at)
 
--- define: found_beside
+-- define: joined_table
 -- There is no other table.
 CAST(c.relname AS text)
 
@@ -85,7 +85,7 @@ WITH unlocked AS (
     SET
         locked_by = NULL,
         locked_at = NULL
-    WHERE {at_places} AND m.locked_at IS NOT NULL AND m.failed_at IS NULL
+    WHERE {at_locations} AND m.locked_at IS NOT NULL AND m.failed_at IS NULL
     RETURNING 1 AS one
 )
 

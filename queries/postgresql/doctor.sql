@@ -36,7 +36,7 @@ INNER JOIN pg_class AS t ON k.conrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE k.contype = 'c' AND n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
 
--- name: doubled
+-- name: duplicate_keys
 -- a row for each key that several rows have, of the first ten in each of :tables, whose key is gone: among the table's first million rows
 -- Asked only then, and no index is left to ask: the time-out of a statement ends it.
 -- when installed=yes
@@ -161,7 +161,7 @@ ORDER BY a.archive_id
 -- end
 ;
 
--- name: errors_lately
+-- name: recent_errors
 -- one row: how many error rows are of the last :recent seconds, of the newest 10,001 of those, how far these go back and the first of them; the same of the newest 10,001 of the day before that
 -- when finishes=yes
 -- when role done_at

@@ -110,7 +110,7 @@ SELECT
 FROM unnest(ARRAY['ready', 'scheduled', 'claimed', 'error']) AS s (state)
 WHERE row_security_active('"{schema}"."{table}"');
 
--- name: kept_back
+-- name: not_requeued
 -- a row for each of the chosen that is not requeued: its id, and why
 -- add_job with the job key of one that was locked or had failed gives the key to a new job, and leaves the old
 -- one without a key and without tries. Run once more, its old payload would run beside the new one.
@@ -124,7 +124,7 @@ WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.key IS NULL AND m.last_error IS 
 -- one row: how many failed jobs its own function has rescheduled for now; the others stay
 -- The function of its SQL interface that WorkerUtils.rescheduleJobs calls; it leaves what is locked.
 WITH chosen AS MATERIALIZED (
-    SELECT array_agg(m.id) AS ids FROM "{schema}"."{table}" AS m WHERE {at_places}
+    SELECT array_agg(m.id) AS ids FROM "{schema}"."{table}" AS m WHERE {at_locations}
     AND NOT (m.key IS NULL AND m.last_error IS NULL AND m.attempts >= m.max_attempts)
 ),
 

@@ -117,7 +117,7 @@ FROM pg_class AS c
 WHERE c.oid = CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid);
 
 -- name: messages
--- the messages, in the pages :first to :last (sorted), each with its place as its key, for `looked` of common.sql
+-- the messages, in the pages :first to :last (sorted), each with its place as its key, for `chunk` of common.sql
 -- There is no index to go on from: the place is the only key, and rows stay where they are.
 SELECT
     m.ctid AS key_id, -- when sorted=id_up|id_down

@@ -73,7 +73,7 @@ m.attempts > 0
 -- define: failing_since
 to_timestamp(m.created_at)
 
--- define: found_beside
+-- define: joined_table
 -- There is no other table.
 CAST(c.relname AS text)
 
@@ -84,7 +84,7 @@ CAST(c.relname AS text)
 -- name: make_ready
 -- one row: how many reserved jobs its own deleteAndRelease has put back, each with a new id; the others stay
 WITH taken AS (
-    DELETE FROM "{schema}"."{table}" AS m WHERE {at_places} AND m.reserved_at IS NOT NULL
+    DELETE FROM "{schema}"."{table}" AS m WHERE {at_locations} AND m.reserved_at IS NOT NULL
     RETURNING m.queue, m.payload, m.attempts
 ),
 

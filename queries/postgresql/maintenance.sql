@@ -71,11 +71,11 @@ INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE i.indrelid = ANY(CAST(CAST(:tables AS text[]) AS oid[]))
 ORDER BY t.relname, c.relname;
 
--- name: patient
+-- name: disable_timeout
 -- one row: no statement time-out for this session, whose work takes as long as it takes; locks keep theirs
 SELECT set_config('statement_timeout', '0', false) AS before;
 
--- name: impatient
+-- name: restore_timeout
 -- script: the session's time-out as it was
 RESET statement_timeout;
 

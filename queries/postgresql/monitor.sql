@@ -241,7 +241,7 @@ FROM (
 ) AS t
 
 -- name: messages
--- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
+-- the messages of one state, or all (scan), without order, each with its key, for `chunk` of common.sql
 SELECT
     {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
@@ -266,7 +266,7 @@ WHERE {is_done} -- when scan=done
 WHERE {in_part} -- when defined in_part
 -- end
 
--- define: kept_in
+-- define: claims_table
 -- the table of what was popped and is not done
 "{schema}"."{table}"
 
@@ -277,7 +277,7 @@ SELECT
     a.kept ->> 'by' AS claimed_by,
     CAST(a.kept ->> 'attempt' AS bigint) AS attempts,
     a.kept ->> 'error' AS error
-FROM {kept_in} AS m
+FROM {claims_table} AS m
 CROSS JOIN LATERAL jsonb_array_elements(m.history) WITH ORDINALITY AS a (kept, place)
 WHERE m.id = CAST(:id AS "{id_type}")
 ORDER BY a.place
@@ -418,7 +418,7 @@ CROSS JOIN LATERAL (
 ) AS popped
 GROUP BY popped.claimed_by
 
--- define: sampled_pages
+-- define: pages_to_sample
 -- no page where ids tell all that is asked
 -- when defined first_ready_id
 {pages} -- when over=scheduled|claimed|errors|done
@@ -490,7 +490,7 @@ SELECT
     CAST(NULL AS double precision) AS errors, -- when not over=errors
     CAST(sum(found.done) * nullif(max(t.total), 0) / count(*) AS double precision) AS done -- when over=done
     CAST(NULL AS double precision) AS done -- when not over=done
--- when defined sampled_pages
+-- when defined pages_to_sample
 FROM (
     -- The pages of all partitions, one partition after the other; or those of the table.
     SELECT
@@ -507,8 +507,8 @@ FROM (
     ) AS s
 ) AS t
 CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.total / (2 * {sampled_pages}) - t.before AS page FROM generate_series(0, {sampled_pages} - 1) AS i
-    WHERE (2 * i + 1) * t.total / (2 * {sampled_pages}) >= t.before AND (2 * i + 1) * t.total / (2 * {sampled_pages}) < t.before + t.pages
+    SELECT DISTINCT (2 * i + 1) * t.total / (2 * {pages_to_sample}) - t.before AS page FROM generate_series(0, {pages_to_sample} - 1) AS i
+    WHERE (2 * i + 1) * t.total / (2 * {pages_to_sample}) >= t.before AND (2 * i + 1) * t.total / (2 * {pages_to_sample}) < t.before + t.pages
 ) AS place
 CROSS JOIN LATERAL (
     SELECT

@@ -79,7 +79,7 @@ true
 -- define: failing_since
 CAST(to_jsonb(m.errors) -> 0 ->> 'at' AS timestamptz)
 
--- define: found_beside
+-- define: joined_table
 -- of Python's, of Elixir's
 (
     SELECT CAST(b.relname AS text) FROM pg_class AS b
@@ -134,7 +134,7 @@ WITH moved AS (
             WHEN m.state = 'executing' AND m.attempt >= m.max_attempts THEN timezone('UTC', now())
             WHEN m.state = 'executing' THEN m.discarded_at
         END
-    WHERE {at_places} AND m.state IN ('executing', 'discarded')
+    WHERE {at_locations} AND m.state IN ('executing', 'discarded')
     RETURNING 1 AS one
 )
 

@@ -7,7 +7,7 @@
 -- what is looked at, one of the file's definitions after the other
 true
 
--- define: found_beside
+-- define: joined_table
 -- a preset need not have another table
 CASE
     WHEN CAST(:beside AS text) IS NULL THEN CAST(c.relname AS text)
@@ -76,7 +76,7 @@ WITH freed AS (
     SET
         {requeue} -- when verb=requeue
         {release} -- when verb=release
-    WHERE {at_places}
+    WHERE {at_locations}
     AND {is_error} -- when verb=requeue
     AND {is_claimed} -- when verb=release
     RETURNING

@@ -55,7 +55,7 @@ BEGIN
 END
 $dbq$;
 
--- name: put_back
+-- name: restore_code
 -- script: a function as it was
 DO $dbq$
 BEGIN

@@ -155,7 +155,7 @@ SELECT count(*) AS messages FROM (
 WITH moved AS (
     UPDATE "{schema}"."{table}" AS m
     SET "{due_at}" = CAST(:due_time AS timestamptz)
-    WHERE {at_places}
+    WHERE {at_locations}
     RETURNING 1 AS one
 )
 

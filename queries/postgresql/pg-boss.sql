@@ -98,7 +98,7 @@ WITH chosen AS MATERIALIZED (
         m.policy,
         row_number() OVER (PARTITION BY m.name, m.policy, m.singleton_key, m.state ORDER BY m.created_on, m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE {at_places} AND m.state IN ('active', 'failed')
+    WHERE {at_locations} AND m.state IN ('active', 'failed')
     AND NOT EXISTS (
         SELECT FROM "{schema}"."{table}" AS o
         WHERE o.name = m.name AND coalesce(o.singleton_key, '') = coalesce(m.singleton_key, '') AND o.policy = m.policy AND o.id <> m.id

@@ -46,7 +46,7 @@ CAST(NULL AS timestamptz)
 -- The delay that it may have been sent with is gone: vt is when it comes back.
 m.enqueued_at
 
--- define: found_beside
+-- define: joined_table
 (
     SELECT CAST(a.relname AS text) FROM pg_class AS a
     WHERE a.relnamespace = c.relnamespace AND a.relname = 'a_' || substr(c.relname, 3) AND a.relkind IN ('r', 'p')
@@ -63,7 +63,7 @@ CAST(substr(c.relname, 3) AS text)
 (SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pgmq')
 
 -- name: archived_messages
--- the messages that were archived, without order, each with its key, for `looked` of common.sql
+-- the messages that were archived, without order, each with its key, for `chunk` of common.sql
 SELECT
     m.msg_id AS key_id,
     CAST(m.msg_id AS text) AS id,
@@ -113,7 +113,7 @@ FROM (
 -- name: make_ready
 -- one row: how many messages its own function has made visible; their reads stay counted
 WITH chosen AS MATERIALIZED (
-    SELECT m.msg_id FROM "{schema}"."{table}" AS m WHERE {at_places}
+    SELECT m.msg_id FROM "{schema}"."{table}" AS m WHERE {at_locations}
 ),
 
 shown AS MATERIALIZED (

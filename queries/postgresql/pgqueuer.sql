@@ -92,7 +92,7 @@ coalesce(
     m.created
 )
 
--- define: found_beside
+-- define: joined_table
 (
     SELECT CAST(l.relname AS text) FROM pg_class AS l
     INNER JOIN pg_attribute AS s ON l.oid = s.attrelid AND s.attname = 'status' AND NOT s.attisdropped
@@ -108,7 +108,7 @@ coalesce(
 -- of the manager's jobs
 (SELECT max(m.heartbeat) FROM "{schema}"."{table}" AS m WHERE CAST(m.queue_manager_id AS text) = asked.session AND m.status = 'picked')
 
--- define: unheard_of
+-- define: owner_without_heartbeat
 'unknown'
 
 -- define: silent_seconds
@@ -132,7 +132,7 @@ WITH chosen AS MATERIALIZED (
         m.id, m.dedupe_key,
         row_number() OVER (PARTITION BY m.dedupe_key ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE {at_places}
+    WHERE {at_locations}
     AND (
         m.dedupe_key IS NULL
         OR NOT EXISTS (

@@ -5,12 +5,12 @@
 -- source=done     done rows of status and split, where they lie, up to such a moment
 -- What a task sends holds its values itself: it goes through drivers that copy only what binds nothing.
 
--- name: hold
+-- name: acquire_lock
 -- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
 SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
 SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
 
--- name: let_go
+-- name: release_lock
 -- one row: whether this session had the lock of that name, which it has no longer
 SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
 SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
@@ -23,7 +23,7 @@ SELECT
 FROM dbq.action AS a
 WHERE a.action_id = CAST('{action_id}' AS bigint);
 
--- name: moment
+-- name: server_time
 -- one row: the server's clock
 SELECT statement_timestamp() AS moment;
 
@@ -119,7 +119,7 @@ WHERE
 ORDER BY m.id;
 -- end
 
--- name: hold_rows
+-- name: lock_rows
 -- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
 -- when source=archive
 SELECT a.archive_id AS key

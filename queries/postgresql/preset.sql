@@ -33,7 +33,7 @@ true -- when part=all
 -- an owner whose last heartbeat was before is gone: by its library's own limit, or by the threshold where that is longer
 statement_timestamp() - make_interval(secs => greatest({silent_seconds}, CAST('{stuck_after_seconds}' AS double precision)))
 
--- define: unheard_of
+-- define: owner_without_heartbeat
 -- what an owner is of which there is no heartbeat
 'gone'
 
@@ -63,7 +63,7 @@ m."{id}" -- when defined pushed_at
 -- define: pages
 64
 
--- define: found_beside
+-- define: joined_table
 (
     SELECT CAST(b.relname AS text) FROM pg_class AS b
     WHERE b.relnamespace = c.relnamespace AND b.relname = CAST(:beside AS text)
@@ -105,7 +105,7 @@ FROM (
     SELECT
         n.nspname AS schema,
         c.relname AS "table",
-        {found_beside} AS beside,
+        {joined_table} AS beside,
         {found_queue} AS queue
     FROM pg_class AS c
     INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
@@ -143,7 +143,7 @@ SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT
 SELECT
     asked.session AS session,
     CASE
-        WHEN o.beat IS NULL THEN {unheard_of}
+        WHEN o.beat IS NULL THEN {owner_without_heartbeat}
         WHEN o.beat >= statement_timestamp() - make_interval(secs => {silent_seconds}) THEN 'alive'
         WHEN o.beat < {silent_before} THEN 'gone'
         ELSE 'unknown'

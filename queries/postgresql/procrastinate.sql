@@ -123,7 +123,7 @@ WITH chosen AS MATERIALIZED (
         m.queueing_lock,
         row_number() OVER (PARTITION BY m.queueing_lock ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE {at_places} AND NOT (m.status = 'doing' AND m.abort_requested)
+    WHERE {at_locations} AND NOT (m.status = 'doing' AND m.abort_requested)
     AND (
         m.queueing_lock IS NULL
         OR NOT EXISTS (SELECT FROM "{schema}"."{table}" AS o WHERE o.queueing_lock = m.queueing_lock AND o.status = 'todo')

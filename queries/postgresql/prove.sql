@@ -38,10 +38,10 @@ SET LOCAL ROLE "{member}";
 -- script: the session is itself again
 RESET ROLE;
 
--- name: look
+-- name: count_rows
 -- one value: how many rows the queue's table holds
 SELECT COUNT(*) AS held FROM "{schema}"."{table}";
 
--- name: take_away
+-- name: delete_directly
 -- script: rows are deleted past the queue's functions
 DELETE FROM "{schema}"."{queue}_archive";

@@ -1,10 +1,10 @@
 -- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
 
--- name: listed
+-- name: has_list
 -- one row: whether this database keeps a list of what was replayed
 SELECT to_regclass('dbq.replayed') IS NOT NULL AS present;
 
--- name: make_list
+-- name: create_list
 -- script: the list of what was replayed: a message of a lake comes back once into one database
 CREATE TABLE IF NOT EXISTS dbq.replayed (
     lake text NOT NULL,
@@ -18,13 +18,13 @@ CREATE TABLE IF NOT EXISTS dbq.replayed (
 COMMENT ON TABLE dbq.replayed IS
 'messages that the console pushed out of a lake''s archive, each once: never a payload';
 
--- name: known
+-- name: replayed
 -- a row for each of these messages of a lake that was replayed before
 SELECT r.message AS message
 FROM dbq.replayed AS r
 WHERE r.lake = :lake AND r.source = :source AND r.message = ANY(CAST(:messages AS text[]));
 
--- name: remember
+-- name: record_replayed
 -- one row: how many of these messages are on the list from now on
 WITH remembered AS (
     INSERT INTO dbq.replayed (lake, source, message, action_id)

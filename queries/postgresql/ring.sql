@@ -62,7 +62,7 @@
 --     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
 --     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
 
--- define: kept_in
+-- define: claims_table
 "{schema}"."{queue}_in_hand"
 
 -- define: is_mine_in_hand
@@ -153,7 +153,7 @@ FROM (
 WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS m WHERE m.first_id = k.content_id)
 -- end
 
--- define: emptied
+-- define: empty_slot
 -- what a slot is set to
 message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL -- when content=slot
 message_id = NULL, first_id = NULL, time = clock_timestamp() -- when content=apart
@@ -166,7 +166,7 @@ to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)), -- when payload=json
 decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'), -- when payload=bytes
 -- end
 
--- define: content_taken
+-- define: take_content
 -- of pop, whose slot is locked at `place`; without its content it is left where it is
 -- when content=apart
 CASE id % '{partitions}'
@@ -197,7 +197,7 @@ least(
 )
 -- end
 
--- define: next_numbers_read
+-- define: read_next_numbers
 -- of pop. A statement a subscriber: one for all would be planned anew at every call, for it reads less once planned
 -- for one of them, and would begin to read all their sequences otherwise.
 -- when subscribed=no
@@ -316,7 +316,7 @@ numbers -- when subscribed=yes
 '"{schema}"."{queue}_turn_seq"' -- when subscribed=no
 turns -- when subscribed=yes
 
--- define: who_subscribes
+-- define: subscriber_variables
 -- what pop knows of its subscriber
 -- when subscribed=yes
 mine smallint;
@@ -324,7 +324,7 @@ numbers regclass;
 turns regclass;
 -- end
 
--- define: subscriber_known
+-- define: find_subscriber
 -- when subscribed=yes
 CASE subscriber
 -- each subscriber
@@ -381,7 +381,7 @@ END IF;
 (subscriber, number, void, parked_at) -- when subscribed=yes
 (number, void, parked_at) -- when subscribed=no
 
--- define: numbers_parked
+-- define: park_numbers
 -- those of `found`, as void or not: how many there were, and how many are parked now
 mended AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
@@ -427,7 +427,7 @@ g.message -- when content=slot
 -- end
 -- end
 
--- define: let_go
+-- define: discard_popped
 -- what lies in the slots at `reused`, which this call has locked and all have popped: archived, its content deleted
 -- when subscribed=yes
 -- when archive_at_pop=on
@@ -448,7 +448,7 @@ WHERE k.content_id = ANY(ARRAY(
 -- end
 -- end
 
--- define: drawn_by_all
+-- define: sweep_limit
 -- up to where a sweep may come: what somebody has parked may come yet
 -- when subscribed=yes
 least({next_pop_of_all}, (
@@ -468,10 +468,10 @@ yes -- when archive_at_pop=on
 -- end
 -- end
 
--- define: swept_when_idle
+-- define: sweep_when_idle
 PERFORM "{schema}"."{queue}_sweep"(); -- when defined keeps_popped
 
--- define: slot_looked_up
+-- define: lock_slot
 -- of pop: the slot of the number that was drawn, locked for this call at `place`, and its message
 -- when subscribed=no
 SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=slot
@@ -496,11 +496,11 @@ WHERE p.slot = drawn % ring_size AND p.subscriber = mine AND p.message_id < draw
 -- end
 -- end
 
--- define: slot_popped
+-- define: pop_slot
 -- of pop: what is at `place` is popped now
 -- when subscribed=no
 UPDATE "{schema}"."{queue}" AS r
-SET {emptied},
+SET {empty_slot},
     reference_count = r.reference_count - 1
 WHERE r.ctid = place;
 -- else
@@ -531,7 +531,7 @@ FROM (
 ) AS m;
 -- end
 
--- define: also_mine
+-- define: collect_popped_rows
 rows_of_mine := rows_of_mine || mine_here; -- when subscribed=yes
 
 -- define: keys
@@ -582,7 +582,7 @@ AND {has_content} -- when content=apart
 AND {is_mine_in_hand} -- when defined is_mine_in_hand
 -- end
 
--- define: taken_out
+-- define: remove_rows
 -- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
 -- when storage=slots
 void AS (
@@ -595,14 +595,14 @@ void AS (
         clock_timestamp()
     FROM "{schema}"."{table}" AS m
     INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot AND m.message_id > p.message_id
-    WHERE {at_places}
+    WHERE {at_locations}
     -- else
     INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
     SELECT
         m.message_id,
         true,
         clock_timestamp()
-    FROM "{schema}"."{table}" AS m WHERE {at_places}
+    FROM "{schema}"."{table}" AS m WHERE {at_locations}
     -- end
     ON CONFLICT DO NOTHING
 ),
@@ -610,14 +610,14 @@ void AS (
 -- each partition
 content_{partition} AS (
     DELETE FROM "{schema}"."{queue}_content_{partition}" AS k USING "{schema}"."{table}" AS m
-    WHERE {at_places} AND k.content_id = m.first_id
+    WHERE {at_locations} AND k.content_id = m.first_id
 ),
 
 -- end
 gone AS (
     UPDATE "{schema}"."{table}" AS m
-    SET {emptied}, reference_count = 0
-    WHERE {at_places}
+    SET {empty_slot}, reference_count = 0
+    WHERE {at_locations}
     RETURNING m.slot
 )
 -- end
@@ -626,7 +626,7 @@ gone AS (
 -- define: new_id
 nextval('"{schema}"."{queue}_push_seq"')
 
--- define: new_ids_spent
+-- define: void_new_ids
 -- A number that a message has in hand was drawn, and no slot will ever have it.
 void AS (
     INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
@@ -654,7 +654,7 @@ CASE
         -- end
 END
 
--- define: number_that_counts
+-- define: valid_number
 -- of a slot r that contradicts itself, and the configuration c; null: a new one
 coalesce(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
@@ -1018,7 +1018,7 @@ BEGIN
         WHERE r.slot = drawn % ring_size AND {slot_is_free} FOR UPDATE SKIP LOCKED;
         -- when defined keeps_popped
         reused := ARRAY[place];
-        {let_go}
+        {discard_popped}
         -- end
         UPDATE "{schema}"."{queue}" AS r
         SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload, -- when content=slot
@@ -1119,7 +1119,7 @@ BEGIN
         END LOOP;
         -- when defined keeps_popped
         reused := places;
-        {let_go}
+        {discard_popped}
         -- end
         -- The first payload goes to the lowest number that has a slot, and so on.
         UPDATE "{schema}"."{queue}" AS r
@@ -1194,7 +1194,7 @@ BEGIN
     {read_committed_only}
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     SELECT
-        {drawn_by_all},
+        {sweep_limit},
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
         c.size
     INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
@@ -1209,9 +1209,9 @@ BEGIN
     reused := ARRAY(SELECT r.ctid FROM "{schema}"."{queue}" AS r
         WHERE r.slot = ANY(slots) AND r.message_id < next_pop AND {all_have_popped}
         FOR UPDATE SKIP LOCKED);
-    {let_go}
+    {discard_popped}
     UPDATE "{schema}"."{queue}" AS r
-    SET {emptied}, reference_count = 0
+    SET {empty_slot}, reference_count = 0
     WHERE r.ctid = ANY(reused);
     SELECT min(r.message_id) INTO owed FROM "{schema}"."{queue}" AS r
     WHERE r.slot = ANY(slots) AND r.message_id < next_pop;
@@ -1259,10 +1259,10 @@ DECLARE
     dropped boolean;
     tries integer := 0;
     voids integer := 0;
-    {who_subscribes}
+    {subscriber_variables}
 BEGIN
     {read_committed_only}
-    {subscriber_known}
+    {find_subscriber}
     -- Mostly there is none. To learn that by the array below made the whole call 1.03 times as dear.
     PERFORM FROM "{schema}"."{queue}_parked" AS p WHERE {is_parked} LIMIT 1;
     IF FOUND THEN
@@ -1282,9 +1282,9 @@ BEGIN
             PERFORM FROM "{schema}"."{queue}_parked" AS p
             WHERE p.number = drawn AND {is_parked} FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
-            {slot_looked_up}
-            {content_taken}
-            {slot_popped}
+            {lock_slot}
+            {take_content}
+            {pop_slot}
             IF FOUND THEN
                 DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND {is_parked};
                 -- when defined keeps_popped
@@ -1317,14 +1317,14 @@ BEGIN
     END IF;
 
     LOOP
-        {next_numbers_read}
+        {read_next_numbers}
         EXIT WHEN next_pop >= next_push;
         drawn := nextval({pop_numbers});
         dropped := false;
         FOR look IN 1..4 LOOP
-            {slot_looked_up}
-            {content_taken}
-            {slot_popped}
+            {lock_slot}
+            {take_content}
+            {pop_slot}
             IF FOUND THEN
                 -- when subscribed=no
                 -- when archive_at_pop=on
@@ -1354,7 +1354,7 @@ BEGIN
             EXIT WHEN tries >= 8;
         END IF;
     END LOOP;
-    {swept_when_idle}
+    {sweep_when_idle}
 END
 -- end
 $dbq$;
@@ -1409,20 +1409,20 @@ DECLARE
     wanted bigint := greatest(n, 0);
     tries integer := 0;
     voids integer := 0;
-    {who_subscribes}
+    {subscriber_variables}
     -- when in_hand=on
     claimed bigint;
     session text := current_setting('dbq.session', true);
     -- end
 BEGIN
     {read_committed_only}
-    {subscriber_known}
+    {find_subscriber}
     parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
         WHERE {is_parked} ORDER BY p.number LIMIT 65);
     -- when in_hand=on
 
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
 
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}_in_hand" AS h
@@ -1472,7 +1472,7 @@ BEGIN
             );
             -- end
             places := places || here;
-            {also_mine}
+            {collect_popped_rows}
         END IF;
         IF cardinality(places) = 0 THEN
             FOREACH waiting IN ARRAY ARRAY(
@@ -1489,7 +1489,7 @@ BEGIN
     END IF;
 
     LOOP
-        {next_numbers_read}
+        {read_next_numbers}
         room := least(wanted - cardinality(places), next_push - next_pop);
         EXIT WHEN room <= 0;
         -- Near the end of the queue most numbers are those of pushes that are not committed yet. Drawn now
@@ -1531,7 +1531,7 @@ BEGIN
             PERFORM pg_sleep(0.001); -- a push's commit may be in flight
         END LOOP;
         places := places || here;
-        {also_mine}
+        {collect_popped_rows}
         EXIT WHEN cardinality(found_now) = room;
         missing := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(found_now));
         known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
@@ -1587,7 +1587,7 @@ BEGIN
         -- end
         ), emptied AS (
             UPDATE "{schema}"."{queue}" AS r
-            SET {emptied},
+            SET {empty_slot},
                 reference_count = r.reference_count - 1
             WHERE r.ctid = ANY(places)
         )
@@ -1610,7 +1610,7 @@ BEGIN
         SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
     -- when defined keeps_popped
     ELSE
-        {swept_when_idle}
+        {sweep_when_idle}
     -- end
     END IF;
     -- end
@@ -1628,11 +1628,11 @@ LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 -- when subscribed=yes
 DECLARE
-    {who_subscribes}
+    {subscriber_variables}
 -- end
 BEGIN
     {read_committed_only}
-    {subscriber_known}
+    {find_subscriber}
     DELETE FROM "{schema}"."{queue}_in_hand" AS h
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_complete".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
@@ -1653,11 +1653,11 @@ LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 -- when subscribed=yes
 DECLARE
-    {who_subscribes}
+    {subscriber_variables}
 -- end
 BEGIN
     {read_committed_only}
-    {subscriber_known}
+    {find_subscriber}
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
     , history = {this_error_kept} -- when keeps_history=yes
@@ -1715,10 +1715,10 @@ BEGIN
     -- What all have popped is no message any more.
     -- when defined keeps_popped
     reused := ARRAY(SELECT r.ctid FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0 AND {all_have_popped});
-    {let_go}
+    {discard_popped}
     -- end
     UPDATE "{schema}"."{queue}" AS r
-    SET {emptied}, reference_count = 0
+    SET {empty_slot}, reference_count = 0
     WHERE r.reference_count > 0 AND {all_have_popped};
     -- end
     SELECT count(*) INTO live_now FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0;
@@ -1865,7 +1865,7 @@ DROP SEQUENCE IF EXISTS "{schema}"."{queue}_turn_seq"; -- of an older version th
 -- end
 DROP SEQUENCE "{schema}"."{queue}_push_seq"; -- when subscribed=yes
 
--- name: gate
+-- name: wait_for_relay
 -- no row: read before anything else of the ring, it waits while a relay runs
 SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
 
@@ -2111,7 +2111,7 @@ CROSS JOIN LATERAL (
 -- name: unswept
 -- one row: how many numbers all subscribers have drawn, and no sweep has come to; see sweep
 -- when defined keeps_popped
-SELECT greatest({drawn_by_all} - greatest(w.number, (
+SELECT greatest({sweep_limit} - greatest(w.number, (
     SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s
 ) - c.size), 0) AS numbers
 FROM "{schema}"."{queue}_swept" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
@@ -2134,7 +2134,7 @@ END
 $dbq$;
 -- end
 
--- name: standing
+-- name: target_state
 -- one row: how many messages are ready, how many more it takes, and how many after a relay
 SELECT
     greatest(r.next_push - r.next_pop, 0) AS ready,
@@ -2224,7 +2224,7 @@ CROSS JOIN LATERAL (
 -- one row: the lowest number still valid; another one later means that a relay came between
 SELECT c.base AS base FROM "{schema}"."{queue}_config" AS c;
 
--- name: give_back
+-- name: park_again
 -- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
 -- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
 WITH parked AS (
@@ -2318,7 +2318,7 @@ FROM "{schema}"."{queue}_config" AS c;
     CAST('{size}' AS bigint) AS slots; -- when installed=no
 
 -- name: messages
--- the messages with the numbers :first to :last, each with its number as its key, for `looked` of common.sql
+-- the messages with the numbers :first to :last, each with its number as its key, for `chunk` of common.sql
 -- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap.
 SELECT
     m."{id}" AS key_id,
@@ -2335,7 +2335,7 @@ WHERE
     AND m."{id}" BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
 
 -- name: parked_messages
--- the parked numbers, each with its message where that is there by now, for `looked` of common.sql
+-- the parked numbers, each with its message where that is there by now, for `chunk` of common.sql
 SELECT
     p.number AS key_id,
     CAST(m.first_id AS text) AS id,
@@ -2365,7 +2365,7 @@ AND p.number < {seen_next_pop}
 -- end
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
+-- in_hand=on: what was popped and is not finished, or is ready again (scan), for `chunk` of common.sql
 SELECT
     m.id + 0 AS key_id, -- when scan=in_hand
     m.id AS key_id, -- when scan=any
@@ -2411,7 +2411,7 @@ SELECT
         FROM "{schema}"."{pop_sequence}" AS s
     ) AS next_pop;
 
--- name: drawers
+-- name: drawing_transactions
 -- a row for each transaction that is open and has drawn from a sequence, prepared ones too: whose it is
 -- nextval keeps this lock to the end of its transaction, also over a rollback to a savepoint, and a commit
 -- is visible before it gives its locks back. So what was drawn before a look at these, and is not theirs,
@@ -2440,7 +2440,7 @@ WHERE
     )
 ORDER BY transaction_seconds DESC NULLS FIRST;
 
--- name: calm
+-- name: disable_jit
 -- one row: no compiling of plans until the end of the transaction; statements that read a ring once do not pay for it
 SELECT set_config('jit', 'off', true) AS jit;
 
@@ -2801,7 +2801,7 @@ WITH found AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM {seen_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
 ),
 
-{numbers_parked};
+{park_numbers};
 
 -- name: drop_holes
 -- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
@@ -2853,7 +2853,7 @@ found AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = g.number AND v.void)
 ),
 
-{numbers_parked};
+{park_numbers};
 
 -- name: park_spent
 -- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
@@ -2873,7 +2873,7 @@ found AS MATERIALIZED (
     WHERE NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = g.number AND NOT w.void)
 ),
 
-{numbers_parked};
+{park_numbers};
 
 -- name: drop_voids
 -- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
@@ -2903,7 +2903,7 @@ SELECT
     (SELECT count(*) FROM stale) AS selected,
     (SELECT count(*) FROM mended) AS done;
 
--- name: contents_astray
+-- name: content_mismatches
 -- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
 -- One snapshot sees both sides of every transaction that has ended, and nothing of those that have not: what lacks
 -- its other half in it lacks it for good. It reads the ring, and the keys of the contents.
@@ -2930,7 +2930,7 @@ UNION ALL
 );
 -- end
 
--- name: put_away_contents
+-- name: archive_contents
 -- one row: how many contents without a slot there were, and how many are in the archive now
 -- Those that are proven in this statement: see contents_astray.
 -- when content=apart
@@ -3012,7 +3012,7 @@ void AS (
 
 mended AS (
     UPDATE "{schema}"."{queue}" AS r
-    SET {emptied}, reference_count = 0
+    SET {empty_slot}, reference_count = 0
     FROM locked AS l WHERE r.slot = l.slot AND r.message_id = l.number
     RETURNING r.slot
 )
@@ -3073,7 +3073,7 @@ SELECT
     (SELECT count(*) FROM missing) AS selected,
     (SELECT count(*) FROM added) AS done;
 
--- name: alone
+-- name: lock_ring
 -- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
 SET LOCAL lock_timeout = '200ms';
 LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
@@ -3221,7 +3221,7 @@ ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE; -- 
 ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" INCREMENT BY 1 CACHE 1 NO CYCLE;
 -- end
 
--- name: lift
+-- name: raise_numbers
 -- one row: the next push number, which is above every number that the ring knows now
 SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_push_seq" AS s),
@@ -3237,7 +3237,7 @@ SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
     1
 )) + 1 AS next_push;
 
--- name: straighten
+-- name: repair_slots
 -- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
 -- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
@@ -3246,7 +3246,7 @@ SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
 WITH broken AS MATERIALIZED (
     SELECT
         r.slot,
-        {number_that_counts} AS number,
+        {valid_number} AS number,
         r.message IS NOT NULL AS kept
     FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
@@ -3263,7 +3263,7 @@ WITH broken AS MATERIALIZED (
     FROM (
         SELECT
             r.slot,
-            {number_that_counts} AS number,
+            {valid_number} AS number,
             coalesce(r.first_id, r.message_id) AS first_id
         FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
         WHERE

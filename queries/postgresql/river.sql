@@ -65,11 +65,11 @@ m.kind
 -- define: is_first_pop
 m.attempt = 1
 
--- define: told_pause
+-- define: pause_notification
 -- what its clients are told; of all queues at once by a star
 CAST(json_build_object('action', 'pause', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
 
--- define: told_resume
+-- define: resume_notification
 CAST(json_build_object('action', 'resume', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
 
 -- define: is_waiting
@@ -99,7 +99,7 @@ WITH chosen AS MATERIALIZED (
         m.unique_key,
         row_number() OVER (PARTITION BY m.unique_key ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE {at_places} AND m.state = 'discarded'
+    WHERE {at_locations} AND m.state = 'discarded'
     AND (
         m.unique_key IS NULL
         OR NOT EXISTS (
@@ -153,7 +153,7 @@ WITH paused AS (
 
 SELECT count(p.name) AS queues
 FROM paused AS p
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {told_pause}) AS text) AS one) AS told
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {pause_notification}) AS text) AS one) AS told
 WHERE told.one IS NOT NULL;
 
 -- name: resume
@@ -169,5 +169,5 @@ WITH resumed AS (
 
 SELECT count(r.name) AS queues
 FROM resumed AS r
-CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {told_resume}) AS text) AS one) AS told
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {resume_notification}) AS text) AS one) AS told
 WHERE told.one IS NOT NULL;

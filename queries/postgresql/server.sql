@@ -158,7 +158,7 @@ FROM (
 ) AS w
 LEFT JOIN pg_stat_activity AS a ON w.pid = a.pid;
 
--- name: login_can
+-- name: login_rights
 -- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
 -- :schemas, :tables and :queues are arrays of one length. A function runs with its caller's rights: EXECUTE, which
 -- PUBLIC has unless somebody took it away, does nothing without those of the table.

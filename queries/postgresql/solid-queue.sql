@@ -94,7 +94,7 @@ m.class_name
 -- define: writes_into
 '"{schema}".solid_queue_ready_executions'
 
--- name: kept_back
+-- name: not_requeued
 -- a row for each of the chosen that is not requeued: its id, and why
 -- Job#dispatch asks the semaphore of its concurrency_key, whose limit only the job's class in Ruby knows.
 SELECT
@@ -109,13 +109,13 @@ WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.concurrency_key IS NOT NULL;
 -- that is still its own. What is taken out is what nobody else has taken out meanwhile.
 WITH released AS (
     DELETE FROM "{schema}".solid_queue_claimed_executions AS e USING "{schema}"."{table}" AS m
-    WHERE e.job_id = m.id AND {at_places}
+    WHERE e.job_id = m.id AND {at_locations}
     RETURNING e.job_id
 ),
 
 retried AS (
     DELETE FROM "{schema}"."{beside}" AS e USING "{schema}"."{table}" AS m
-    WHERE e.job_id = m.id AND {at_places} AND m.concurrency_key IS NULL
+    WHERE e.job_id = m.id AND {at_locations} AND m.concurrency_key IS NULL
     RETURNING e.job_id
 ),
 

@@ -26,15 +26,15 @@ INNER JOIN {beside} AS d ON m.id = d.id -- when installed=yes
 d.text_data -- when installed=yes
 m."{payload}" -- when installed=no
 
--- define: half
+-- define: lacks_payload
 NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = l.key_id OFFSET 0) -- when installed=yes
 false -- when installed=no
 
--- define: taken_out
+-- define: remove_rows
 -- when installed=yes
 data_gone AS (
     DELETE FROM {beside} AS d USING "{schema}"."{table}" AS m
-    WHERE d.id = m.id AND {at_places}
+    WHERE d.id = m.id AND {at_locations}
 ),
 
 -- end
@@ -151,7 +151,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
     -- Zabir's steps: choose and lock, update what is still pending, compare the counts.
     batch := ARRAY(
         SELECT head.id FROM "{schema}"."{queue}_meta" AS head WHERE head.status = 0
@@ -181,7 +181,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
     -- Zabir's single statement. His UPDATE TOP has no order; a locked and ordered choice first has one.
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}_meta" AS m
@@ -232,7 +232,7 @@ DROP FUNCTION
     "{schema}"."{queue}_pop_many", "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}_meta", "{schema}"."{queue}_data";
 
--- name: halves
+-- name: missing_payloads
 -- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
 -- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
 -- owners: who claimed the kept ones. OFFSET 0: one look by the key for each row.
@@ -267,7 +267,7 @@ FROM (
     ORDER BY m.id DESC LIMIT CAST(:most AS bigint)
 ) AS w;
 
--- name: alone
+-- name: orphaned_payloads
 -- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
 SELECT
     count(*) AS looked,
@@ -283,7 +283,7 @@ FROM (
     ORDER BY d.id DESC LIMIT CAST(:most AS bigint)
 ) AS w;
 
--- name: set_aside
+-- name: fail_missing_payloads
 -- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 WITH held AS MATERIALIZED (
     SELECT m.id FROM "{schema}"."{queue}_meta" AS m

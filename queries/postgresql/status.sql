@@ -166,7 +166,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    {know_the_claimant}
+    {identify_claimant}
     -- Zabir's steps: choose and lock, update what is still pending, compare the counts.
     batch := ARRAY(
         SELECT head.id FROM "{schema}"."{queue}" AS head WHERE head.status = 0

@@ -26,16 +26,16 @@ m.queue_name
 -- define: queue_index
 true
 
--- define: is_left
+-- define: is_undelivered
 -- nobody has it, or for longer than redeliver_timeout
 (m.delivered_at IS NULL OR m.delivered_at < timezone('UTC', now()) - interval '1 hour')
 
 -- define: is_ready
 -- As its own getMessageCount counts.
-{is_left} AND m.available_at <= timezone('UTC', now()) AND {in_part}
+{is_undelivered} AND m.available_at <= timezone('UTC', now()) AND {in_part}
 
 -- define: is_scheduled
-{is_left} AND m.available_at > timezone('UTC', now()) AND {in_part}
+{is_undelivered} AND m.available_at > timezone('UTC', now()) AND {in_part}
 
 -- define: is_claimed
 m.delivered_at >= timezone('UTC', now()) - interval '1 hour' AND {in_part}
@@ -56,6 +56,6 @@ timezone('UTC', m.delivered_at)
 -- define: title
 replace(substring(m.headers FROM '"type":"([^"]+)"'), E'\\\\', E'\\')
 
--- define: found_beside
+-- define: joined_table
 -- There is no other table.
 CAST(c.relname AS text)

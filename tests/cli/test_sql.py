@@ -55,7 +55,7 @@ ACTING = {
     "status": ((), {"estimate", "claims"}),
     "messages": ((), set[str]()),
     "purge": (("--yes",), set[str]()),
-    "restore": (("--yes",), {"put_back"}),
+    "restore": (("--yes",), {"restore_rows"}),
 }
 """Verb -> its words, and what it sends only where it has to."""
 
@@ -84,10 +84,10 @@ def test_requeue_and_release_too(console: Console, install: Install) -> None:
             console.done(verb, name, *(["--yes", name] if verb == "requeue" else []))
         assert {t for t, of in found.items() if of.partition(".")[2] not in BESIDE} <= printed
     names = [one["name"] for one in shown(console, "release", name)]
-    assert names[-3:] == ["actions.living", "actions.hold", "actions.make_ready"]
+    assert names[-3:] == ["actions.live_sessions", "actions.lock_rows", "actions.make_ready"]
 
 
-BESIDE = {"moment", "standing", "archive_end", "archived_after"}
+BESIDE = {"server_time", "target_state", "archive_end", "archived_after"}
 """What the plan's words and a canary look at."""
 
 
@@ -103,7 +103,7 @@ def test_it_can_be_run_as_it_is_printed(console: Console, install: Install) -> N
 
 def test_what_is_bound_has_its_name_and_type(console: Console, install: Install) -> None:
     name = install("pending")
-    (hold,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.hold"]
+    (hold,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
     assert hold["returns"].startswith("a row for each of the chosen")
     assert {"name": "due", "type": "timestamptz[]", "value": None} in hold["parameters"]
     assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text

@@ -281,7 +281,7 @@ def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
         with session.transaction("look") as connection:
             source = MessageSource.of(connection, client.queue)
             now = connection.execute(
-                sql.query("actions.moment", connection.dialect, sql.Scope())
+                sql.query("actions.server_time", connection.dialect, sql.Scope())
             ).scalar()
         of = SelectionCriteria(database, session, Filters(), [state], now)  # type: ignore[arg-type]
         choice = QueueSelection(source, of)
@@ -302,7 +302,7 @@ def held_and_acted(
     due = [rows.due_of(message) for message in chosen]
     values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
     values |= {"state": state, "reason": "test", "action_id": None}
-    names = ["hold", "put_away", "destroy"] + ["make_ready"] * (state == "error")
+    names = ["lock_rows", "archive_rows", "delete_rows"] + ["make_ready"] * (state == "error")
     return {name: explained(connection, source, storage, name, values) for name in names}
 
 

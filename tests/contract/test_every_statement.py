@@ -60,8 +60,8 @@ from tests.contract.client import Client
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.pairs import covering, pairs_of
 
-OF_ONE_DESIGN = {"status_check", "done_lag", "halves", "set_aside", "bottom"}
-OF_ONE_DESIGN |= {"alone", "status_unknown", "state_illegal"}
+OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
+OF_ONE_DESIGN |= {"orphaned_payloads", "status_unknown", "state_illegal"}
 """What the doctor asks of some designs alone, in their files."""
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
 
@@ -349,7 +349,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {f for f in all_labels(engine) if f.partition(".")[2] in OF_ONE_DESIGN}
     # And of a partitioned table: see test_pgmq_postgresql.
     left_out |= {found for found in all_labels(engine) if found.startswith("partitions.")}
-    left_out |= {"common.tried", "common.claimed", "common.contradictions"}
+    left_out |= {"common.retried", "common.claimed", "common.contradictions"}
     # What the pipeline asks, and not only through SQLAlchemy: see tests/pipeline.
     left_out |= {f for f in all_labels(engine) if f.startswith(("pipeline.", "replay."))}
     # What the bench asks, mostly through drivers of its own: see tests/bench.

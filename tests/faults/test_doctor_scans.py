@@ -137,14 +137,14 @@ def test_each_chunk_reads_its_rows_and_no_more(
     with check_context(client.database, queue, patience_seconds=600.0) as look:
         recorder = recorded(look)
         assert list(messages.ATTEMPT_CHECKS.run(look)) == []
-        scanned = labelled("common.tried", recorder)
+        scanned = labelled("common.retried", recorder)
         run(client, _CLAIM[design])
         assert list(claims.CHECKS.run(look)) == []
         asked = recorder.take()
         stated = [one for one in asked if "common.contradictions" in one.text]
         claimed = [one for one in asked if "common.claimed" in one.text]
         assert list(messages.PAYLOAD_CHECKS.run(look)) == []
-        pieces = labelled("split.halves", recorder)
+        pieces = labelled("split.missing_payloads", recorder)
         assert look.unseen == []
     check(scanned, queue.table, buffers=4_400)
     check(stated, queue.table, buffers=4_400)
@@ -182,9 +182,9 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         "gone": client.database.product.array([]),
     }
     with check_context(client.database, client.queue) as look:
-        (row,) = ask(look, IncompleteMessages, "halves", newest=7, **rest)
+        (row,) = ask(look, IncompleteMessages, "missing_payloads", newest=7, **rest)
         assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
-        (row,) = ask(look, IncompleteMessages, "halves", newest=0, **rest)
+        (row,) = ask(look, IncompleteMessages, "missing_payloads", newest=0, **rest)
         assert (row.looked, row.lowest) == (0, None)
 
 

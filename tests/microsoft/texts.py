@@ -54,13 +54,13 @@ _ADOPTED = {"status", "claims", "estimate"}
 """Statements that are also asked of tables that somebody else made."""
 _STEPS = {
     *("messages", "in_hand_messages", "parked_messages"),
-    *("looked", "matching", "error_texts", "tried", "claimed", "contradictions"),
+    *("chunk", "matching", "error_texts", "retried", "claimed", "contradictions"),
     *("held", "codes", "left", "left_codes"),
 }
 """Statements that are sent as parts of another one only."""
 _OF_SUBSCRIBER = {
     *("void_for_subscriber", "owed", "number_older", "skip", "skip_numbers", "unsubscribe"),
-    *("pop", "complete", "fail", "give_back", "stranded"),
+    *("pop", "complete", "fail", "park_again", "stranded"),
     *("park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"),
 }
 """Statements that, where a ring has subscribers, are about one of them."""

@@ -153,5 +153,5 @@ def test_payloads_go_only_where_they_fit(use: Use, lake: Lake) -> None:
 
 
 def test_the_statements_fill_their_rows(database: Database) -> None:
-    names = ("listed", "make_list", "known", "remember", "push")
+    names = ("has_list", "create_list", "replayed", "record_replayed", "push")
     assert tuple(templates.statements(database.product.name, "replay")) == names

@@ -154,7 +154,7 @@ def test_activation(row: Activation, ready: int | None, code: list[str]) -> None
 
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "server.circumstances": [("life", "sees_writers", "now"), (None, None, None)],
+    "server.server_state": [("life", "sees_writers", "now"), (None, None, None)],
     "broker.health": [
         tuple(field.name for field in fields(BrokerHealth)),
         (False, True, True, 7, 3, "The queue is off"),

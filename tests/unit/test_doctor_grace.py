@@ -244,7 +244,7 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
     early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)
     told = {
         "ring.life": rows(LIFE),
-        "ring.gate": [(("number",), (1,))],
+        "ring.wait_for_relay": [(("number",), (1,))],
         "ring.stranded": [(tuple(field.name for field in fields(_Stranded)),)],
         "ring.structure": [(tuple(STRUCTURE), tuple(STRUCTURE.values()))],
         "ring.next_numbers": rows(SequencePositions(60_000, 528)),
@@ -275,4 +275,4 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
     assert "the server crashed before 2026-11-21 01:58:11 UTC" in found["hole"].cause
     assert asked.count("ring.lost") == 2
     assert "ring.blockers" in asked[asked.index("ring.lost") :]
-    assert "ring.calm" not in asked
+    assert "ring.disable_jit" not in asked

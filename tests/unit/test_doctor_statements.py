@@ -22,8 +22,8 @@ from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
-RING |= {"add_slots", "empty_slots", "lift", "straighten", "slot_map"}
-ONLY_HERE = {"postgresql": {"drawers", "calm", "pop_plan"}, "mssql": set[str]()}
+RING |= {"add_slots", "empty_slots", "raise_numbers", "repair_slots", "slot_map"}
+ONLY_HERE = {"postgresql": {"drawing_transactions", "disable_jit", "pop_plan"}, "mssql": set[str]()}
 """What one engine alone is asked: who has drawn from a ring, which the other tells by two looks;
 and the way of a pop to its row."""
 ROW_TYPES = {
@@ -77,8 +77,6 @@ def of_the_doctor(product: Product, design: str) -> list[sql.Statement]:
     """All of the doctor's that such a design has, wherever they stand."""
     names = {name for engine in PRODUCTS for name in templates.statements(engine, "doctor")}
     names |= ROW_TYPES.keys()
-    if design == "ring":
-        names -= {"alone"}  # a ring's own is not the doctor's
     there = sorted(name for name in names if sql.has(product, f"{design}.{name}"))
     return [sql.statement(product.name, f"{design}.{name}") for name in there]
 
@@ -108,7 +106,7 @@ def test_both_engines_have_the_same_statements() -> None:
         found = (one.name for design in designs for one in of_the_doctor(product, design))
         names[product.name].update(found)
     here, there = (names[e] - ONLY_HERE[e] for e in ("postgresql", "mssql"))
-    assert here - {"standing", "contents"} <= there
+    assert here - {"target_state", "contents"} <= there
     assert there - here <= ROW_TYPES.keys()
 
 
@@ -121,7 +119,7 @@ def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
 
 
 SCANNED = {"claimed": claims.ClaimedRow, "contradictions": states.ContradictionRow}
-SCANNED |= {"tried": messages.TriedRow}
+SCANNED |= {"retried": messages.TriedRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
@@ -130,7 +128,7 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
         product, queue, "text", product.id_types[queue.design.id_type or "bigint"]
     )
     for scan in (*claims.scans(queue), Scan("any", By.ID)):
-        names = {"tried"} if scan.state in {"ready", "claimed", "error"} else set()
+        names = {"retried"} if scan.state in {"ready", "claimed", "error"} else set()
         names |= {"claimed"} if scan.state == "claimed" else set()
         if queue.design.name in {"status", "split"} or scan.state == "error":
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
@@ -162,12 +160,12 @@ def test_what_is_asked_of_scans_fills_its_row_type_and_is_t_sql(variant: Variant
         engine: list(scanned(product, variant.queue("s", "q", engine)))
         for engine, product in PRODUCTS.items()
     }
-    assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "tried"}
+    assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "retried"}
     met: set[str] = set()
     for name, where, text in (one for some in asked.values() for one in some):
         assert columns(text) == [f.name for f in dataclasses.fields(SCANNED[name])], where
     for name, where, text in asked["mssql"]:
-        if name != "tried" and name + where.partition(" None")[0] not in met:
+        if name != "retried" and name + where.partition(" None")[0] not in met:
             met.add(name + where.partition(" None")[0])
             parsed = tsql.parse_string(re.sub(r"(?<!:):[a-z_]+", "1", text))
             assert parsed.violations == [], where

@@ -268,7 +268,7 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
         catalog_queues=[(*QUEUES, "installed_from", "installed_at"), queue],
         catalog_settings=[("name", "value")],
         server_capabilities=[tuple(told), tuple(told.values())],
-        server_circumstances=[CIRCUMSTANCES, ("since then", writers, None)],
+        server_server_state=[CIRCUMSTANCES, ("since then", writers, None)],
         server_holders=[HOLDERS, holder],
         monitor_status=[STATUS, tuple(SEEN.values())],
         monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],
@@ -291,7 +291,7 @@ def test_a_look_at_all_there_is(odbc: Odbc) -> None:
         (57, 99.0, "12.5 s")
     ]
     assert "SET LOCK_TIMEOUT 20" in odbc.sent
-    assert labels.count("server.circumstances") == 3
+    assert labels.count("server.server_state") == 3
 
 
 def test_a_look_without_rights(odbc: Odbc) -> None:
@@ -306,7 +306,7 @@ def test_a_look_without_rights(odbc: Odbc) -> None:
 
 
 def test_care_lasts_until_the_connection_goes_back(odbc: Odbc) -> None:
-    answering(odbc, server_circumstances=[CIRCUMSTANCES, ("x", True, None)])
+    answering(odbc, server_server_state=[CIRCUMSTANCES, ("x", True, None)])
     database = opened()
     with database.transaction("look") as connection:
         found = limit_transaction(connection, database, 0.05, 0.04)
@@ -341,7 +341,7 @@ def test_every_figure_of_a_look_can_be_left_out(design: str) -> None:
 def test_both_engines_have_the_same_looks() -> None:
     for design in DESIGNS.values():
         if set(design.engines) == {"postgresql", "mssql"}:
-            for name in ("status", "claims", "estimate", "gate"):
+            for name in ("status", "claims", "estimate", "wait_for_relay"):
                 both = [sql.has(PRODUCTS[e], f"{design.name}.{name}") for e in design.engines]
                 assert len(set(both)) == 1, f"{design.name}.{name}"
 

@@ -19,10 +19,10 @@ ROW_TYPES = {
     "step": plan.RangeStep,
 }
 VALUES = {
-    "hold": "got",
-    "let_go": "got",
-    "moment": "moment",
-    "hold_rows": "key",
+    "acquire_lock": "got",
+    "release_lock": "got",
+    "server_time": "moment",
+    "lock_rows": "key",
     "delete_rows": "deleted",
 }
 

@@ -182,7 +182,7 @@ def _drop_dead(database: Database) -> None:
     if not database.capabilities.sees_all_sessions:
         return
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
-        living = sql.values(connection, str, "bench.living")
+        living = sql.values(connection, str, "bench.live_sessions")
         queues = sql.values(connection, str, "bench.pgmq_queues")
     alive = live_tokens(living)
     for queue in queues:

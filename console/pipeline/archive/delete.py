@@ -277,7 +277,7 @@ class Deleter:
         return sql.values(
             connection,
             int,
-            "pipeline.hold_rows",
+            "pipeline.lock_rows",
             self._scope(connection, part, lock=lock),
             **values,
         )

@@ -269,7 +269,7 @@ def make(
     It is not in the lake yet.
     """
     require_archive(queue, wanted)
-    moment = sql.value(connection, datetime, "pipeline.moment")
+    moment = sql.value(connection, datetime, "pipeline.server_time")
     now = moment.astimezone(UTC)
     empty = ArchivePlan(
         id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}",

@@ -28,7 +28,7 @@ def rendered(queue: Queue) -> list[tuple[str, str]]:
     names = ["status", "claims", "estimate"]
     if queue.kind is Kind.INSTALLED:
         names += ["tables", "functions", "drop", "archive", "contents", "lock_all", "pop"]
-        names += ["push_many_with", "pops", "popped", "doubled", "errors_lately", "done_lag"]
+        names += ["push_many_with", "pops", "popped", "duplicate_keys", "recent_errors", "done_lag"]
     scope = queue.scope(PRODUCT)
     made += [(name, sql.script(f"{design}.{name}", PRODUCT.dialect, scope)) for name in names]
     made += [
