@@ -173,7 +173,7 @@ def by_storage(
 
 
 def key_of(queue: Queue, storage: Storage, message: Message) -> str:
-    """What `lock_rows` finds the message by: a row location (heap), a number (ring), else its id."""
+    """What `lock_rows` finds the message by: a ctid (heap), a number (ring), else its id."""
     if storage is Storage.SLOTS:
         return str(message.number)
     if queue.design.order is Order.NONE and message.key:
