@@ -278,7 +278,7 @@ class ActionRecord:
         ended before."""
         return end(connection, self.action_id, outcome, detail or self._subject.detail)
 
-    def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
+    def log_locally(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
         note(self._subject, outcome, ledger, detail, action_id=self.action_id)
 
 
@@ -307,7 +307,7 @@ def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Act]:
         outcome = Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED
         note(subject, outcome, detail=str(error))
         raise
-    act.record.told(Outcome.DONE, Ledger(), act.detail)
+    act.record.log_locally(Outcome.DONE, Ledger(), act.detail)
 
 
 def prepare(connection: Connection) -> None:

@@ -141,7 +141,7 @@ def rounds(
     hot_above: int | None,
     batching: Batching,
     control: Control,
-    told: Callable[[ArchiveRound], None],
+    on_round: Callable[[ArchiveRound], None],
 ) -> None:
     """Until `control` stops it. A lost connection or a lock that is held only costs a round.
 
@@ -149,9 +149,9 @@ def rounds(
     """
     while not control.stopped:
         try:
-            told(_round(database, action, filters, hot_above, batching, control))
+            on_round(_round(database, action, filters, hot_above, batching, control))
         except (BusyError, ConnectionFailedError) as error:
-            told(ArchiveRound(waits=error.why or error.what))
+            on_round(ArchiveRound(waits=error.why or error.what))
         control.wait(every_seconds)
 
 

@@ -200,7 +200,7 @@ def end_conversations(
         def end(outcome: audit.Outcome, problem: str = "") -> None:
             with session.transaction(doing) as connection:
                 record.end(connection, outcome, problem)
-            record.told(outcome, ledger, problem)
+            record.log_locally(outcome, ledger, problem)
 
         try:
             while outcome is not audit.Outcome.DONE and not control.stopped:
@@ -212,7 +212,7 @@ def end_conversations(
                 else:
                     control.wait(0.0)
         except ConnectionFailedError as error:
-            record.told(audit.Outcome.FAILED, ledger, str(error))
+            record.log_locally(audit.Outcome.FAILED, ledger, str(error))
             raise
         except (ConsoleError, KeyboardInterrupt) as error:
             stopped = isinstance(error, KeyboardInterrupt)

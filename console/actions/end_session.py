@@ -219,7 +219,7 @@ def end_session(
         told = "; ".join(text for text in (detail, problem) if text)
         with database.transaction(doing) as connection:
             record.end(connection, outcome, told)
-        record.told(outcome, Ledger(), told)
+        record.log_locally(outcome, Ledger(), told)
     return ended
 
 

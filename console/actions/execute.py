@@ -263,7 +263,7 @@ class _Run:
         detail = "; ".join(text for text in (self._plan.detail, problem) if text)
         with session.transaction(self._doing) as connection:
             record.end(connection, outcome, detail)
-        record.told(outcome, self._ledger, detail)
+        record.log_locally(outcome, self._ledger, detail)
 
     def _cut_off(self, record: ActionRecord, error: ConnectionFailedError) -> ConnectionFailedError:
         """The same error with how far it came, looked up where the database can be reached."""
@@ -287,7 +287,7 @@ class _Run:
                 "again once the database answers: it finishes the rest."
             )
         told = kind(error.what, why=error.why, next_step=words)
-        record.told(Outcome.FAILED, self._ledger, str(told))
+        record.log_locally(Outcome.FAILED, self._ledger, str(told))
         return told
 
     def _looked_up(self, record: ActionRecord, done: int) -> str:

@@ -107,9 +107,12 @@ class Exported:
 
 
 def export(
-    database: Database, request: ExportRequest, *, told: Callable[[int], None] = lambda _: None
+    database: Database,
+    request: ExportRequest,
+    *,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> Exported:
-    """Write the file, or the rest of it. `told` hears how many messages are in it, page by page.
+    """Write the file, or the rest of it. `on_progress` gets the messages in it after each page.
 
     UsageError for what cannot be asked for or a file that is there; RefusedError where another call
     writes it, or nobody could keep that payloads are read.
@@ -129,7 +132,7 @@ def export(
         before = progress.messages
         with _audited(database, request, progress) as only_locally:
             for count in _pages(database, session, source, request, partial, progress):
-                told(count)
+                on_progress(count)
             partial.finish()
     return Exported(path, progress, before, only_locally)
 
@@ -206,7 +209,7 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
         if record is None:
             audit.note(subject, outcome, detail=detail)
         else:
-            record.told(outcome, audit.Ledger(), detail)
+            record.log_locally(outcome, audit.Ledger(), detail)
             # What ended it is told, rather than that this could not be kept either.
             failing = outcome is not audit.Outcome.DONE
             quiet = suppress(ConsoleError) if failing else nullcontext()

@@ -100,7 +100,7 @@ def maintain(
         with suppress(ConsoleError), database.transaction(doing) as connection:
             record.batch(connection, ledger)
             record.end(connection, outcome, "; ".join(text for text in (detail, problem) if text))
-        record.told(outcome, ledger, problem)
+        record.log_locally(outcome, ledger, problem)
     return Maintained(planned, tuple(done), measure(database, queue), record.action_id, outcome)
 
 

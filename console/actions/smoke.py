@@ -56,7 +56,7 @@ _SMALLEST_RING = _SEQUENTIAL
 LARGEST_RING = 100
 _STALLED_SECONDS = 60.0
 """Without one more message pushed or popped it ends; a busy server may take as long as it needs."""
-_TELL_SECONDS = 0.1
+_REPORT_SECONDS = 0.1
 
 
 def smoke_queue(
@@ -64,11 +64,11 @@ def smoke_queue(
     queue: Queue,
     *,
     control: Control | None = None,
-    tell: OnSmokeProgress = lambda _: None,
+    on_progress: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """Smoke-test a queue's design and options beside it; the queue itself is not touched.
 
-    `tell` hears several times a second how far it is. StoppedError where `control` stops it.
+    `on_progress` hears several times a second how far it is. StoppedError where `control` stops it.
     """
     if queue.design.library:
         raise RefusedError(
@@ -77,7 +77,9 @@ def smoke_queue(
             why="A scratch queue would not be one of the library's.",
         )
     of, options = queue.design, dict(queue.options)
-    return _smoke(database, queue.schema, of, options, queue.name, control or Control(), tell)
+    return _smoke(
+        database, queue.schema, of, options, queue.name, control or Control(), on_progress
+    )
 
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
@@ -91,7 +93,7 @@ def _smoke(
     options: dict[str, str],
     name: str,
     control: Control,
-    tell: OnSmokeProgress,
+    on_progress: OnSmokeProgress,
 ) -> SmokeResult:
     options = of.complete_options(options, database.product.name)
     limit = options["max_bytes"]
@@ -102,7 +104,7 @@ def _smoke(
         options["size"] = str(max(min(int(options["size"]), LARGEST_RING), _SMALLEST_RING))
     scratch = installed_queue(schema, PREFIX + secrets.token_hex(4), of, options)
     with scratch_queue(database, scratch):
-        return smoke_scratch(database, scratch, name, control, tell)
+        return smoke_scratch(database, scratch, name, control, on_progress)
 
 
 def smoke_scratch(
@@ -110,11 +112,11 @@ def smoke_scratch(
     scratch: Queue,
     name: str,
     control: Control,
-    tell: OnSmokeProgress = lambda _: None,
+    on_progress: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """Smoke-test a queue that is there for that, and empty; its ring has `LARGEST_RING` slots at
     most. `name`: what the result calls it."""
-    run = _SmokeRound(database, scratch, control, tell)
+    run = _SmokeRound(database, scratch, control, on_progress)
     run.sequential()
     run.concurrent()
     found = [judged(scratch, name, run.call_log(one), one.ids) for one in run.pops]
@@ -184,13 +186,13 @@ class _SmokeRound:
     """A round of the bench with few messages: in threads of this process, until all are through."""
 
     def __init__(
-        self, database: Database, queue: Queue, control: Control, tell: OnSmokeProgress
+        self, database: Database, queue: Queue, control: Control, on_progress: OnSmokeProgress
     ) -> None:
         self.database = database
         self.queue = queue
         self.lock = threading.Lock()
         self._control = control
-        self._tell = tell
+        self._on_progress = on_progress
         self._began = self._moved_at = time.monotonic()
         self._moved = 0
         self._counters = SharedCounters(None, 2)
@@ -222,7 +224,7 @@ class _SmokeRound:
             latencies.append(latency_of(took))
         pushed, popped = self._counters.pushed, min(one.counters.popped for one in self.pops)
         seconds = time.monotonic() - self._began
-        self._tell(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
+        self._on_progress(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
         if self._control.stopped:
             raise StoppedError(pushed)
 
@@ -274,7 +276,7 @@ class _SmokeRound:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(_TELL_SECONDS)
+                    thread.join(_REPORT_SECONDS)
                     self.go_on()
                     self._look_on()
         finally:

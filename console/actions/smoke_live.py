@@ -56,11 +56,11 @@ def smoke_live(
     queue: Queue,
     *,
     control: Control | None = None,
-    tell: OnSmokeProgress = lambda _: None,
+    on_progress: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
     """RefusedError where it is not drained, or is not any more: then nothing was taken.
 
-    `tell` hears after each message how far it is. StoppedError where `control` stops it.
+    `on_progress` hears after each message how far it is. StoppedError where `control` stops it.
     """
     require_interface(queue)
     with database.transaction("read the catalog", read_only=True) as connection:
@@ -79,7 +79,7 @@ def smoke_live(
         pop_us += [round(seconds * 1e6) for seconds in popping]
         took = latency_of(push_us), latency_of(pop_us)
         popped = number + 1 - max(seen.lost for _, seen in views)
-        tell(SmokeProgress(number + 1, popped, ROUNDS, time.monotonic() - began, *took))
+        on_progress(SmokeProgress(number + 1, popped, ROUNDS, time.monotonic() - began, *took))
     found = [
         SmokeResult(
             queue=queue.name,

@@ -102,7 +102,7 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
         call.planned(_where(plan), plan.lines)
     if dry_run or (yes is None and not plan.needed):
         return False
-    if yes is None or not plan.consent:
+    if yes is None or not plan.needs_consent:
         plan.require_possible()
     try:
         require_confirmation(yes, name, requires_name=requires_name)
@@ -178,9 +178,9 @@ class _Lines:
             done = now.round.ledger.out
             self._call.answer({"result": now.round.data}, [f"{self._plan.verb}d {done:,}"])
         elif self._plan.rounds or (now.total is not None and now.ledger is None):
-            if now.words != self._words:
-                narrate(now.words)
-            self._words = now.words
+            if now.text != self._words:
+                narrate(now.text)
+            self._words = now.text
         elif now.total is not None and time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_SECONDS
-            narrate(f"{now.done:,} of {now.total:,}, {now.words}")
+            narrate(f"{now.done:,} of {now.total:,}, {now.text}")

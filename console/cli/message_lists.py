@@ -203,7 +203,7 @@ def _export(  # what the verb says
     lines = LinesNowAndThen()
     try:
         done = exporting.export(
-            database, request, told=lambda count: lines.say(f"{count:,} exported")
+            database, request, on_progress=lambda count: lines.say(f"{count:,} exported")
         )
     except (ConnectionFailedError, KeyboardInterrupt):
         narrate("What is exported so far is kept: the same command goes on after it.")

@@ -28,7 +28,7 @@ from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import plain
-from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, named, new_queue
+from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, new_queue, queue_identity
 from console.verbs.verb import Result
 
 
@@ -58,7 +58,7 @@ def _install(call: Call, /, **given: Any) -> None:
         queue = new_queue(given, product, call.schema)
         script = installing.script(product, queue)
         if call.json:
-            call.answer({**named(queue), "sql": script}, [])
+            call.answer({**queue_identity(queue), "sql": script}, [])
         else:
             put(script.encode())
         return
@@ -146,7 +146,7 @@ def _adopt_all(
         for one in wanted
     ]
     lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
-    call.answer({**data, "adopted": [named(queue) for queue in done]}, lines)
+    call.answer({**data, "adopted": [queue_identity(queue) for queue in done]}, lines)
 
 
 _NOT_TRUSTED = "not adopted, for its preset is not trusted:"

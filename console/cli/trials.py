@@ -40,7 +40,7 @@ from console.errors import ConsoleError, UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, numbered
 from console.verbs.queues import SMOKE
 from console.verbs.trials import COMMAND, PROVE
-from console.verbs.trials import wanted as requested
+from console.verbs.trials import bench_request as requested
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures

@@ -171,9 +171,9 @@ def verbs() -> Iterator[DeferredVerb]:
 
 def _planned(name: str) -> click.Command:
     from console.cli.message_actions import planned_command  # noqa: PLC0415
-    from console.verbs import named  # noqa: PLC0415
+    from console.verbs import get_verb  # noqa: PLC0415
 
-    return planned_command(named(name))
+    return planned_command(get_verb(name))
 
 
 def _of_module(module: str, name: str) -> click.Command:

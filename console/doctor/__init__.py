@@ -18,7 +18,7 @@ class PlannedVerb(Protocol):
         """In words."""
         ...
 
-    def done(self) -> Sequence[str]:
+    def run_to_end(self) -> Sequence[str]:
         """Do what the plan says; what came of it, in words. Raises ConsoleError."""
         ...
 

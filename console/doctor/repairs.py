@@ -87,7 +87,7 @@ class VerbRepair:
         return planned(database, self).lines
 
     def run(self, database: Database) -> Sequence[str]:
-        return planned(database, self).done()
+        return planned(database, self).run_to_end()
 
 
 def _filtered(older_seconds: float) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class EndSession(VerbRepair):
         now = end_session.plan(database, self.queue, self.arguments[0])
         if (now.session.transaction_seconds or 0.0) < self.older_seconds:
             return [f"{now.label} is in another transaction by now: it was skipped"]
-        return found.done()
+        return found.run_to_end()
 
 
 def session_ended(queue: Queue, key: Key, older_seconds: float) -> EndSession:

@@ -23,7 +23,7 @@ from console.verbs import pipeline as jobs
 from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.trials import BENCH
-from console.verbs.verb import Verb, is_filter, texts
+from console.verbs.verb import Verb, is_filter, texts_from_words
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -205,7 +205,7 @@ def _verb(verb: Verb) -> Do:
         first = 1 if verb.queue_last and words and not _is_option(words[0]) else 0
         key, rest = _queue_and_rest(site, words[first:])
         rest = [*words[:first], *rest]
-        given = texts(verb, rest, site.context.filters(key))
+        given = texts_from_words(verb, rest, site.context.filters(key))
         filters = words_of(given.pop("filter", ""))
         site.app.open_action(key, verb.name, filters, **given)
 
@@ -217,7 +217,7 @@ def _note(site: CommandContext, words: list[str]) -> None:
     known = {name for key in site.keys for name in names_of(key)}
     named = [word for word in words if word in known][-1:]
     key, _ = _queue_and_rest(site, named)
-    given = texts(NOTE, [word for word in words if word not in named])
+    given = texts_from_words(NOTE, [word for word in words if word not in named])
     if "text" in given and not named:
         given["all"] = "yes"
     site.app.open_action(key, NOTE.name, **given)
@@ -225,7 +225,7 @@ def _note(site: CommandContext, words: list[str]) -> None:
 
 def _smoke(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.app.open_smoke(key, **texts(SMOKE, rest))
+    site.app.open_smoke(key, **texts_from_words(SMOKE, rest))
 
 
 def _pipeline(site: CommandContext, words: list[str]) -> None:
@@ -240,7 +240,7 @@ def _pipeline(site: CommandContext, words: list[str]) -> None:
     key, rest = None, words[1:]
     if name in jobs.ABOUT_A_QUEUE:
         key, rest = _queue_and_rest(site, rest)
-    site.app.open_pipeline(name, key, **texts(job, rest))
+    site.app.open_pipeline(name, key, **texts_from_words(job, rest))
 
 
 def _audit(site: CommandContext, words: list[str]) -> None:
@@ -280,7 +280,7 @@ def _connection(site: CommandContext, words: list[str]) -> str:
 def _bench(site: CommandContext, words: list[str]) -> None:
     named = [word for word in words[:1] if not word.startswith("--")]
     name = _connection(site, named)
-    site.app.open_bench(name, **texts(BENCH, words[len(named) :]))
+    site.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
 def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Do:
@@ -288,7 +288,7 @@ def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None
 
     def do(site: CommandContext, words: list[str]) -> None:
         named = [word for word in words[:1] if word in site.context.connections]
-        given = texts(verb, words[len(named) :])
+        given = texts_from_words(verb, words[len(named) :])
         if "design" in given:
             design(given["design"])
         way(site.app)(*named or [site.connection], **given)

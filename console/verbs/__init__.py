@@ -49,7 +49,7 @@ MODULES = {
 """Where each is, in the order in which an operator is offered them."""
 
 
-def named(name: str) -> "Verb":
+def get_verb(name: str) -> "Verb":
     """The verb of that name; the others are not imported."""
     module = import_module(f"console.verbs.{MODULES[name]}")
     found: Verb = getattr(module, name.replace("-", "_").upper())
@@ -58,13 +58,13 @@ def named(name: str) -> "Verb":
 
 def all_verbs() -> "tuple[Verb, ...]":
     """In the order in which an operator is offered them."""
-    return tuple(map(named, MODULES))
+    return tuple(map(get_verb, MODULES))
 
 
 def _plan(database: "Database", repair: "VerbRepair") -> "Plan":
-    from console.verbs.findings import planned  # noqa: PLC0415  # --help needs none of it
+    from console.verbs.findings import plan_repair  # noqa: PLC0415  # --help needs none of it
 
-    return planned(named(repair.verb), database, repair)
+    return plan_repair(get_verb(repair.verb), database, repair)
 
 
 set_planner(_plan)

@@ -177,7 +177,7 @@ def _plan_uninstall(target: Target, values: ParameterValues) -> Plan:
         count=found.lost,
         stoppable=False,
         obstacles=obstacles,
-        consent=True,
+        needs_consent=True,
         next_step="Confirm that with --with-messages, or drain or archive them first.",
         data=_uninstalled(found),
     )
@@ -189,7 +189,9 @@ def _uninstall(target: Target, *, keep_archive: bool, with_messages: bool) -> Re
     )
     lost = numbered(done.lost, "message")
     line = f"uninstalled {target.queue.label}; {lost} were lost with it"
-    return Result(Outcome.DONE, (line,), done=1, gone=not keep_archive, data=_uninstalled(done))
+    return Result(
+        Outcome.DONE, (line,), done=1, queue_removed=not keep_archive, data=_uninstalled(done)
+    )
 
 
 def _uninstalled(found: uninstalling.UninstallPlan) -> dict[str, object]:
@@ -208,7 +210,7 @@ def _plan_forget(target: Target, values: ParameterValues) -> Plan:
 def _forget(target: Target) -> Result:
     adopting.forget(target.database, target.queue)
     line = f"forgot {target.queue.label}; its table is untouched"
-    return Result(Outcome.DONE, (line,), done=1, gone=True)
+    return Result(Outcome.DONE, (line,), done=1, queue_removed=True)
 
 
 MAINTAIN = Verb(

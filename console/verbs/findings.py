@@ -1,5 +1,5 @@
-"""Findings as verbs: the repairs of the doctor, planned, confirmed, then examined again; and what
-somebody knows of: silence for a time, ack until it ends or worsens, unsilence."""
+"""Findings as verbs: the doctor's repairs, and what operators
+know already: silence for a time, ack until it ends or worsens, unsilence."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ from console.verbs.verb import (
     Target,
     Verb,
     single_step,
-    texts,
-    values,
+    texts_from_words,
+    values_from_texts,
 )
 
 _BY_NAME = {code.name: code for code in CODES}
@@ -258,7 +258,7 @@ UNSILENCE = Verb(
 )
 
 
-def planned(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
+def plan_repair(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
     """The verb's plan for the words of a repair."""
     # Whoever runs a repair has had it confirmed already.
     words = (
@@ -270,7 +270,7 @@ def planned(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
         words = (*words[:-1], "--", words[-1])  # a session's name may begin as an option does
     thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
     target = Target(database, repair.queue, repair.rights, lambda _: thresholds)
-    return verb.plan(target, values(verb, texts(verb, words)))
+    return verb.plan(target, values_from_texts(verb, texts_from_words(verb, words)))
 
 
 def _plan_doctor(target: Target, values: ParameterValues) -> Plan:

@@ -202,7 +202,7 @@ def _archive_rounds(
         hot_above=values["hot_above"],
         batching=batching(values),
         control=control,
-        told=ended,
+        on_round=ended,
     )
     return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
 

@@ -104,7 +104,7 @@ def _price(queue: Queue) -> Sequence[str]:
 
 def _install(database: Database, queue: Queue) -> Result:
     installing.install(database, queue)
-    data = {**named(queue), "options": dict(queue.options), "connection": database.label}
+    data = {**queue_identity(queue), "options": dict(queue.options), "connection": database.label}
     line = f"installed {queue.label}: {queue.design.title}"
     return Result(Outcome.DONE, (line,), done=1, data=data)
 
@@ -154,7 +154,7 @@ def adopted(database: Database, values: ParameterValues, schema: str | None) -> 
         queue = adopting.adopt(database, where, name, design(of, database.product.name), roles)
     only = f", only {queue.part}" if queue.part else ""
     data: Mapping[str, object] = {
-        **named(queue),
+        **queue_identity(queue),
         "roles": dict(queue.roles),
         "connection": database.label,
         "table": queue.table,
@@ -176,7 +176,7 @@ def _whole(
     return Plan(subject, queue, lines, requires_name=False, run=run, stoppable=False, sql=sql)
 
 
-def named(queue: Queue) -> dict[str, object]:
+def queue_identity(queue: Queue) -> dict[str, object]:
     """Which queue it is, for --json."""
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 

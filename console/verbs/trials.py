@@ -120,7 +120,7 @@ COMMAND = replace(
 """The command line has more."""
 
 
-def wanted(values: ParameterValues) -> tuple["BenchRequest", Load]:
+def bench_request(values: ParameterValues) -> tuple["BenchRequest", Load]:
     """Who shall take part, and how much of what."""
     from console.actions.bench import BenchRequest  # noqa: PLC0415  # verbs shall start at once
 

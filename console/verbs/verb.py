@@ -114,7 +114,7 @@ class Result:
     """In the audit."""
     done: int = 0
     """Messages, steps, conversations; 1 where the verb is about the queue or a session."""
-    gone: bool = False
+    queue_removed: bool = False
     """The queue is no longer here: nothing more can be planned for it."""
     stopped_by_canary: bool = False
     """A canary has stopped it: its messages failed, or had no result in time."""
@@ -129,7 +129,7 @@ class Progress:
     done: int
     total: int | None = None
     """None: not known."""
-    words: str = ""
+    text: str = ""
     """What it is doing."""
     ledger: Ledger | None = None
     round: Result | None = None
@@ -162,7 +162,7 @@ class Plan:
     sample: tuple[Message, ...] = ()
     obstacles: tuple[str, ...] = ()
     """Why it cannot be done as it stands."""
-    consent: bool = False
+    needs_consent: bool = False
     """Whether they are only that the operator has not said enough: told after a confirmation."""
     next_step: str = ""
     """What removes the obstacles."""
@@ -182,7 +182,7 @@ class Plan:
             audit.note(self.subject, Outcome.REFUSED, detail=what)
             raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
 
-    def done(self) -> tuple[str, ...]:
+    def run_to_end(self) -> tuple[str, ...]:
         """Run it to its end, unwatched; its result in words. Raises ConsoleError."""
         return self.run(Control(), lambda _: None).lines
 
@@ -285,17 +285,19 @@ PROGRAM = "dbq-console"
 FILTERS = "filter"
 
 
-def values(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
+def values_from_texts(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
     """The texts, converted. UsageError."""
     command = _command(verb, required=None)
     try:
-        with command.make_context(verb.name, _words(verb.parameters, texts)) as context:
+        with command.make_context(verb.name, _words_of(verb.parameters, texts)) as context:
             return dict(context.params)
     except click.ClickException as error:
         raise UsageError(error.format_message()) from error
 
 
-def texts(verb: Verb, words: Sequence[str], saved: Words | None = None) -> dict[str, str]:
+def texts_from_words(
+    verb: Verb, words: Sequence[str], saved: Words | None = None
+) -> dict[str, str]:
     """What a line says of a verb, checked; a filter may stand in it bare. UsageError.
 
     `saved`: the filters that have names, which are replaced by what they stand for.
@@ -358,7 +360,7 @@ def _command(verb: Verb, *, required: bool | None) -> click.Command:
     return click.Command(verb.name, params=parameters, add_help_option=False)
 
 
-def _words(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list[str]:
+def _words_of(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list[str]:
     options: list[str] = []
     arguments: list[str] = []
     for one in parameters:
@@ -372,9 +374,9 @@ def _words(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list[st
     return [*options, "--", *arguments]
 
 
-def words(verb: Verb, texts: Mapping[str, str]) -> list[str]:
+def words_from_texts(verb: Verb, texts: Mapping[str, str]) -> list[str]:
     """The verb's options and arguments, as the command line has them."""
-    found = _words(verb.parameters, texts)
+    found = _words_of(verb.parameters, texts)
     end = found.index("--")
     # Only before what begins like an option is it needed.
     dashed = any(word.startswith("-") for word in found[end + 1 :])

@@ -23,7 +23,7 @@ from console.monitor.recording.segments import ACTIONS
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
-from console.verbs import named
+from console.verbs import get_verb
 from console.verbs.decisions import note
 from console.verbs.verb import Target
 from tests.cli.calls import call
@@ -98,10 +98,10 @@ def test_history_has_the_notes_of_the_queue_and_of_the_database(
 
 def test_the_form_notes_of_one_queue_or_of_all(orders: Client) -> None:
     target = Target(orders.database, orders.queue, Rights.OPERATOR)
-    plan = named("note").plan(target, {"text": "a", "all": False})
+    plan = get_verb("note").plan(target, {"text": "a", "all": False})
     assert "the charts of public.orders" in plan.lines[0]
-    plan.done()
-    named("note").plan(target, {"text": "b", "all": True}).done()
+    plan.run_to_end()
+    get_verb("note").plan(target, {"text": "b", "all": True}).run_to_end()
     with connect(orders.url) as connection:
         kept = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
         assert kept.fetchall() == [("orders", "a"), ("", "b")]
@@ -143,12 +143,12 @@ def test_what_is_protected_is_not_lost(ring: Client) -> None:
 def test_a_plan_made_before_is_refused_where_it_is_done(ring: Client) -> None:
     """Another console protects between the plan and its confirmation."""
     target = Target(ring.database, ring.queue, Rights.ADMIN)
-    planned = named("purge").plan(
+    planned = get_verb("purge").plan(
         target, {"filter": (), "reason": None, "permanently": False, "older": None}
     )
-    named("protect").plan(target, {"reason": None}).done()
+    get_verb("protect").plan(target, {"reason": None}).run_to_end()
     with pytest.raises(RefusedError, match="protected"):
-        planned.done()
+        planned.run_to_end()
     with pytest.raises(RefusedError, match="protected"):
         relay(ring.database, ring.queue, 5)
     with pytest.raises(RefusedError, match="protected"):
@@ -159,7 +159,9 @@ def test_a_plan_made_before_is_refused_where_it_is_done(ring: Client) -> None:
 
 def test_whoever_may_not_read_decisions_still_samples(ring: Client) -> None:
     """A login that was granted what an older console needed."""
-    named("protect").plan(Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}).done()
+    get_verb("protect").plan(
+        Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}
+    ).run_to_end()
     with connect(ring.url) as connection:
         connection.execute("CREATE ROLE narrow")
         connection.execute("GRANT USAGE ON SCHEMA dbq TO narrow")

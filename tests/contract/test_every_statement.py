@@ -54,7 +54,7 @@ from console.monitor.scan_query import MessageSource
 from console.monitor.waits import watch
 from console.rights import Rights
 from console.sql import templates
-from console.verbs import named
+from console.verbs import get_verb
 from console.verbs.verb import Target
 from tests.contract.client import Client
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
@@ -217,15 +217,15 @@ def decide(client: Client) -> None:
     target = Target(database, queue, Rights.ADMIN)
     assert pause.callers(database, queue) == 0
     pause.pause(database, queue, reason="bad release", seconds=60.0, push=False)
-    named("protect").plan(target, {"reason": None}).done()
+    get_verb("protect").plan(target, {"reason": None}).run_to_end()
     with database.transaction("look", read_only=True) as connection:
         assert {one.kind for one in decisions.every(connection)} == {"pause", "protection"}
-    named("unprotect").plan(target, {}).done()
-    named("note").plan(target, {"text": "deployed 1.4", "all": False}).done()
+    get_verb("unprotect").plan(target, {}).run_to_end()
+    get_verb("note").plan(target, {"text": "deployed 1.4", "all": False}).run_to_end()
     with database.transaction("read the notes", read_only=True) as connection:
         assert decisions.notes(connection, queue.schema, queue.name, 10)
-    named("silence").plan(target, {"code": "bloat", "for": 60.0, "reason": None}).done()
-    named("unsilence").plan(target, {"code": "bloat"}).done()
+    get_verb("silence").plan(target, {"code": "bloat", "for": 60.0, "reason": None}).run_to_end()
+    get_verb("unsilence").plan(target, {"code": "bloat"}).run_to_end()
     pause.resume(database, queue)
 
 

@@ -47,7 +47,7 @@ def cut_off(client: Client, wanted: ExportRequest, pages: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(client.database, wanted, told=told)
+        export(client.database, wanted, on_progress=told)
 
 
 @pytest.mark.parametrize("variant", mostly(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
@@ -101,7 +101,7 @@ def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match="Another export is writing"):
             export(client.database, wanted)
 
-    assert export(client.database, wanted, told=told).progress.messages == 9
+    assert export(client.database, wanted, on_progress=told).progress.messages == 9
 
 
 def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: Path) -> None:

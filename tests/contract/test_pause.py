@@ -28,7 +28,7 @@ from console.monitor.sample import take_sample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
-from console.verbs import named
+from console.verbs import get_verb
 from console.verbs.verb import Target
 from tests.cli.calls import call
 from tests.contract.client import Client
@@ -94,7 +94,7 @@ def test_a_ring_can_be_paused_at_its_push(virgin: Database) -> None:
     assert client.push(client.payload(0)) is not None
     other = Target(virgin, Variant(DESIGNS["fifo"], {}).queue("public", "f", "postgresql"))
     with pytest.raises(UsageError, match="lose it"):
-        named("pause").plan(
+        get_verb("pause").plan(
             Target(virgin, other.queue, Rights.ADMIN), {"reason": None, "for": None, "push": True}
         )
 
@@ -262,9 +262,9 @@ def examined(orders: Client) -> Diagnosis:
 def test_a_sample_says_who_decided_what_of_a_queue(orders: Client) -> None:
     """Short and whole words, and JSON; nothing of it once it is taken back."""
     stop(orders, 7200.0)
-    named("protect").plan(
+    get_verb("protect").plan(
         Target(orders.database, orders.queue, Rights.ADMIN), {"reason": "audit"}
-    ).done()
+    ).run_to_end()
     sample = take_sample(orders.database)
     seen = snapshot(sample.queues[0], "c")
     paused = seen.paused

@@ -14,7 +14,7 @@ from console.actions.rows import CHANGED
 from console.errors import UsageError
 from console.monitor.message import Message
 from console.rights import Rights
-from console.verbs.verb import Plan, Target, values
+from console.verbs.verb import Plan, Target, values_from_texts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
@@ -24,9 +24,9 @@ from tests.contract.traffic import at_work
 
 
 def planned(client: Client, verb: str, subscriber: str = "", **texts: str) -> Plan:
-    named = verbs.named(verb)
+    named = verbs.get_verb(verb)
     target = Target(client.database, client.queue, Rights.OPERATOR)
-    return named.plan(target, values(named, {"subscriber": subscriber, **texts}))
+    return named.plan(target, values_from_texts(named, {"subscriber": subscriber, **texts}))
 
 
 def held(client: Client, subscriber: str) -> dict[str | None, str]:
@@ -49,28 +49,28 @@ def both(use: Use) -> tuple[Client, list[str]]:
 
 def test_a_verb_acts_on_what_its_subscriber_has_in_hand(both: tuple[Client, list[str]]) -> None:
     client, (one, two, three) = both
-    planned(client, "release", "search", force="yes", filter=f"id={one}").done()
+    planned(client, "release", "search", force="yes", filter=f"id={one}").run_to_end()
     untouched = dict.fromkeys((one, two, three), "claimed")
     assert held(client, "billing") == untouched
     untouched |= {one: "ready"}
-    planned(client, "complete", "billing", id=one).done()
-    planned(client, "fail", "billing", id=f"{two} {three}", error="no").done()
+    planned(client, "complete", "billing", id=one).run_to_end()
+    planned(client, "fail", "billing", id=f"{two} {three}", error="no").run_to_end()
     assert held(client, "billing") == {two: "error", three: "error"}
     assert held(client, "search") == untouched
     made = planned(client, "requeue", "billing", filter=f"id={two}")
     assert "(design ring, subscriber billing)" in made.lines[0]
     assert made.subject.detail == "subscriber billing"
     assert made.count == 1
-    made.done()
+    made.run_to_end()
     assert held(client, "billing") == {two: "ready", three: "error"}
     archived = planned(client, "archive", "billing")
     assert archived.count == 1
-    archived.done()
+    archived.run_to_end()
     assert held(client, "billing") == {two: "ready"}
     assert held(client, "search") == untouched
     released = planned(client, "release", "search", force="yes", filter=f"id={two}")
     assert released.count == 1
-    released.done()
+    released.run_to_end()
     assert held(client, "search") == untouched | {two: "ready"}
     assert held(client, "billing") == {two: "ready"}
     # Each has its own again, as a second attempt, and no other gets it.
@@ -121,7 +121,7 @@ def test_a_purge_lets_go_for_all_and_a_restore_is_for_all(use: Use, more: dict[s
     back = planned(client, "restore")
     assert back.count == 3
     assert any("every subscriber gets them" in line for line in back.lines)
-    back.done()
+    back.run_to_end()
     for subscriber in ("billing", "search"):
         assert texts_of(popped(client, subscriber)) == payloads[1:]
     # Their slots and numbers serve again, for more than a lap.

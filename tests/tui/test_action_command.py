@@ -14,7 +14,7 @@ from console.designs import DESIGNS
 from console.errors import UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
 from console.monitor.filters import line_of
-from console.verbs import MODULES, all_verbs, named
+from console.verbs import MODULES, all_verbs, get_verb
 from console.verbs.parameters import (
     DURATION,
     FILTER,
@@ -25,7 +25,13 @@ from console.verbs.parameters import (
     Placement,
     WholeNumber,
 )
-from console.verbs.verb import Verb, equivalent_command, option_words, texts, values
+from console.verbs.verb import (
+    Verb,
+    equivalent_command,
+    option_words,
+    texts_from_words,
+    values_from_texts,
+)
 from tests.cli.calls import command
 
 PLACE = ("--url", "postgresql+psycopg://ann@db:5432/app")
@@ -65,7 +71,7 @@ def test_a_purge_survives_the_shell_and_click(
     name: str, words: tuple[str, ...], reason: str, yes: str | None
 ) -> None:
     said = {"filter": line_of(words), "reason": reason, "permanently": "yes", "batch": "500"}
-    line = equivalent_command(named("purge"), PLACE, "sch-ema", name, said, name if yes else yes)
+    line = equivalent_command(get_verb("purge"), PLACE, "sch-ema", name, said, name if yes else yes)
     verb, seen, where = parsed(line)
     assert verb == "purge"
     assert seen["name"] == name
@@ -117,7 +123,7 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
     )
     name, seen, _ = parsed(line)
     assert name == verb.name
-    of_the_form = values(verb, filled)
+    of_the_form = values_from_texts(verb, filled)
     for one in verb.parameters:
         assert of_the_form[one.key] == value_of(one)[1], one.name
         if one.placement is Placement.REDIRECTION:
@@ -144,8 +150,10 @@ def test_a_line_is_read_into_the_form_that_it_came_from(verb: Verb) -> None:
     options = [one for one in verb.parameters if one.placement is Placement.OPTION]
     filled = {one.name: value_of(one)[0] for one in options}
     words = [word for one in options for word in option_words(one, filled[one.name])]
-    read = texts(verb, words)
-    assert values(verb, {**required(verb), **read}) == values(verb, {**required(verb), **filled})
+    read = texts_from_words(verb, words)
+    assert values_from_texts(verb, {**required(verb), **read}) == values_from_texts(
+        verb, {**required(verb), **filled}
+    )
 
 
 def required(verb: Verb) -> dict[str, str]:
@@ -177,7 +185,7 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
     ],
 )
 def test_what_cannot_stand_in_a_field(verb: str, field: str, text: str) -> None:
-    (found,) = (one for one in named(verb).parameters if one.name == field)
+    (found,) = (one for one in get_verb(verb).parameters if one.name == field)
     with pytest.raises(UsageError):
         found.check(text)
 

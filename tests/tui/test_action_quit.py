@@ -7,8 +7,8 @@ from console.actions.execute import Control
 from console.actions.pop import fail, pop_many
 from console.actions.push import push_many
 from console.rights import Rights
-from console.verbs import named
-from console.verbs.verb import Target, values
+from console.verbs import get_verb
+from console.verbs.verb import Target, values_from_texts
 from tests.servers import connect, wait_until
 from tests.tui.acting import database_at, make
 from tests.tui.test_terminal import spawn
@@ -60,8 +60,8 @@ def test_it_stops_after_its_batch_and_the_same_again_finishes_it(database_url: s
         with database.transaction("look", read_only=True) as connection:
             (entry,) = audit.entries(connection, audit.EntryFilter(verb="requeue"))
         assert (entry.outcome, entry.done, entry.planned) == ("stopped", done, COUNT)
-        requeue = named("requeue")
-        rest = requeue.plan(Target(database, queue, Rights.ADMIN), values(requeue, {}))
+        requeue = get_verb("requeue")
+        rest = requeue.plan(Target(database, queue, Rights.ADMIN), values_from_texts(requeue, {}))
         assert rest.count == COUNT - done
         ended = rest.run(Control(), lambda _: None)
         assert ended.ledger is not None

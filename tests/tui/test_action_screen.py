@@ -23,8 +23,8 @@ from console.tui.screens.form import Stage
 from console.tui.screens.overview import OverviewScreen
 from console.tui.widgets.field import Field
 from console.tui.widgets.summary import BackgroundLine
-from console.verbs import named
-from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, values
+from console.verbs import get_verb
+from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, values_from_texts
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.acting import CLAIMED, FAILED, READY, acting, database_at, make, states
 from tests.tui.feeds import queue as figures
@@ -344,9 +344,9 @@ def test_another_console_was_quicker_with_some_of_the_rows(database: Database) -
             await here.plan()
             assert here.screen.planned is not None
             assert here.screen.planned.count == FAILED
-            requeue = named("requeue")
+            requeue = get_verb("requeue")
             target = Target(database, queue, Rights.ADMIN)
-            other = requeue.plan(target, values(requeue, {"filter": "limit=3"}))
+            other = requeue.plan(target, values_from_texts(requeue, {"filter": "limit=3"}))
             assert other.run(Control(), lambda _: None).outcome is Outcome.DONE
             await here.confirm("y")
             assert "1 of 4 done" in here.words("#result-words")

@@ -16,8 +16,8 @@ from console.designs import design
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.rights import Rights
-from console.verbs import all_verbs, named
-from console.verbs.verb import Plan, Result, Target, values
+from console.verbs import all_verbs, get_verb
+from console.verbs.verb import Plan, Result, Target, values_from_texts
 from tests.tui.acting import CLAIMED, DONE, FAILED, READY, database_at, make, states
 
 DESIGNS: dict[str, dict[str, str]] = {
@@ -44,10 +44,10 @@ def database(database_url: str) -> Iterator[Database]:
 
 def plan(database: Database, queue: Queue, verb: str, **said: str) -> Plan:
     """As a screen makes it of what stands in its fields."""
-    of, texts = named(verb), {name.replace("_", "-"): text for name, text in said.items()}
+    of, texts = get_verb(verb), {name.replace("_", "-"): text for name, text in said.items()}
     for parameter in of.parameters:
         parameter.check(texts.get(parameter.name, parameter.default))
-    return of.plan(Target(database, queue, Rights.ADMIN), values(of, texts))
+    return of.plan(Target(database, queue, Rights.ADMIN), values_from_texts(of, texts))
 
 
 def do(database: Database, queue: Queue, verb: str, **said: str) -> Result:
@@ -98,7 +98,7 @@ def test_each_verb_does_what_its_plan_says(database: Database, of: str, tmp_path
     gone = plan(database, queue, "uninstall", **{"with-messages": "yes"})
     assert gone.count == sum(states(database, queue).values()) + archived(gone)
     ended = gone.run(Control(), lambda _: None)
-    assert (ended.outcome, ended.gone) == (Outcome.DONE, True)
+    assert (ended.outcome, ended.queue_removed) == (Outcome.DONE, True)
 
 
 def archived(gone: Plan) -> int:
@@ -112,12 +112,12 @@ def test_what_a_design_or_an_option_lacks_is_said(database: Database) -> None:
     assert unavailable(queue, "release").startswith("it has no claims")
     assert unavailable(queue, "resize") == "the design fifo has no resize"
     assert not unavailable(queue, "purge")
-    purge = named("purge")
+    purge = get_verb("purge")
     with pytest.raises(RefusedError, match="needs the right operator"):
-        purge.plan(Target(database, queue, Rights.READ_ONLY), values(purge, {}))
+        purge.plan(Target(database, queue, Rights.READ_ONLY), values_from_texts(purge, {}))
     target = Target(database, queue, Rights.OPERATOR)
     with pytest.raises(RefusedError, match="needs the right admin"):
-        purge.plan(target, values(purge, {"permanently": "yes"}))
+        purge.plan(target, values_from_texts(purge, {"permanently": "yes"}))
     with pytest.raises(UsageError, match="No session holds rows"):
         plan(database, queue, "end-session")
     for verb in all_verbs():

@@ -20,7 +20,7 @@ from console.tui.screens.adopt import AdoptScreen, Tables
 from console.tui.screens.form import Stage
 from console.tui.widgets.field import Field
 from console.verbs.queues import ADOPT
-from console.verbs.verb import texts, words
+from console.verbs.verb import texts_from_words, words_from_texts
 from tests.cli.own_presets import TABLE, User, run
 from tests.contract.at_work import ProcrastinateAtWork
 from tests.tui.alone import alone, conn, is_at, until
@@ -117,7 +117,7 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         await console.pilot.pause()
         assert screen.form.design.name == "fifo"
         assert screen.form.roles["id"] == "body"
-        read = texts(ADOPT, words(ADOPT, screen.form.texts))
+        read = texts_from_words(ADOPT, words_from_texts(ADOPT, screen.form.texts))
         assert read == screen.form.texts
         assert read["name"] == JOBS.name
 

@@ -18,7 +18,7 @@ from console.tui.screens.smoke import SmokeScreen, Trial
 from console.tui.widgets.field import Field
 from console.tui.widgets.plan_pane import SqlView
 from console.verbs.queues import INSTALL
-from console.verbs.verb import texts
+from console.verbs.verb import texts_from_words
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 from tests.tui.test_terminal import install_queue
@@ -112,7 +112,7 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         assert wanted.queue.options["size"] == "20"
         words = ["--option", "size=20", "--option", "in_hand=on", "--", "ring", "-late"]
         assert wanted.words == words
-        assert texts(INSTALL, words) == {
+        assert texts_from_words(INSTALL, words) == {
             "design": "ring",
             "name": "-late",
             "option": "size=20 in_hand=on",

@@ -21,9 +21,9 @@ from console.tui.open_connection import open_profile
 from console.tui.tabs.messages import MessagesTab
 from console.tui.terminal import Appearance
 from console.tui.text import MARK
-from console.verbs import named
+from console.verbs import get_verb
 from console.verbs.parameters import FILTER
-from console.verbs.verb import Target, equivalent_command, values
+from console.verbs.verb import Target, equivalent_command, values_from_texts
 from tests.tui.alone import until
 from tests.tui.feeds import FakeFeed, nine, queue
 from tests.tui.one_tab import one_tab
@@ -210,9 +210,9 @@ def test_saved_filters_and_saving_are_offered() -> None:
 
 
 def test_a_form_takes_saved_filters_and_its_equivalent_command_names_them() -> None:
-    verb, texts = named("purge"), {"filter": "@late 'error~no route'"}
+    verb, texts = get_verb("purge"), {"filter": "@late 'error~no route'"}
     FILTER.check(texts["filter"])
-    given = values(verb, texts)
+    given = values_from_texts(verb, texts)
     target = Target(None, None, saved=SAVED.messages)  # type: ignore[arg-type]
     assert target.filters(given).words == ("state=error", "older=3600s", "error~no route")
     assert "--filter @late" in equivalent_command(verb, (), "public", "mail", texts)

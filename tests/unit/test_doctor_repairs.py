@@ -13,7 +13,7 @@ from console.doctor import repairs
 from console.doctor.repairs import VerbRepair
 from console.engines import open_database
 from console.rights import Rights
-from console.verbs import MODULES, named
+from console.verbs import MODULES, get_verb
 from console.verbs import verb as line
 from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Target
 
@@ -63,7 +63,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
         del control, on_progress
         return Result(Outcome.DONE, ("done",))
 
-    of = named(verb)
+    of = get_verb(verb)
     constant = verb.replace("-", "_").upper()
     module = f"console.verbs.{MODULES[verb]}"
     monkeypatch.setattr(f"{module}.{constant}", replace(of, make_plan=plan))
@@ -71,7 +71,7 @@ def test_a_repair_is_the_verb_that_its_command_line_names(
     database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
     assert repair.plan(database) == ("planned",)
     ((target, values),) = seen
-    default = line.values(of, {one.name: "x" for one in of.parameters if one.required})
+    default = line.values_from_texts(of, {one.name: "x" for one in of.parameters if one.required})
     assert values == {**default, **said}
     assert (target.queue, target.rights) == (repair.queue, repair.rights)
     assert target.thresholds_of("mail").stuck_after_seconds == repair.stuck_after_seconds

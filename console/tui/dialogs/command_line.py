@@ -32,7 +32,7 @@ from console.tui.commands import (
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of
-from console.verbs import MODULES, named
+from console.verbs import MODULES, get_verb
 from console.verbs.parameters import Placement
 from console.verbs.pipeline import ABOUT_A_QUEUE
 from console.verbs.pipeline import BY_NAME as JOBS
@@ -108,7 +108,7 @@ def _of_the_queue(site: CommandContext) -> Iterator[Entry]:
     name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
     shown = plain(key[2])
     for verb in _verbs(site):
-        summary = named(verb).summary if verb in MODULES else commands.BY_NAME[verb].summary
+        summary = get_verb(verb).summary if verb in MODULES else commands.BY_NAME[verb].summary
         yield f"{verb} {shown}", summary, f"{verb} {name}"
     for verb in ABOUT_A_QUEUE:
         yield f"pipeline {verb} {shown}", JOBS[verb].summary, f"pipeline {verb} {name}"
@@ -154,9 +154,11 @@ def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Ite
         yield from TABS
     if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
         yield from _unambiguous(site.keys)
-    verb = _OTHERS.get(command.name) or (named(command.name) if command.name in MODULES else None)
+    verb = _OTHERS.get(command.name) or (
+        get_verb(command.name) if command.name in MODULES else None
+    )
     takes_filters = command.name in {"messages", "actions"} or (
-        command.name in MODULES and any(one.multiple for one in named(command.name).parameters)
+        command.name in MODULES and any(one.multiple for one in get_verb(command.name).parameters)
     )
     if takes_filters and before:
         yield from ("state=ready", "state=claimed", "state=error", "state=done")

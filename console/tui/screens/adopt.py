@@ -34,7 +34,7 @@ from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
 from console.tui.widgets.keyed_table import Column as Shown
 from console.tui.widgets.keyed_table import KeyedTable, known
 from console.verbs.queues import ADOPT, adopt_plan
-from console.verbs.verb import values, words
+from console.verbs.verb import values_from_texts, words_from_texts
 
 _WIDE = 120
 
@@ -336,7 +336,9 @@ class AdoptScreen(PlannedScreen):
             told = {"name": form.called, "queue": form.part or "all of them"}.items()
         self.key = (conn.name, table.schema, queue.name)
         lines = [f"  {what:<16}{words}" for what, words in told]
-        planned = adopt_plan(conn.database, queue, table, values(ADOPT, form.texts), lines)
+        planned = adopt_plan(
+            conn.database, queue, table, values_from_texts(ADOPT, form.texts), lines
+        )
         production = is_production(self.context, conn, self.context.clock.monotonic())
         self.present_plan(planned, conn, production=production)
 
@@ -377,7 +379,7 @@ class AdoptScreen(PlannedScreen):
 
     def action_command(self) -> None:
         if self._table is not None:
-            told = ["--schema", self._table.schema, *words(ADOPT, self.form.texts)]
+            told = ["--schema", self._table.schema, *words_from_texts(ADOPT, self.form.texts)]
             show_equivalent_command(self, self._conn, ADOPT.name, None, told)
 
 

@@ -55,8 +55,8 @@ from console.tui.text import (
 from console.tui.widgets.charts import RATES, Chart, ChartTime, Curve, Drawing
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
-from console.verbs.trials import BENCH, wanted
-from console.verbs.verb import values, words
+from console.verbs.trials import BENCH, bench_request
+from console.verbs.verb import values_from_texts, words_from_texts
 
 _LEAST_SPAN_SECONDS = 20.0
 _ROOM_FOR_ALL = 36
@@ -249,7 +249,7 @@ class BenchScreen(FormScreen):
             return
         self._texts = self.form.texts
         try:
-            who, load = wanted(values(BENCH, self._texts))
+            who, load = bench_request(values_from_texts(BENCH, self._texts))
         except ConsoleError as error:
             self.show_problem(error)
             return
@@ -294,7 +294,7 @@ class BenchScreen(FormScreen):
 
     def action_command(self) -> None:
         texts = self.form.texts or self._texts
-        show_equivalent_command(self, self._conn, "bench", None, words(BENCH, texts))
+        show_equivalent_command(self, self._conn, "bench", None, words_from_texts(BENCH, texts))
 
     def action_save(self) -> None:
         stamp = f"{self.context.clock.utc():%Y%m%d-%H%M%S}"

@@ -29,7 +29,7 @@ from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import Column, KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.queues import INSTALL, install_plan
-from console.verbs.verb import words
+from console.verbs.verb import words_from_texts
 
 _COLUMNS: tuple[Column[Design], ...] = (
     Column("design", "design", lambda of: of.name, "strong", 7, 10),
@@ -80,7 +80,10 @@ class InstallRequest:
         if self.conn is None:
             texts |= {"print": "yes", "engine": self.product.name}
         usual_schema = queue.schema == self.product.default_schema
-        return [*([] if usual_schema else ["--schema", queue.schema]), *words(INSTALL, texts)]
+        return [
+            *([] if usual_schema else ["--schema", queue.schema]),
+            *words_from_texts(INSTALL, texts),
+        ]
 
 
 class InstallScreen(PlannedScreen):

@@ -22,8 +22,8 @@ from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, plain
 from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
-from console.verbs import named
-from console.verbs.verb import Plan, Target, Verb, equivalent_command, values
+from console.verbs import get_verb
+from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_from_texts
 
 
 class PlannedScreen(FormScreen):
@@ -163,7 +163,7 @@ class PlannedScreen(FormScreen):
     def _gone(self) -> bool:
         """Whether what ran has left no queue to plan for."""
         ended = None if self.running is None else self.running.result
-        return ended is not None and ended.gone
+        return ended is not None and ended.queue_removed
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self.query_one("#result-words", TextView).plain_text)
@@ -208,7 +208,7 @@ class ActionScreen(PlannedScreen):
         is, where that was looked up already."""
         super().__init__(context, key, running)
         self._key = key
-        self.verb = named(verb)
+        self.verb = get_verb(verb)
         self._initial = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
         if any(one.key == "id" and one.multiple for one in self.verb.parameters):
             # Of a selection only what names single messages can be meant.
@@ -269,7 +269,7 @@ class ActionScreen(PlannedScreen):
         if conn is None or queue is None:
             return
         try:
-            given = values(self.verb, self.form.texts)
+            given = values_from_texts(self.verb, self.form.texts)
         except ConsoleError as error:
             self.show_problem(error)
             return

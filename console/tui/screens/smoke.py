@@ -28,7 +28,7 @@ from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import Paragraph, TextView, describe_error, plain, sparkline, style_of
 from console.tui.widgets.field import Field
 from console.verbs.queues import SMOKE
-from console.verbs.verb import OnProgress, Plan, Progress, Result, words
+from console.verbs.verb import OnProgress, Plan, Progress, Result, words_from_texts
 
 _HOW = (("beside", "on a scratch queue"), ("live", "through the queue itself (--live)"))
 _WORDS = {
@@ -68,7 +68,7 @@ class Trial:
 
             test = smoke_live if live else smoke.smoke_queue
             try:
-                self.result = test(conn.database, queue, control=control, tell=heard)
+                self.result = test(conn.database, queue, control=control, on_progress=heard)
             except StoppedError as error:
                 return Result(Outcome.STOPPED, tuple(str(error).splitlines()))
             good = "ok" if self.result.ok else "NOT OK"
@@ -222,7 +222,9 @@ class SmokeScreen(FormScreen):
 
     def action_command(self) -> None:
         told = {"live": "yes"} if self.form["how"].value == "live" else {}
-        show_equivalent_command(self, self._conn, SMOKE.name, self.key, words(SMOKE, told))
+        show_equivalent_command(
+            self, self._conn, SMOKE.name, self.key, words_from_texts(SMOKE, told)
+        )
 
 
 def _append_progress(text: Text, words: TextView, trial: Trial, room: int) -> None:

@@ -165,8 +165,8 @@ class ProgressView(TextView):
             )
             for why, count in (*ledger.skipped.items(), *ledger.failed.items()):
                 text.append(f"  {count:,}: {plain(why)}\n", style_of(self, "quiet"))
-        if told is not None and told.words:
-            text.append(f"{plain(told.words)}\n", style_of(self, "quiet"))
+        if told is not None and told.text:
+            text.append(f"{plain(told.text)}\n", style_of(self, "quiet"))
         self.set_text(text)
 
     def _bar(self, share: float) -> Text:
