@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from console.catalog import Kind, Queue
-from console.doctor.context import MOST, CheckContext, CheckGroup, ask, can_query, counted
+from console.doctor.context import MOST, CheckContext, CheckGroup, counted
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import end_conversations, switch_on
 from console.formats import duration
@@ -60,7 +60,7 @@ ACTIVATION_OFF = Code(
 
 
 def _switches(context: CheckContext) -> Iterator[Finding]:
-    with context.moment() as connection:
+    with context.transaction() as connection:
         found = health(connection, context.queue)
     yield from switches_of(context.queue, found)
 
@@ -104,8 +104,8 @@ class Undelivered:
 
 
 def _undelivered(context: CheckContext) -> Iterator[Finding]:
-    if can_query(context, "undelivered messages", "undelivered"):
-        for found in ask(context, Undelivered, "undelivered"):
+    if context.can_query("undelivered messages", "undelivered"):
+        for found in context.query(Undelivered, "undelivered"):
             yield from undelivered_of(found, context.thresholds.stuck_after_seconds)
 
 
@@ -137,8 +137,8 @@ class _States:
 
 
 def _conversations(context: CheckContext) -> Iterator[Finding]:
-    if can_query(context, "conversations", "conversations"):
-        states = {row.state: row.found for row in ask(context, _States, "conversations")}
+    if context.can_query("conversations", "conversations"):
+        states = {row.state: row.found for row in context.query(_States, "conversations")}
         ready = None if context.snapshot is None else context.snapshot.ready
         yield from leak_of(context.queue, states, ready)
 
@@ -181,9 +181,9 @@ class Activation:
 
 
 def _activation(context: CheckContext) -> Iterator[Finding]:
-    if not can_query(context, "activation", "activation"):
+    if not context.can_query("activation", "activation"):
         return
-    for found in ask(context, Activation, "activation"):
+    for found in context.query(Activation, "activation"):
         if found.activated and found.enabled and not found.monitored:
             missing = context.database.capabilities.missing
             why = missing.get("sessions", "this login lacks VIEW SERVER STATE")
@@ -235,7 +235,6 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
 
 
 CHECKS = CheckGroup(
-    "Service Broker",
     (BROKER_OFF, QUEUE_OFF, UNDELIVERED, LEAK, NOT_STARTED, ACTIVATION_OFF),
     {
         "the state of the queue": _switches,

@@ -7,10 +7,10 @@ from console.actions.requeue import live_sessions
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import states
-from console.doctor.context import CheckContext, CheckGroup, counted, follows, some
+from console.doctor.context import CheckContext, CheckGroup, counted, first_few
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import release_claims
-from console.doctor.row_scan import scanned
+from console.doctor.row_scan import scan_rows
 from console.formats import duration
 from console.monitor.limits import Severity
 from console.monitor.owners import Evidence, Owner, claimant_evidence, owner_of
@@ -122,7 +122,7 @@ class _Owned:
 
 
 def _claims(context: CheckContext) -> Iterator[Finding]:
-    if follows(context, _WHAT) or context.queue.design.claims_expire:
+    if context.is_standby(_WHAT) or context.queue.design.claims_expire:
         return
     if "claimed_at" not in context.queue.roles and context.queue.design.flow is not Flow.NUMBERS:
         context.unseen.append("claims: no column has their time")
@@ -165,7 +165,7 @@ def _owned(context: CheckContext) -> list[_Owned]:
     sessions = [None if owner is None else owner.session for owner in owners]
     if not sessions:
         return []
-    with context.moment() as connection:
+    with context.transaction() as connection:
         limit = context.thresholds.stuck_after_seconds
         told = claimant_evidence(connection, context.queue, sessions, limit)
     found = []
@@ -185,7 +185,7 @@ def _read(context: CheckContext) -> list[_Claims]:
     for scan in scans(context.queue):
         if scan.state != "claimed":
             continue
-        for row in scanned(context, _WHAT, scan, ClaimedRow, "claimed"):
+        for row in scan_rows(context, _WHAT, scan, ClaimedRow, "claimed"):
             if not row.half:
                 owner = found.setdefault(row.claimed_by, _Claims(row.claimed_by))
                 owner.add(row, stuck_after)
@@ -263,7 +263,7 @@ def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
 
 def _alive(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     who = _living(context, owned)
-    words = some(who, most=1) or _there(context.queue)
+    words = first_few(who, most=1) or _there(context.queue)
     return _finding(
         context,
         ALIVE,
@@ -324,21 +324,20 @@ def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
     names = [one.row.claimed_by for one in owned if one.row.claimed_by]
     if queue.design.library and names:
         return (
-            f"{some(names, most=3)}: only {queue.design.library} knows whether these workers are "
-            "alive"
+            f"{first_few(names, most=3)}: only {queue.design.library} knows whether these workers "
+            "are alive"
         )
     return "the server does not know who claimed them, or hides it from this login"
 
 
 def _living(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
-    with context.moment() as connection:
+    with context.transaction() as connection:
         rows = live_sessions(connection, sessions[:_SHOWN])
     return [row.line for row in rows]
 
 
 CHECKS = CheckGroup(
-    "claims",
     (states.STATUS, GONE, ALIVE, UNKNOWN, NOBODY, states.ILLEGAL),
     {
         _WHAT: _claims,

@@ -1,4 +1,4 @@
-"""What a family of findings looks with: one queue, one session, what is known already."""
+"""What a check gets: one queue, a read-only session, and what is known of the queue already."""
 
 from __future__ import annotations
 
@@ -33,50 +33,98 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 PATIENCE_SECONDS = 10.0
-"""How long a proof waits for transactions that are open."""
+"""How long a proof waits for open transactions."""
+STATEMENT_SECONDS = 5.0
+"""Time-out of a statement that takes milliseconds."""
+LOCK_SECONDS = 1.0
+MOST = 10_000
+"""Rows are counted up to here; one more means "more than"."""
 
 
 @dataclass
 class CheckContext:
-    """One check of one queue. It changes nothing."""
+    """Of one diagnosis of one queue. It changes nothing."""
 
     database: Database
     session: Session
     queue: Queue
     snapshot: QueueSnapshot | None = None
-    """Its figures a moment ago, where somebody took them."""
+    """Its latest figures, if there are any."""
     thresholds: Thresholds = DEFAULTS
     patience_seconds: float = PATIENCE_SECONDS
     masks: Masks = ()
-    """What is hidden of the errors that a finding quotes."""
+    """What is hidden in the errors that a finding quotes."""
     unseen: list[str] = field(default_factory=list)
-    """What could not be examined, and why: with any of these nothing is all clear."""
+    """What could not be checked, and why. With any of these the queue is not "all clear"."""
     clock_ahead: timedelta = timedelta()
     """How far the database's clock is ahead of ours."""
+    forecasts: TrafficForecasts | None = None
+    turn: Semaphore | None = None
+    """Held while this one works; None: no other queue is checked at the same time."""
+    _opened: ExitStack = field(default_factory=ExitStack, repr=False)
 
     @property
     def now(self) -> datetime:
         """By the database's clock."""
         return utc() + self.clock_ahead
 
-    usual: TrafficForecasts | None = None
-    """What is usual of the connection's queues, where somebody knows."""
-    turn: Semaphore | None = None
-    """Held while it works; None: nobody else examines at the same time."""
-    _opened: ExitStack = field(default_factory=ExitStack, repr=False)
-
     def has(self, name: str) -> bool:
-        """Whether the queue's design has that statement, on this engine."""
-        return sql.has(self.database.product, f"{self.queue.design.name}.{name}")
+        """Whether the queue's design has that statement on this engine."""
+        return sql.has(self.database.product, self._statement(name))
 
-    def ask(self, row_type: type[Row], name: str, **values: object) -> list[Row]:
-        """The rows of one statement of the design's file, alone in its transaction: it sees what is
-        committed when it begins, and keeps nothing."""
-        with self.moment() as connection:
+    def can_query(self, what: str, name: str) -> bool:
+        """As `has`; where it has not, `what` is reported as unseen."""
+        if not (available := self.has(name)):
+            self.unseen.append(f"{what}: not examined on {self.database.product.title} yet")
+        return available
+
+    def query(
+        self, row_type: type[Row], name: str, scope: sql.Scope | None = None, **values: object
+    ) -> list[Row]:
+        """The rows of a statement of the design, in its own transaction with short time-outs."""
+        with self.limited_transaction() as connection:
+            scope = scope or self.queue.scope(connection)
+            return sql.rows(connection, row_type, self._statement(name), scope, **values)
+
+    def query_unlimited(self, row_type: type[Row], name: str, **values: object) -> list[Row]:
+        """The same without time-outs: of a whole ring, for example."""
+        with self.transaction() as connection:
             return self.fetch(connection, row_type, name, **values)
 
+    def fetch(
+        self, connection: Connection, row_type: type[Row], name: str, **values: object
+    ) -> list[Row]:
+        scope = self.queue.scope(self.database.product)
+        return sql.rows(connection, row_type, self._statement(name), scope, **values)
+
+    def is_true(self, name: str) -> bool:
+        """The result of a statement that returns one boolean."""
+        with self.limited_transaction() as connection:
+            scope = self.queue.scope(connection)
+            return sql.value(connection, bool, self._statement(name), scope)
+
+    def is_standby(self, what: str) -> bool:
+        """Whether only the primary knows the sessions: then `what` is reported as unseen."""
+        if not self.database.capabilities.read_only:
+            return False
+        if recovering := self.is_true("recovering"):
+            self.unseen.append(f"{what}: a standby does not know its primary's sessions")
+        return recovering
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Keep it short: callers and actions may wait for it."""
+        with self.session.transaction(self._activity) as connection:
+            yield connection
+
+    @contextmanager
+    def limited_transaction(self) -> Iterator[Connection]:
+        with self.transaction() as connection:
+            limit_transaction(connection, self.database, STATEMENT_SECONDS, LOCK_SECONDS)
+            yield connection
+
     def pause(self, seconds: float) -> None:
-        """Wait. Looks at other queues go on meanwhile, on the connection that this one leaves."""
+        """Sleep. Checks of other queues go on meanwhile, on the connection that this one frees."""
         if self.turn is None:
             time.sleep(seconds)
             return
@@ -86,12 +134,12 @@ class CheckContext:
             time.sleep(seconds)
         finally:
             self.turn.acquire()
-        session = self.database.session(self._doing, read_only=True)
+        session = self.database.session(self._activity, read_only=True)
         self.session = self._opened.enter_context(session)
 
     @contextmanager
     def viewed_as(self, view: Queue, patience_seconds: float | None = None) -> Iterator[None]:
-        """Meanwhile the queue is as one of its subscribers has it."""
+        """In the body the queue is what one of its subscribers sees of it."""
         before = self.queue, self.patience_seconds
         self.queue = view
         self.patience_seconds = before[1] if patience_seconds is None else patience_seconds
@@ -100,20 +148,18 @@ class CheckContext:
         finally:
             self.queue, self.patience_seconds = before
 
-    @contextmanager
-    def moment(self) -> Iterator[Connection]:
-        """A transaction for several statements; keep it short, callers and actions may wait."""
-        with self.session.transaction(self._doing) as connection:
-            yield connection
+    def for_each_view(self, check: Check) -> Iterator[Finding]:
+        """The findings of each subscriber, named after it; of a queue without any, its own."""
+        for view in self.queue.views:
+            with self.viewed_as(view):
+                found = list(check(self))
+            yield from (finding.for_subscriber(view.subscriber) for finding in found)
 
-    def fetch(
-        self, connection: Connection, row_type: type[Row], name: str, **values: object
-    ) -> list[Row]:
-        of, scope = f"{self.queue.design.name}.{name}", self.queue.scope(self.database.product)
-        return sql.rows(connection, row_type, of, scope, **values)
+    def _statement(self, name: str) -> str:
+        return f"{self.queue.design.name}.{name}"
 
     @property
-    def _doing(self) -> str:
+    def _activity(self) -> str:
         return f"examine {self.queue.name!r}"
 
 
@@ -122,27 +168,14 @@ def check_context(
     database: Database,
     queue: Queue,
     *,
-    snapshot: QueueSnapshot | None = None,
-    thresholds: Thresholds = DEFAULTS,
     patience_seconds: float = PATIENCE_SECONDS,
-    masks: Masks = (),
-    clock_ahead: timedelta = timedelta(),
-    turn: Semaphore | None = None,
+    **known: Any,
 ) -> Iterator[CheckContext]:
-    """A check, on a session of its own that the server holds to reading."""
+    """A context with a read-only session of its own; `known`: other fields of it."""
     with ExitStack() as opened:
         session = opened.enter_context(database.session(f"examine {queue.name!r}", read_only=True))
         yield CheckContext(
-            database,
-            session,
-            queue,
-            snapshot,
-            thresholds,
-            patience_seconds,
-            masks,
-            clock_ahead=clock_ahead,
-            turn=turn,
-            _opened=opened,
+            database, session, queue, patience_seconds=patience_seconds, _opened=opened, **known
         )
 
 
@@ -151,30 +184,22 @@ Check = Callable[[CheckContext], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class CheckGroup:
-    """Checks of one sort of fault, for the queues that can have it."""
+    """Checks for one sort of fault."""
 
-    what: str
     codes: tuple[Code, ...]
-    """Of all its findings."""
+    """Of all findings of these checks."""
     checks: Mapping[str, Check]
-    """What each examines, in words, and the check."""
+    """By what each examines."""
     applies: Callable[[Queue], bool] = lambda _: True
 
     def run(self, context: CheckContext) -> Iterator[Finding]:
         if self.applies(context.queue):
             for what, check in self.checks.items():
-                yield from checked(context, what, check)
+                yield from run_check(context, what, check)
 
 
-STATEMENT_SECONDS = 5.0
-"""The time-out of one statement of the doctor; it takes milliseconds."""
-LOCK_SECONDS = 1.0
-MOST = 10_000
-"""Rows are counted up to here; one more says: there are more."""
-
-
-def checked(context: CheckContext, what: str, check: Check) -> Iterator[Finding]:
-    """Its findings, dated; where it cannot look, `what` is told in `unseen` with the reason."""
+def run_check(context: CheckContext, what: str, check: Check) -> Iterator[Finding]:
+    """Its findings, dated. Where it fails, `what` is reported as unseen, with the reason."""
     try:
         for finding in check(context):
             yield finding.with_since(context.now)
@@ -184,57 +209,17 @@ def checked(context: CheckContext, what: str, check: Check) -> Iterator[Finding]
         context.unseen.append(f"{what}: {error.why or error.what}")
 
 
-def can_query(context: CheckContext, what: str, name: str) -> bool:
-    """Whether the queue has that statement of the doctor's; else `what` is unseen."""
-    if not (there := context.has(name)):
-        product = context.database.product
-        context.unseen.append(f"{what}: not examined on {product.title} yet")
-    return there
-
-
-def ask(
-    context: CheckContext,
-    row_type: type[Row],
-    name: str,
-    scope: sql.Scope | None = None,
-    **values: object,
-) -> list[Row]:
-    """The rows of one statement of the doctor's, read by indexes and within its time-out."""
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        within = scope or context.queue.scope(connection)
-        of = f"{context.queue.design.name}.{name}"
-        return sql.rows(connection, row_type, of, within, **values)
-
-
-def whether(context: CheckContext, name: str) -> bool:
-    """The answer of a statement of the doctor's that returns no more than yes or no."""
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        of = f"{context.queue.design.name}.{name}"
-        return sql.value(connection, bool, of, context.queue.scope(connection))
-
-
-def follows(context: CheckContext, what: str) -> bool:
-    """Whether this server follows another, which alone knows its sessions: `what` is unseen."""
-    if not context.database.capabilities.read_only:
-        return False
-    if recovering := whether(context, "recovering"):
-        context.unseen.append(f"{what}: a standby does not know its primary's sessions")
-    return recovering
-
-
 def texts(value: Any) -> list[str]:
     """An array of a row: a list, or the JSON text of an engine that has no arrays."""
     found = json.loads(value) if isinstance(value, str) else value
     return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
 
 
-def counted(number: int, noun: str, many: str = "") -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """`1 claim`, `17 claims`, `more than 10,000 claims`."""
     if number > MOST:
-        return f"more than {MOST:,} {many or noun + 's'}"
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+        return f"more than {MOST:,} {plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def shortened(text: str, most: int) -> str:
@@ -242,25 +227,27 @@ def shortened(text: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
 
-def some(words: Sequence[str], most: int = 2, between: str = "; ") -> str:
-    """The first few, and how many more there are: `this; that; 3 more`."""
-    rest = len(words) - most
-    return between.join([*words[:most], *([f"{rest} more"] if rest > 0 else [])])
+def first_few(texts: Sequence[str], most: int = 2, between: str = "; ") -> str:
+    """`this; that; 3 more`."""
+    rest = len(texts) - most
+    return between.join([*texts[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
-_CONNECTION: ContextVar[tuple[str, ...]] = ContextVar("words of the connection", default=())
+_CONNECTION_OPTIONS: ContextVar[tuple[str, ...]] = ContextVar("connection options", default=())
 
 
 @contextmanager
-def with_connection_options(*words: str) -> Iterator[None]:
-    """What `command` makes in the body names the connection by these: `--profile shops/a`."""
-    before = _CONNECTION.set(words)
+def with_connection_options(*options: str) -> Iterator[None]:
+    """In the body `command` ends with these: `--profile shops/a`."""
+    before = _CONNECTION_OPTIONS.set(options)
     try:
         yield
     finally:
-        _CONNECTION.reset(before)
+        _CONNECTION_OPTIONS.reset(before)
 
 
 def command(queue: Queue, verb: str, *words: str) -> str:
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
-    return shlex.join(["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION.get()])
+    return shlex.join(
+        ["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION_OPTIONS.get()]
+    )

@@ -62,7 +62,7 @@ def _pause(context: CheckContext) -> Iterator[Finding]:
             since=paused.until,
             repair=resume(queue),
         )
-    with context.moment() as connection:
+    with context.transaction() as connection:
         replaced = pause.replaced_functions(connection, queue)
     if replaced:
         yield Finding(
@@ -80,7 +80,7 @@ def _pause(context: CheckContext) -> Iterator[Finding]:
 def _of_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
     """Its own tools pause and resume too, and tell nobody."""
     queue, library = context.queue, context.queue.design.library
-    with context.moment() as connection:
+    with context.transaction() as connection:
         there = pause.paused_by_library(connection, queue)
     if there and seen.paused is None:
         yield Finding(
@@ -112,7 +112,7 @@ def _waiting(seen: QueueSnapshot) -> str:
     return f"; {count(seen.ready, estimated='ready' in seen.estimated)} ready{oldest}"
 
 
-CHECKS = CheckGroup("decisions", (OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})
+CHECKS = CheckGroup((OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})
 
 
 _LOG = logging.getLogger(__name__)

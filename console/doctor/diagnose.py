@@ -103,7 +103,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
         )
         with turn, looked as context:
             key = key_of(one.queue)
-            context.usual = usual
+            context.forecasts = usual
             silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
             diagnosis = _diagnosed(context, one, consumed[key], memory, silent, why_not)
             return replace(

@@ -11,12 +11,10 @@ from console.doctor.context import (
     MOST,
     CheckContext,
     CheckGroup,
-    ask,
-    can_query,
     command,
     counted,
+    first_few,
     shortened,
-    some,
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import archive_done, maintained
@@ -256,10 +254,10 @@ def _burst(context: CheckContext) -> Iterator[Finding]:
         return  # no column tells when they failed, so none is newer than another
     if queue.design.library:
         return  # when they failed stands beside its table, or in no index of it
-    if not can_query(context, "errors", "recent_errors"):
+    if not context.can_query("errors", "recent_errors"):
         return
     where = queue.scope_of("recent_errors", context.database.product)
-    (found,) = ask(context, Errors, "recent_errors", where, recent=BURST_SECONDS)
+    (found,) = context.query(Errors, "recent_errors", where, recent=BURST_SECONDS)
     said = None if found.first_error is None else masked(found.first_error, context.masks)
     first = shortened(said or "?", 40)
     if found.is_burst:
@@ -294,9 +292,9 @@ def _archive(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if "done" not in queue.states or queue.kind is not Kind.INSTALLED:
         return
-    if not can_query(context, "archive", "done_lag"):
+    if not context.can_query("archive", "done_lag"):
         return
-    (lag,) = ask(context, _Lag, "done_lag")
+    (lag,) = context.query(_Lag, "done_lag")
     if lag.found:
         yield Finding(
             ARCHIVE_LAGS,
@@ -320,12 +318,12 @@ def _bloat(context: CheckContext) -> Iterator[Finding]:
         words = [f"{step.what} {step.target}: {step.reason}" for step in steps]
         yield Finding(
             BLOAT,
-            shortened(some(words, most=1), 100),
+            shortened(first_few(words, most=1), 100),
             evidence={"steps": [step.as_json() for step in steps]},
             cause="the server's own maintenance has not got to it, or was prevented",
             consequence="reads and writes touch more pages than necessary",
             repair=maintained(
-                context.queue, some([f"{s.what} {s.target}" for s in steps], between=", ")
+                context.queue, first_few([f"{s.what} {s.target}" for s in steps], between=", ")
             ),
         )
     if why := context.database.capabilities.missing.get("waits"):
@@ -393,7 +391,6 @@ def _keys(sessions: Sequence[Session]) -> list[object]:
 
 
 CHECKS = CheckGroup(
-    "general health",
     (
         *(LIMIT_CRITICAL, FULL_SOON),
         *(LIMIT, FULL_TODAY, BURST, XMIN_LONG),

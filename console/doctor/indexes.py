@@ -16,22 +16,17 @@ from console.catalog import Kind, Queue
 from console.designs import Order
 from console.doctor import schema
 from console.doctor.context import (
-    LOCK_SECONDS,
-    STATEMENT_SECONDS,
     CheckContext,
     CheckGroup,
-    ask,
-    can_query,
     counted,
+    first_few,
     shortened,
-    some,
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintained
 from console.doctor.schema import Index, ShippedIndex, bare
 from console.engines import Product
 from console.monitor.limits import Severity
-from console.monitor.sample_queries import limit_transaction
 
 ENOUGH_PAGES = 100
 """Of a smaller table a pop may as well read all."""
@@ -64,7 +59,7 @@ def applies(queue: Queue) -> bool:
 
 def _by_definition(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    if not can_query(context, "indexes", "indexes"):
+    if not context.can_query("indexes", "indexes"):
         return
     wanted = [one for one in schema.wanted(context.database.product, queue) if not one.is_key]
     if not wanted:
@@ -81,7 +76,7 @@ def _by_definition(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             INDEX_MISSING,
             f"{counted(len(missing), 'index', 'indexes')} missing: "
-            + shortened(some([one.label for one in missing], most=1), 70),
+            + shortened(first_few([one.label for one in missing], most=1), 70),
             evidence={"missing": [one.statement for one in missing]},
             cause="they were dropped, or the table was recreated without them",
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
@@ -92,7 +87,7 @@ def _by_definition(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             INVALID,
             f"{counted(len(broken), 'index', 'indexes')} invalid: "
-            + shortened(some([index.name for index in broken], between=", "), 70),
+            + shortened(first_few([index.name for index in broken], between=", "), 70),
             evidence={"invalid": [index.name for index in broken]},
             cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
             consequence="every write maintains it and no query can use it",
@@ -138,7 +133,7 @@ def _by_plan(context: CheckContext) -> Iterator[Finding]:
     yield Finding(
         UNUSED,
         f"a pop does not use {shortened(same[0].name, 40)}: "
-        + some(list(dict.fromkeys(node["Node Type"] for node in nodes)), most=3, between=", "),
+        + first_few(list(dict.fromkeys(node["Node Type"] for node in nodes)), most=3, between=", "),
         evidence={
             "expected": expected.label,
             "plan": [_shown(node) for node in nodes],
@@ -153,8 +148,7 @@ def _by_plan(context: CheckContext) -> Iterator[Finding]:
 
 
 def _plan(context: CheckContext) -> Mapping[str, Any]:
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+    with context.limited_transaction() as connection:
         asked = sql.query("doctor.pop_plan", connection.dialect, context.queue.scope(connection))
         plan: Mapping[str, Any] = connection.execute(asked).scalar_one()[0]
     return plan
@@ -193,7 +187,6 @@ def _cause(same: Sequence[Index]) -> str:
 
 
 INDEX_CHECKS = CheckGroup(
-    "indexes",
     (INDEX_MISSING, INVALID, UNUSED),
     {
         "indexes": _by_definition,
@@ -252,17 +245,17 @@ def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
 def _constraints(context: CheckContext) -> Iterator[Finding]:
     product, queue = context.database.product, context.queue
     asked = checks_wanted(product, queue)
-    if not asked or not can_query(context, "constraints", "checks"):
+    if not asked or not context.can_query("constraints", "checks"):
         return
     names = product.array(sorted({one.table for one in asked}))
-    there = ask(context, Check, "checks", schema=queue.schema, tables=names)
+    there = context.query(Check, "checks", schema=queue.schema, tables=names)
     gone = [one for one in asked if not any(check.is_wanted(one) for check in there)]
     missing = schema.on_tables(context, gone)
     if missing:
         yield Finding(
             CONSTRAINT_MISSING,
             f"{counted(len(missing), 'constraint')} missing: "
-            + some([one.label for one in missing], most=1),
+            + first_few([one.label for one in missing], most=1),
             evidence={"missing": [[one.table, one.condition] for one in missing]},
             cause="it was dropped, or the table was recreated without it",
             consequence="a value that no verb handles is accepted, and its row is no longer seen",
@@ -295,7 +288,6 @@ def _plain(condition: str) -> str:
 
 
 CONSTRAINT_CHECKS = CheckGroup(
-    "constraints",
     (CONSTRAINT_MISSING,),
     {"constraints": _constraints},
     applies,

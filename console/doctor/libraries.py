@@ -7,7 +7,6 @@ from console import sql
 from console.catalog import Kind
 from console.doctor.context import (
     MOST,
-    STATEMENT_SECONDS,
     CheckContext,
     CheckGroup,
     counted,
@@ -15,7 +14,6 @@ from console.doctor.context import (
 from console.doctor.finding import Code, Finding
 from console.formats import duration
 from console.monitor.limits import Severity
-from console.monitor.sample_queries import limit_transaction
 
 RETRYING_SECONDS = 86_400.0
 """A job that fails and is tried again for so long is told. How long that is, each library's
@@ -47,8 +45,7 @@ class _Partition:
 def _default_partition(context: CheckContext) -> Iterator[Finding]:
     if not sql.has(context.database.product, "partitions.default_partition"):
         return
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS)
+    with context.limited_transaction() as connection:
         scope = context.queue.scope(connection)
         found = sql.rows(connection, _Partition, "partitions.default_partition", scope)
         for one in found:
@@ -79,8 +76,7 @@ class _LockedQueue:
 def _locked(context: CheckContext) -> Iterator[Finding]:
     if not context.has("locked_queues"):
         return
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS)
+    with context.limited_transaction() as connection:
         found = context.fetch(
             connection,
             _LockedQueue,
@@ -122,8 +118,7 @@ class _Retrying:
 def _retrying(context: CheckContext) -> Iterator[Finding]:
     if not context.has("retrying"):
         return
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS)
+    with context.limited_transaction() as connection:
         (found,) = context.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
     if not found.jobs or found.oldest_seconds is None:
         return
@@ -144,7 +139,6 @@ def _retrying(context: CheckContext) -> Iterator[Finding]:
 
 
 CHECKS = CheckGroup(
-    "tables of libraries",
     (DEFAULT_PARTITION, LOCKED, RETRYING),
     {
         "its default partition": _default_partition,

@@ -1,249 +1,81 @@
-"""The ring's proof on PostgreSQL (DESIGN section 5): which numbers are lost, which under way.
+"""What a ring has lost: numbers that will never be used, and contents without their slots."""
 
-Each step is a statement of its own: read the next numbers; see who is open and has drawn; wait
-until those are gone; read the state. What was drawn before the first step and is not there in the
-last one will never come. That needs no grace, no evidence of a crash, and stops nobody.
-"""
-
-from __future__ import annotations
-
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from console import sql
-from console.actions.relay import Blocker
-from console.doctor.context import CheckContext
-from console.formats import numbered
+from console.catalog import Queue
+from console.doctor.context import CheckContext, counted
+from console.doctor.finding import Code, Finding, Repair
+from console.doctor.number_proof import (
+    LostKind,
+    LostNumbers,
+    NumberRange,
+    format_ranges,
+    ranges_evidence,
+    total,
+    without_relay,
+)
+from console.doctor.repairs import relay
+from console.doctor.ring_repairs import RepairContents, RepairNumbers
+from console.doctor.slot_map import Structure
+from console.formats import duration, numbered
+from console.monitor.limits import Severity
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+OLD_SECONDS = 3600.0
+"""A hole parked for longer slows down too many pops."""
 
+SPENT_BEYOND = Code(
+    "spent_beyond_ring",
+    Severity.CRITICAL,
+    "more pop numbers were consumed ahead of the pushes than the ring has slots: relay at once",
+    repair="relay, which renumbers all live messages",
+)
+ORPHAN = Code(
+    "orphan",
+    Severity.CRITICAL,
+    "orphans: messages whose pop number was consumed and lost; no pop will ask for them",
+    repair="doctor --fix: it parks their numbers, so that pops take them",
+)
+SPENT = Code(
+    "spent",
+    Severity.WARNING,
+    "consumed pop numbers, not parked and not pushed yet: their messages will be orphans",
+    repair="doctor --fix: it parks them, so that later pops take their messages",
+)
+PILE = Code(
+    "holes_pile_up",
+    Severity.WARNING,
+    "more parked holes than slots, or one older than an hour: every pop checks them",
+    repair="doctor --fix, and record by itself",
+)
+HOLE = Code(
+    "hole",
+    Severity.NOTE,
+    "holes: consumed push numbers that will never have a message",
+    repair="doctor --fix",
+)
+STALE_VOID = Code(
+    "stale_void",
+    Severity.NOTE,
+    "void numbers (push numbers that could not be used) that no pop will ever drop",
+    repair="doctor --fix",
+)
 
-_FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.1
-_SHOWN_RUNS = 100
-
-
-class Side(StrEnum):
-    PUSH = "push"
-    POP = "pop"
-
-
-class LostKind(StrEnum):
-    """What may become of a number: see `lost` in ring.sql."""
-
-    ORPHAN = "orphan"
-    SPENT = "spent"
-    VOID = "void"
-    HOLE = "hole"
-    PARKED_HOLE = "parked_hole"
-
-    @property
-    def side(self) -> Side:
-        """Whose drawers have to be gone before it is proven."""
-        return Side.PUSH if self in {LostKind.HOLE, LostKind.PARKED_HOLE} else Side.POP
-
-
-@dataclass(frozen=True)
-class SequencePositions:
-    next_push: int
-    next_pop: int
-
-
-@dataclass(frozen=True)
-class Drawer:
-    """An open transaction that has drawn a number."""
-
-    side: str
-    holder: str
-    """Its own name; empty: it stands for all that are hidden from this login."""
-    pid: int | None
-    user_name: str | None
-    application_name: str | None
-    client_address: str | None
-    state: str | None
-    transaction_seconds: float | None
-    prepared_transaction: str | None
-
-    @property
-    def line(self) -> str:
-        if not self.holder:
-            return "transactions that this login may not see"
-        words = {name: value for name, value in vars(self).items() if name not in _KEY}
-        return Blocker(**words).line
-
-
-_KEY = {"side", "holder"}
-
-
-@dataclass(frozen=True)
-class NumberRange:
-    """Numbers in a row that went the same way."""
-
-    kind: str
-    first: int
-    last: int
-    since: datetime | None
-    """The oldest push of an orphan; the oldest parking of a number."""
-    before_at: datetime | None
-    """When the number before them was used; None: not known any more."""
-    after_at: datetime | None
-
-    @property
-    def count(self) -> int:
-        return self.last - self.first + 1
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Numbers below which everything is decided, where nobody is in the way."""
-
-    drawn_push: int
-    drawn_pop: int
-    drawers: tuple[Drawer, ...] = ()
-    """Who is still open after all patience."""
-
-    def in_the_way(self, side: Side) -> tuple[Drawer, ...]:
-        return tuple(drawer for drawer in self.drawers if drawer.side == side)
-
-
-@dataclass(frozen=True)
-class LostNumbers:
-    """What is lost, proven, and what could not be told from work under way."""
-
-    proof: Proof = Proof(0, 0)
-    proven: Mapping[LostKind, tuple[NumberRange, ...]] = field(default_factory=dict)
-    in_progress: Mapping[Side, tuple[NumberRange, ...]] = field(default_factory=dict)
-
-    def unseen(self) -> list[str]:
-        return [
-            f"{numbered(total(runs), f'{side} number')} ({format_ranges(runs)}) may be held by "
-            + "; ".join(drawer.line for drawer in self.proof.in_the_way(side))
-            for side, runs in self.in_progress.items()
-            if runs
-        ]
-
-
-def next_numbers(context: CheckContext) -> SequencePositions:
-    (now,) = context.ask(SequencePositions, "next_numbers")
-    return now
-
-
-def prove(context: CheckContext, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    """Wait until whoever has drawn by now is gone, as long as the check has patience."""
-    drawn = next_numbers(context)
-    wanted = set(sides)
-
-    def open_now() -> list[Drawer]:
-        return [
-            found for found in context.ask(Drawer, "drawing_transactions") if found.side in wanted
-        ]
-
-    left = _outwait(open_now, context.patience_seconds, context.pause)
-    return Proof(drawn.next_push, drawn.next_pop, tuple(left))
-
-
-def _outwait(
-    open_now: Callable[[], Sequence[Drawer]],
-    seconds: float,
-    wait: Callable[[float], None] = time.sleep,
-) -> list[Drawer]:
-    """Those of the first check that are still there at the last."""
-    deadline = time.monotonic() + seconds
-    pause = _FIRST_PAUSE
-    left = list(open_now())
-    while left and time.monotonic() < deadline:
-        wait(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
-        before = {(drawer.side, drawer.holder) for drawer in left}
-        left = [found for found in open_now() if (found.side, found.holder) in before]
-    return left
-
-
-def find_lost_numbers(context: CheckContext) -> LostNumbers:
-    """What is lost. Where nothing even looks like it, nobody is waited for."""
-    drawn = next_numbers(context)
-    proof = Proof(drawn.next_push, drawn.next_pop)
-    seen = _read(context, proof)
-    # What a side shows only in the second look was not drawn in time to be waited for.
-    sides = {LostKind(run.kind).side for run in seen}
-    if seen:
-        proof = prove(context, sides)
-        seen = [run for run in _read(context, proof) if LostKind(run.kind).side in sides]
-    return classify(proof, seen)
-
-
-def classify(proof: Proof, seen: Sequence[NumberRange]) -> LostNumbers:
-    """What looks lost: proven where nobody is in the way, else in progress."""
-    proven: dict[LostKind, tuple[NumberRange, ...]] = {}
-    in_progress: dict[Side, tuple[NumberRange, ...]] = {}
-    for kind in LostKind:
-        runs = tuple(run for run in seen if run.kind == kind)
-        if proof.in_the_way(kind.side):
-            in_progress[kind.side] = in_progress.get(kind.side, ()) + runs
-        else:
-            proven[kind] = runs
-    return LostNumbers(proof, proven, in_progress)
-
-
-@contextmanager
-def without_relay(context: CheckContext) -> Iterator[Connection]:
-    """A transaction that no relay comes into, for statements that read the whole ring."""
-    with context.moment() as connection:
-        design, scope = context.queue.design.name, context.queue.scope(connection)
-        sql.values(connection, int, f"{design}.wait_for_relay", scope)  # never returns a row
-        if sql.has(connection, f"{design}.disable_jit"):
-            sql.values(connection, str, f"{design}.disable_jit", scope)
-        yield connection
-
-
-def _read(context: CheckContext, proof: Proof) -> list[NumberRange]:
-    with without_relay(context) as connection:
-        return context.fetch(
-            connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
-        )
-
-
-def total(runs: Iterable[NumberRange]) -> int:
-    return sum(run.count for run in runs)
-
-
-def format_ranges(runs: Sequence[NumberRange], most: int = 5) -> str:
-    """`507-527, 530`; the rest is counted."""
-    words = [str(r.first) if r.count == 1 else f"{r.first}-{r.last}" for r in runs[:most]]
-    if len(runs) > most:
-        words.append(f"and {total(runs[most:]):,} more")
-    return ", ".join(words)
-
-
-def ranges_evidence(runs: Sequence[NumberRange]) -> dict[str, object]:
-    """How many, and which: pairs of the first and the last of a run, the first hundred runs."""
-    found: dict[str, object] = {
-        "count": total(runs),
-        "numbers": [[run.first, run.last] for run in runs[:_SHOWN_RUNS]],
-    }
-    if len(runs) > _SHOWN_RUNS:
-        found["runs_not_shown"] = len(runs) - _SHOWN_RUNS
-    return found
-
-
-_STARTING = timedelta(seconds=60)
-"""A server that recovers drops its counters within so much of its start."""
-_AT_ONCE = timedelta(seconds=2)
-"""A server that starts has its checkpointer within so much."""
+_COUNTERS_RESET = timedelta(seconds=60)
+"""A server that recovers from a crash resets its counters within this time of its start."""
+_CHECKPOINTER_START = timedelta(seconds=2)
+"""A server that starts has its checkpointer within this time."""
 AHEAD = 33
-"""A crash of PostgreSQL loses at most so many numbers of a sequence with CACHE 1: those that it
+"""A crash of PostgreSQL loses at most this many numbers of a sequence with CACHE 1: those that it
 logs ahead, and the one whose commit was not there yet."""
 
 
 @dataclass(frozen=True)
 class ServerHistory:
-    """The server's own life, as far as this login may see it."""
+    """What the server did, as far as this login may see it."""
 
     server_started: datetime
     checkpointer_started: datetime | None
@@ -253,25 +85,25 @@ class ServerHistory:
     sessions_lost: int
     """Ended by their client's death, an error or an administrator, in this database."""
     recovering: bool = False
-    """A standby, which does not know where its primary's sequences stand."""
+    """A standby, which does not know its primary's sequences."""
     ahead: int = AHEAD
-    """A crash loses at most so many numbers of a sequence at once."""
+    """A crash loses at most this many numbers of a sequence at once."""
 
     @property
     def crashed_at(self) -> datetime | None:
         """When the server came back from its last crash; None: there is no sign of one.
 
-        A clean start keeps the counters, recovery from a crash begins them anew. A backend that
-        crashes takes the checkpointer with it, not the server. A server's very first start looks
-        like a crash: only together with lost numbers from around that time does it tell one.
+        A clean start keeps the counters, recovery from a crash resets them. A backend that crashes
+        takes the checkpointer with it, not the server. A server's very first start looks like a
+        crash: it only counts as one together with numbers lost at around that time.
         """
         started = self.checkpointer_started or self.server_started
-        if started - self.server_started > _AT_ONCE:
+        if started - self.server_started > _CHECKPOINTER_START:
             return started
         if self.counts_since is None:
             return None
-        anew = timedelta(0) <= self.counts_since - self.server_started <= _STARTING
-        return started if anew else None
+        reset = timedelta(0) <= self.counts_since - self.server_started <= _COUNTERS_RESET
+        return started if reset else None
 
 
 class LossCause(StrEnum):
@@ -283,47 +115,47 @@ class LossCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-def cause_of(run: NumberRange, life: ServerHistory) -> LossCause:
-    crash = life.crashed_at
-    if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
-        # A batch that was rolled back since looks alike, unless what came before it is known.
-        alone = not life.rollbacks and not life.sessions_lost
-        sure = run.count > 1 and (run.before_at is not None or alone)
+def cause_of(lost: NumberRange, history: ServerHistory) -> LossCause:
+    crash = history.crashed_at
+    if crash is not None and lost.count <= history.ahead and _fits(lost, crash):
+        # A batch rolled back since then looks the same, unless what came before it is known.
+        quiet = not history.rollbacks and not history.sessions_lost
+        sure = lost.count > 1 and (lost.before_at is not None or quiet)
         return LossCause.CRASH if sure else LossCause.UNKNOWN
-    if run.count > life.ahead:
+    if lost.count > history.ahead:
         return LossCause.BATCH
-    if life.sessions_lost == 0:
-        return LossCause.ROLLBACK if life.rollbacks else LossCause.UNKNOWN
-    return LossCause.DEATH if life.rollbacks <= life.sessions_lost else LossCause.EITHER
+    if history.sessions_lost == 0:
+        return LossCause.ROLLBACK if history.rollbacks else LossCause.UNKNOWN
+    return LossCause.DEATH if history.rollbacks <= history.sessions_lost else LossCause.EITHER
 
 
-def _may_be_of(run: NumberRange, crash: datetime) -> bool:
-    """Whether the numbers around it were used before and after the crash; unknown times may be."""
-    before = run.before_at is None or run.before_at <= crash
-    after = run.after_at is None or run.after_at >= crash
+def _fits(lost: NumberRange, crash: datetime) -> bool:
+    """Whether the numbers around it were, or may have been, used before and after the crash."""
+    before = lost.before_at is None or lost.before_at <= crash
+    after = lost.after_at is None or lost.after_at >= crash
     return before and after
 
 
 def group_by_cause(
-    runs: Sequence[NumberRange], history: ServerHistory
+    ranges: Sequence[NumberRange], history: ServerHistory
 ) -> dict[LossCause, list[NumberRange]]:
-    found: dict[LossCause, list[NumberRange]] = {}
-    for run in runs:
-        found.setdefault(cause_of(run, history), []).append(run)
-    return found
+    groups: dict[LossCause, list[NumberRange]] = {}
+    for one in ranges:
+        groups.setdefault(cause_of(one, history), []).append(one)
+    return groups
 
 
-def describe_causes(causes: dict[LossCause, list[NumberRange]], history: ServerHistory) -> str:
+def describe_causes(groups: dict[LossCause, list[NumberRange]], history: ServerHistory) -> str:
     lines = [
-        f"{total(runs):,} ({format_ranges(runs)}): {_describe(cause, runs, history)}"
-        for cause, runs in causes.items()
+        f"{total(ranges):,} ({format_ranges(ranges)}): {_describe(cause, ranges, history)}"
+        for cause, ranges in groups.items()
     ]
     if history.timeline is not None and history.timeline > 1:
         lines.append(f"the server is on timeline {history.timeline}: it was promoted or restored")
     return "; ".join(lines)
 
 
-def _describe(cause: LossCause, runs: Sequence[NumberRange], history: ServerHistory) -> str:
+def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHistory) -> str:
     crash = history.crashed_at
     at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
     lost = f"{history.sessions_lost:,} sessions were lost in this database"
@@ -332,7 +164,7 @@ def _describe(cause: LossCause, runs: Sequence[NumberRange], history: ServerHist
         case LossCause.CRASH:
             text = f"the server crashed{at}; a sequence skips what it had logged or cached ahead"
         case LossCause.ROLLBACK:
-            text = f"their callers rolled back ({rolled_back}); a sequence is never rolled back"
+            text = f"their callers rolled back ({rolled_back}); a sequence never rolls back"
         case LossCause.DEATH:
             text = f"their callers died ({lost}); a sequence does not take its numbers back"
         case LossCause.EITHER:
@@ -342,8 +174,202 @@ def _describe(cause: LossCause, runs: Sequence[NumberRange], history: ServerHist
                 "a batch was rolled back; or table and sequences are from different moments (a "
                 "restored dump, a fail-over, a sequence set by hand)"
             )
-        case LossCause.UNKNOWN if crash and any(_may_be_of(run, crash) for run in runs):
+        case LossCause.UNKNOWN if crash and any(_fits(one, crash) for one in ranges):
             text = f"a rollback, a caller's death, or the crash{at}"
         case _:
             text = "not known: nothing in the server's counters explains it"
     return text
+
+
+@dataclass(frozen=True)
+class RingState:
+    """A ring as its consumers see it; of several subscribers, as one of them does."""
+
+    context: CheckContext
+    whole: Queue
+    view: Queue
+    """The same as `whole` if it has no subscribers."""
+    history: ServerHistory
+    now: Structure
+    lost: LostNumbers
+
+    def ranges(self, kind: LostKind) -> list[NumberRange]:
+        return list(self.lost.proven.get(kind, ()))
+
+    def repair(self, *kinds: LostKind) -> RepairNumbers:
+        counts = {kind: total(self.ranges(kind)) for kind in kinds}
+        found = {kind: count for kind, count in counts.items() if count}
+        return RepairNumbers(self.view, found, self.context.patience_seconds)
+
+
+def _finding(
+    ring: RingState,
+    code: Code,
+    ranges: Sequence[NumberRange],
+    summary: str,
+    consequence: str,
+    repair: Repair,
+    **evidence: object,
+) -> Finding:
+    causes = group_by_cause(ranges, ring.history)
+    crash = ring.history.crashed_at if LossCause.CRASH in causes else None
+    evidence |= {
+        "causes": {
+            cause.value: [[one.first, one.last] for one in some[:20]]
+            for cause, some in causes.items()
+        }
+    }
+    if crash is not None:
+        evidence["crashed_at"] = crash.isoformat()
+    times = [one.since for one in ranges if one.since is not None]
+    return Finding(
+        code,
+        summary,
+        evidence=ranges_evidence(ranges) | evidence,
+        cause=describe_causes(causes, ring.history),
+        consequence=consequence,
+        since=crash or min(times, default=None),
+        repair=repair,
+    )
+
+
+def check_spent_beyond_ring(ring: RingState) -> Iterator[Finding]:
+    ranges, size = ring.ranges(LostKind.SPENT), ring.now.size
+    if total(ranges) > size:
+        yield _finding(
+            ring,
+            SPENT_BEYOND,
+            ranges,
+            f"{total(ranges):,} pop numbers were consumed ahead of the pushes, in {size:,} slots",
+            "the next messages fill the whole ring, and no pop asks for any of them",
+            relay(ring.whole),
+        )
+
+
+def check_orphans(ring: RingState) -> Iterator[Finding]:
+    if ranges := ring.ranges(LostKind.ORPHAN):
+        yield _finding(
+            ring,
+            ORPHAN,
+            ranges,
+            f"{numbered(total(ranges), 'orphan')}: {format_ranges(ranges)}",
+            "no pop will ever ask for these messages, and each blocks its slot in every lap",
+            ring.repair(LostKind.ORPHAN),
+        )
+
+
+def check_spent(ring: RingState) -> Iterator[Finding]:
+    ranges = ring.ranges(LostKind.SPENT)
+    if ranges and total(ranges) <= ring.now.size:
+        count = numbered(total(ranges), "consumed pop number")
+        yield _finding(
+            ring,
+            SPENT,
+            ranges,
+            f"{count} ahead of the pushes: {format_ranges(ranges)}",
+            "the messages that will get these numbers will be orphans",
+            ring.repair(LostKind.SPENT),
+        )
+
+
+def check_holes(ring: RingState) -> Iterator[Finding]:
+    parked, ahead = ring.ranges(LostKind.PARKED_HOLE), ring.ranges(LostKind.HOLE)
+    ranges = sorted([*parked, *ahead], key=lambda one: one.first)
+    if not ranges:
+        return
+    age_seconds = _oldest_seconds(ring, parked)
+    old = age_seconds >= OLD_SECONDS
+    pile = old or total(parked) > ring.now.size
+    age = f", the oldest parked for {duration(age_seconds)}" if old else ""
+    yield _finding(
+        ring,
+        PILE if pile else HOLE,
+        ranges,
+        f"{numbered(total(ranges), 'hole')}: {format_ranges(ranges)}{age}",
+        "a pop that meets them spends a few milliseconds on each, and after eight it returns no "
+        "row; nothing is lost",
+        ring.repair(LostKind.PARKED_HOLE, LostKind.HOLE),
+        parked=total(parked),
+        not_drawn_yet=total(ahead),
+    )
+
+
+def _oldest_seconds(ring: RingState, parked: Sequence[NumberRange]) -> float:
+    """How long the oldest hole has been parked, by the server's clock; 0 if not for long."""
+    times = [one.since for one in parked if one.since is not None]
+    if not times or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
+        return 0.0
+    with ring.context.transaction() as connection:
+        now = sql.value(connection, datetime, "actions.server_time")
+    return (now - min(times)).total_seconds()
+
+
+def check_voids(ring: RingState) -> Iterator[Finding]:
+    if ranges := ring.ranges(LostKind.VOID):
+        count = numbered(total(ranges), "void number")
+        yield _finding(
+            ring,
+            STALE_VOID,
+            ranges,
+            f"{count} that no pop will drop: {format_ranges(ranges)}",
+            "none but their rows",
+            ring.repair(LostKind.VOID),
+        )
+
+
+SLOT = Code(
+    "slot_without_content",
+    Severity.CRITICAL,
+    "slots whose content is gone: their messages are lost, and no pop takes them",
+    judgement="insert the contents from a backup: then pops take them",
+    repair="doctor --fix --code: it frees these slots, and counts what is lost",
+)
+CONTENT = Code(
+    "content_without_slot",
+    Severity.WARNING,
+    "contents without a slot: messages that no pop will return",
+    repair="doctor --fix: it moves them into the archive, for restore",
+)
+
+
+@dataclass(frozen=True)
+class ContentMismatch:
+    kind: str
+    id: int
+    found: int
+
+
+def check_contents(context: CheckContext) -> Iterator[Finding]:
+    """With content=apart a push writes slot and content in one transaction, and a pop removes both
+    in one. So whatever is without its other part was written past the ring's functions, and no
+    wait is needed to prove it."""
+    queue = context.queue
+    if not queue.partitions:
+        return
+    with without_relay(context) as connection:
+        rows = context.fetch(connection, ContentMismatch, "content_mismatches")
+    for code, noun, what, consequence in (
+        (
+            SLOT,
+            "slot",
+            "without a content: lost messages",
+            "their messages are lost; a slot that is never freed takes a number at each lap",
+        ),
+        (
+            CONTENT,
+            "content",
+            "without a slot",
+            "no pop returns these messages, and nothing else removes them",
+        ),
+    ):
+        if found := [row for row in rows if row.kind == noun]:
+            count = found[0].found
+            yield Finding(
+                code,
+                f"{counted(count, noun)} {what}",
+                evidence={"count": count, "ids": [row.id for row in found]},
+                cause="one of the two was deleted or restored by hand, past the ring's own "
+                "functions",
+                consequence=consequence,
+                repair=RepairContents(queue, noun, count),
+            )

@@ -12,23 +12,18 @@ from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import claims, row_scan
 from console.doctor.context import (
-    LOCK_SECONDS,
-    STATEMENT_SECONDS,
     CheckContext,
     CheckGroup,
-    ask,
-    can_query,
     command,
     counted,
-    some,
+    first_few,
     texts,
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
-from console.doctor.row_scan import scanned
+from console.doctor.row_scan import scan_rows
 from console.monitor.limits import Severity
 from console.monitor.message import pages
-from console.monitor.sample_queries import limit_transaction
 from console.monitor.scans import Scan
 
 Row = TypeVar("Row", IncompleteMessages, "AloneRow")
@@ -87,7 +82,7 @@ class _Found:
 
 def _without_payload(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    if not can_query(context, _WHAT, "missing_payloads"):
+    if not context.can_query(_WHAT, "missing_payloads"):
         return
     ready, stuck, kept = _Found(), _Found(), _Found()
     for newest, row in _scan(context, _WHAT, _incomplete):
@@ -116,7 +111,7 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
     return Finding(
         PAYLOAD_MISSING,
         f"{counted(count, 'row')} without a payload ({', '.join(words)}): "
-        + some(ids, most=3, between=", "),
+        + first_few(ids, most=3, between=", "),
         evidence={
             "count": count,
             "ids": ids,
@@ -138,8 +133,7 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
 
 
 def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
-    with context.moment() as connection:
-        limit_transaction(connection, context.database, STATEMENT_SECONDS, LOCK_SECONDS)
+    with context.limited_transaction() as connection:
         found, _ = incomplete_messages(
             connection,
             context.queue,
@@ -151,13 +145,13 @@ def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
 
 
 def _alone(context: CheckContext) -> Iterator[Finding]:
-    if not can_query(context, _ALONE, "orphaned_payloads"):
+    if not context.can_query(_ALONE, "orphaned_payloads"):
         return
     alone = _Found()
 
     def chunk(context: CheckContext, newest: int) -> AloneRow:
-        (row,) = ask(
-            context, AloneRow, "orphaned_payloads", newest=newest, most=row_scan.CHUNK_ROWS
+        (row,) = context.query(
+            AloneRow, "orphaned_payloads", newest=newest, most=row_scan.CHUNK_ROWS
         )
         return row
 
@@ -188,12 +182,11 @@ def _scan(
         yield newest, row
         lowest = lowest if row.lowest is None else row.lowest
     if bound.met:
-        words = f"{what}: {row_scan.told(bound)} examined, those up to id {lowest - 1} not"
+        words = f"{what}: {row_scan.describe(bound)}, those up to id {lowest - 1} not"
         context.unseen.append(words)
 
 
 PAYLOAD_CHECKS = CheckGroup(
-    _WHAT,
     (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE),
     {
         _WHAT: _without_payload,
@@ -291,12 +284,11 @@ def scans(queue: Queue) -> list[Scan]:
 
 
 def _tried(context: CheckContext, scan: Scan) -> Iterator[TriedRow]:
-    rows = scanned(context, _TOO_OFTEN, scan, TriedRow, "retried", least=LEAST_ATTEMPTS)
+    rows = scan_rows(context, _TOO_OFTEN, scan, TriedRow, "retried", least=LEAST_ATTEMPTS)
     return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
 
 
 ATTEMPT_CHECKS = CheckGroup(
-    _TOO_OFTEN,
     (POISON,),
     {_TOO_OFTEN: _poison},
     claims.applies,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.designs.order import OrderVerdict, Overtaken, Pop, judge
-from console.doctor.context import CheckContext, CheckGroup, ask, can_query, counted, some
+from console.doctor.context import CheckContext, CheckGroup, counted, first_few
 from console.doctor.finding import Code, Finding
 from console.formats import duration
 from console.monitor.limits import Severity
@@ -69,12 +69,12 @@ class PoppedRow:
 
 def _order(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    if not can_query(context, "order of pops", "popped"):
+    if not context.can_query("order of pops", "popped"):
         return
     since = queue.installed_at
     log = [
         Pop(row.id, row.pushed_at, row.popped_at, row.due_at)
-        for row in ask(context, PoppedRow, "popped")
+        for row in context.query(PoppedRow, "popped")
         if since is None or row.pushed_at is None or row.pushed_at >= since
     ]
     yield from findings(judge(log, queue.design.order_with(queue.options), _TOLERANCE))
@@ -130,7 +130,7 @@ def _early(verdict: OrderVerdict) -> Finding:
     return Finding(
         EARLY,
         f"{counted(len(early), 'message')} popped before due: "
-        + some([str(pop.number) for pop in early], most=3, between=", "),
+        + first_few([str(pop.number) for pop in early], most=3, between=", "),
         evidence={
             "pops": verdict.pops,
             "count": len(early),
@@ -163,7 +163,6 @@ def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
 
 
 CHECKS = CheckGroup(
-    "order of pops",
     (BROKEN, EARLY, OVERTAKEN),
     {"order of pops": _order},
     applies,

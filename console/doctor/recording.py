@@ -15,8 +15,8 @@ from typing import Any
 from console import audit, catalog
 from console.catalog import Queue
 from console.doctor.finding import Diagnosis, Repair
+from console.doctor.lost_numbers import PILE
 from console.doctor.repairs import try_repair
-from console.doctor.ring_losses import PILE
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
 from console.engines import Database, patience
 from console.errors import ConsoleError

@@ -7,21 +7,21 @@ from datetime import datetime
 
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import ring_losses
-from console.doctor.context import CheckContext, CheckGroup, can_query, command
+from console.doctor import lost_numbers as lost
+from console.doctor.context import CheckContext, CheckGroup, command
 from console.doctor.finding import Code, Finding
-from console.doctor.lost_numbers import (
+from console.doctor.lost_numbers import RingState, ServerHistory
+from console.doctor.number_proof import (
     LostKind,
     LostNumbers,
-    ServerHistory,
+    find_lost_numbers,
     next_numbers,
     total,
     without_relay,
 )
 from console.doctor.repairs import relay
-from console.doctor.ring_losses import Ring
 from console.doctor.ring_repairs import AddSlots, CorrectRing
-from console.doctor.slot_map import Missing, Structure, find_lost_numbers
+from console.doctor.slot_map import Structure
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
 
@@ -90,7 +90,13 @@ STRANDED = Code(
 
 
 @dataclass(frozen=True)
-class _Broken:
+class _MissingSlots:
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class _ContradictorySlot:
     slot: int
     number: int | None
     reference_count: int
@@ -115,60 +121,66 @@ class _Settings:
     cycles: bool
 
 
-def _ring(context: CheckContext) -> Iterator[Finding]:
+def _check_ring(context: CheckContext) -> Iterator[Finding]:
     if context.queue.kind is not Kind.INSTALLED:
         context.unseen.append(
-            "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "
-            "the database shows proves one lost"
+            "lost numbers: callers of an adopted ring keep numbers on their side, so nothing in "
+            "the database proves one lost"
         )
         if context.has("sequence_settings"):
-            yield from _sequences(context)
+            yield from _check_sequences(context)
         return
-    if not can_query(context, "lost numbers", "lost"):
+    if not context.can_query("lost numbers", "lost"):
         return
-    (life,) = context.ask(ServerHistory, "life")
-    if life.recovering:
+    (history,) = context.query_unlimited(ServerHistory, "life")
+    if history.recovering:
         context.unseen.append("lost numbers: a standby does not know its primary's sequences")
         return
     queue = context.queue
-    rings = [_seen_as(context, queue, view, life) for view in queue.views]
+    rings = [_read_view(context, queue, view, history) for view in queue.views]
     whole = rings[0]
     if queue.subscribers:
-        whole = Ring(context, queue, queue, life, _structure(context), LostNumbers())
+        structure = _read_structure(context)
+        whole = RingState(context, queue, queue, history, structure, LostNumbers())
     slowest = min(rings, key=lambda ring: ring.now.next_pop)
-    yield from _of_each(rings, ring_losses.beyond, ring_losses.orphans)
-    yield from _of_each([whole], _slots, _missing)
-    yield from _of_each(rings, *([_unseen_slots] if queue.subscribers else []), _behind)
-    yield from _sequences(context)
-    halves = list(ring_losses.astray(context))
-    yield from (one for one in halves if one.code is ring_losses.SLOT)
-    yield from _of_each([slowest], _room)
-    yield from (one for one in halves if one.code is ring_losses.CONTENT)
-    yield from _of_each(rings, _laps, ring_losses.spent, _stranded, ring_losses.holes)
-    yield from _of_each(rings, ring_losses.voids)
+    yield from _check_each(rings, lost.check_spent_beyond_ring, lost.check_orphans)
+    yield from _check_each([whole], _check_slots, _check_slot_count)
+    if queue.subscribers:
+        yield from _check_each(rings, _check_popped_rows)
+    yield from _check_each(rings, _check_behind)
+    yield from _check_sequences(context)
+    contents = list(lost.check_contents(context))
+    yield from (one for one in contents if one.code is lost.SLOT)
+    yield from _check_each([slowest], _check_room)
+    yield from (one for one in contents if one.code is lost.CONTENT)
+    yield from _check_each(
+        rings, _check_laps, lost.check_spent, _check_stranded, lost.check_holes, lost.check_voids
+    )
 
 
-def _structure(context: CheckContext) -> Structure:
+def _read_structure(context: CheckContext) -> Structure:
     with without_relay(context) as connection:
-        (now,) = context.fetch(connection, Structure, "structure")
-    return now
+        (structure,) = context.fetch(connection, Structure, "structure")
+    return structure
 
 
-def _seen_as(context: CheckContext, whole: Queue, view: Queue, life: ServerHistory) -> Ring:
+def _read_view(
+    context: CheckContext, whole: Queue, view: Queue, history: ServerHistory
+) -> RingState:
     patience_seconds = context.patience_seconds / len(whole.views)
     with context.viewed_as(view, patience_seconds):
-        now = _structure(context)
-        # Behind the numbers in use, what looks lost would only be that.
-        lost = LostNumbers() if now.behind else find_lost_numbers(context)
-    of = f"{view.subscriber}: " * bool(view.subscriber)
-    context.unseen.extend(of + line for line in lost.unseen())
-    return Ring(context, whole, view, life, now, lost)
+        now = _read_structure(context)
+        # With a sequence behind the numbers in use, these would look lost.
+        numbers = LostNumbers() if now.behind else find_lost_numbers(context)
+    prefix = f"{view.subscriber}: " * bool(view.subscriber)
+    context.unseen.extend(prefix + line for line in numbers.unseen())
+    return RingState(context, whole, view, history, now, numbers)
 
 
-def _of_each(
-    rings: Sequence[Ring], *checks: Callable[[Ring], Iterator[Finding]]
+def _check_each(
+    rings: Sequence[RingState], *checks: Callable[[RingState], Iterator[Finding]]
 ) -> Iterator[Finding]:
-    """The findings of each check, the gravest of all subscribers first."""
+    """The findings of each check, the most severe of all subscribers first."""
     for check in checks:
         found: list[Finding] = []
         for ring in rings:
@@ -177,13 +189,13 @@ def _of_each(
         yield from sorted(found, key=lambda one: -one.code.severity)
 
 
-def _slots(ring: Ring) -> Iterator[Finding]:
+def _check_slots(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
-    if now.broken:
-        samples = context.ask(_Broken, "broken_slots")
+    if now.contradictions:
+        samples = context.query_unlimited(_ContradictorySlot, "broken_slots")
         yield Finding(
             MISMATCH,
-            f"{numbered(now.broken, 'contradiction')} in slots"
+            f"{numbered(now.contradictions, 'contradiction')} in slots"
             + (f": {samples[0].wrong} (slot {samples[0].slot})" if samples else ""),
             evidence={
                 "misplaced": now.misplaced,
@@ -197,12 +209,12 @@ def _slots(ring: Ring) -> Iterator[Finding]:
         )
 
 
-def _missing(ring: Ring) -> Iterator[Finding]:
+def _check_slot_count(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     inside = now.slots - now.outside
     if inside == now.size and not now.outside:
         return
-    missing = context.ask(Missing, "missing_slots") if inside < now.size else []
+    missing = context.query_unlimited(_MissingSlots, "missing_slots") if inside < now.size else []
     yield Finding(
         MISSING,
         f"{inside:,} slots of {now.size:,}"
@@ -222,9 +234,9 @@ def _missing(ring: Ring) -> Iterator[Finding]:
     )
 
 
-def _unseen_slots(ring: Ring) -> Iterator[Finding]:
+def _check_popped_rows(ring: RingState) -> Iterator[Finding]:
     """A subscriber pops by rows of its own, one a slot."""
-    missing = ring.context.ask(Missing, "missing_slots")
+    missing = ring.context.query_unlimited(_MissingSlots, "missing_slots")
     if count := sum(run.last - run.first + 1 for run in missing):
         yield Finding(
             MISSING,
@@ -236,7 +248,7 @@ def _unseen_slots(ring: Ring) -> Iterator[Finding]:
         )
 
 
-def _behind(ring: Ring) -> Iterator[Finding]:
+def _check_behind(ring: RingState) -> Iterator[Finding]:
     now = ring.now
     first = ring.view == ring.whole.views[0]
     behind = now.behind if first else now.pops_behind  # all have the pushes in common
@@ -259,11 +271,13 @@ def _behind(ring: Ring) -> Iterator[Finding]:
         )
 
 
-def _sequences(context: CheckContext) -> Iterator[Finding]:
+def _check_sequences(context: CheckContext) -> Iterator[Finding]:
     found: dict[str, _Settings] = {}
     for view in context.queue.views:
         with context.viewed_as(view):
-            found |= {one.sequence: one for one in context.ask(_Settings, "sequence_settings")}
+            found |= {
+                one.sequence: one for one in context.query_unlimited(_Settings, "sequence_settings")
+            }
     wrong = [s for s in found.values() if s.cached > 1 or s.step != 1 or s.cycles]
     if wrong:
         installed = context.queue.kind is Kind.INSTALLED
@@ -283,7 +297,7 @@ def _sequences(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def _room(ring: Ring) -> Iterator[Finding]:
+def _check_room(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     if now.gap < now.size and not context.thresholds.gap_share.exceeded(now.gap / now.size):
         return
@@ -329,10 +343,10 @@ def _stands_still(context: CheckContext, now: Structure) -> bool:
         context.pause(0.05)
 
 
-def _laps(ring: Ring) -> Iterator[Finding]:
+def _check_laps(ring: RingState) -> Iterator[Finding]:
     now = ring.now
     # Pushes that race at full go a few numbers too far and say so: those are void.
-    holes = total(ring.runs(LostKind.HOLE))
+    holes = total(ring.ranges(LostKind.HOLE))
     over = now.gap - now.voids_ahead - now.size
     numbers = {"next_push": now.next_push, "next_pop": now.next_pop, "size": now.size}
     if over > 0 and holes >= over:
@@ -346,7 +360,7 @@ def _laps(ring: Ring) -> Iterator[Finding]:
             repair=relay(ring.whole),
         )
     waiting = -now.gap
-    if waiting > now.size and total(ring.runs(LostKind.SPENT)) <= now.size:
+    if waiting > now.size and total(ring.ranges(LostKind.SPENT)) <= now.size:
         yield Finding(
             AHEAD,
             f"the pops are {waiting:,} numbers ahead of the pushes, in {now.size:,} slots",
@@ -357,13 +371,13 @@ def _laps(ring: Ring) -> Iterator[Finding]:
         )
 
 
-def _stranded(ring: Ring) -> Iterator[Finding]:
+def _check_stranded(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     left, oldest_seconds = _left_by_pops(context)
     if left:
         numbers = [one.number for one in left]
         words = "message" if len(left) == 1 else "messages"
-        holes = total(ring.runs(LostKind.PARKED_HOLE))
+        holes = total(ring.ranges(LostKind.PARKED_HOLE))
         yield Finding(
             STRANDED,
             f"{len(left):,} {words} of parked numbers that no pop takes, the oldest "
@@ -380,7 +394,7 @@ def _stranded(ring: Ring) -> Iterator[Finding]:
             + (f"; {holes:,} of them are holes" if holes else ""),
             consequence="they wait for their turn, and others overtake them",
             since=min(one.pushed_at for one in left),
-            repair=ring.mend(LostKind.PARKED_HOLE) if holes else relay(ring.whole),
+            repair=ring.repair(LostKind.PARKED_HOLE) if holes else relay(ring.whole),
         )
 
 
@@ -388,7 +402,7 @@ def _left_by_pops(context: CheckContext) -> tuple[list[_Stranded], float]:
     """What lay there a second ago and still does, although pops came; and the highest age."""
     before = {
         one.number: one
-        for one in context.ask(_Stranded, "stranded")
+        for one in context.query_unlimited(_Stranded, "stranded")
         if one.age_seconds >= _STRANDED_SECONDS
     }
     if not before:
@@ -396,7 +410,7 @@ def _left_by_pops(context: CheckContext) -> tuple[list[_Stranded], float]:
     time.sleep(_STRANDED_SECONDS)
     left = [
         one
-        for one in context.ask(_Stranded, "stranded")
+        for one in context.query_unlimited(_Stranded, "stranded")
         if (was := before.get(one.number)) is not None
         and was.pushed_at == one.pushed_at
         and (was.next_pop, was.turn) != (one.next_pop, one.turn)
@@ -405,13 +419,12 @@ def _left_by_pops(context: CheckContext) -> tuple[list[_Stranded], float]:
 
 
 CHECKS = CheckGroup(
-    "the ring",
     (
-        *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
-        *(ring_losses.SLOT, FILLING, ring_losses.CONTENT),
-        *(LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
-        *(ring_losses.HOLE, ring_losses.STALE_VOID),
+        *(lost.SPENT_BEYOND, lost.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
+        *(lost.SLOT, FILLING, lost.CONTENT),
+        *(LAPPED, AHEAD, lost.SPENT, STRANDED, lost.PILE),
+        *(lost.HOLE, lost.STALE_VOID),
     ),
-    {"the ring": _ring},
+    {"the ring": _check_ring},
     lambda queue: queue.design.flow is Flow.NUMBERS,
 )

@@ -1,7 +1,7 @@
-"""What repairs a ring: without a lock where that can be, by numbering it anew where not.
+"""What repairs a ring: without a lock where possible, else by renumbering it.
 
-Each repair proves again right before it acts, in the same words as the finding, and is one
-transaction with its audit. None ever takes a message away.
+Each repair proves again, right before it acts, what the finding said, and is one transaction with
+its audit. None ever takes a message away.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,45 +12,29 @@ from console import audit, sql
 from console.actions.relay import retry_while_busy
 from console.audit import Ledger
 from console.catalog import Queue
-from console.doctor.context import PATIENCE_SECONDS, check_context
-from console.doctor.lost_numbers import LostKind, LostNumbers, Proof, Side, format_ranges, total
+from console.doctor.context import PATIENCE_SECONDS, check_context, counted
+from console.doctor.number_proof import (
+    LostKind,
+    LostNumbers,
+    Proof,
+    Side,
+    find_lost_numbers,
+    format_ranges,
+    prove,
+    total,
+)
 from console.doctor.repairs import DoctorRepair, RepairCounts, relay
-from console.doctor.slot_map import find_lost_numbers, prove
 from console.engines import Database
 from console.errors import BusyError
 from console.formats import numbered
 from console.rights import Rights
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How one kind of lost number is repaired."""
-
-    statement: str
-    does: str
-    to: str
-    skipped: str
-    """Why one may be skipped: it is well by now."""
-
-    def words(self, number: int) -> str:
-        """`park 21 orphans`."""
-        return self.does.format(numbered(number, self.to))
-
-
-_WAYS: Mapping[LostKind, _Way] = {
-    LostKind.ORPHAN: _Way("park_orphans", "park {}", "orphan", "parked meanwhile"),
-    LostKind.SPENT: _Way("park_spent", "park {}", "consumed pop number", "parked meanwhile"),
-    LostKind.PARKED_HOLE: _Way("drop_holes", "drop {}", "parked hole", "in another's hands"),
-    LostKind.HOLE: _Way("void_holes", "make {} void", "hole", "void meanwhile"),
-    LostKind.VOID: _Way("drop_voids", "drop {}", "void number", "in another's hands"),
-}
-
-
 @contextmanager
-def mending(
+def repair_transaction(
     database: Database, queue: Queue, summary: str
 ) -> Iterator[tuple[audit.Act, sql.Scope]]:
-    """One transaction with its audit, which no relay comes into."""
+    """A transaction with its audit, which keeps relays out."""
     with _audited(database, queue, summary) as act:
         scope = queue.scope(database.product)
         sql.values(act.connection, int, f"{queue.design.name}.wait_for_relay", scope)
@@ -63,7 +47,33 @@ def _audited(database: Database, queue: Queue, summary: str) -> AbstractContextM
 
 
 @dataclass(frozen=True)
-class Mend(DoctorRepair):
+class _NumberRepair:
+    statement: str
+    action: str
+    noun: str
+    skipped: str
+    """Why a number may be skipped: it needs no repair any more."""
+
+    def describe(self, number: int) -> str:
+        """`park 21 orphans`."""
+        return self.action.format(numbered(number, self.noun))
+
+
+_NUMBER_REPAIRS: Mapping[LostKind, _NumberRepair] = {
+    LostKind.ORPHAN: _NumberRepair("park_orphans", "park {}", "orphan", "parked meanwhile"),
+    LostKind.SPENT: _NumberRepair(
+        "park_spent", "park {}", "consumed pop number", "parked meanwhile"
+    ),
+    LostKind.PARKED_HOLE: _NumberRepair(
+        "drop_holes", "drop {}", "parked hole", "in another's hands"
+    ),
+    LostKind.HOLE: _NumberRepair("void_holes", "make {} void", "hole", "void meanwhile"),
+    LostKind.VOID: _NumberRepair("drop_voids", "drop {}", "void number", "in another's hands"),
+}
+
+
+@dataclass(frozen=True)
+class RepairNumbers(DoctorRepair):
     queue: Queue
     found: Mapping[LostKind, int]
     """What is to be repaired, and how many there were."""
@@ -71,41 +81,40 @@ class Mend(DoctorRepair):
 
     @property
     def summary(self) -> str:
-        words = ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
-        return words + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
+        text = ", ".join(_NUMBER_REPAIRS[kind].describe(n) for kind, n in self.found.items())
+        return text + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
     def plan(self, database: Database) -> Sequence[str]:
         with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
             now = find_lost_numbers(context)
-        lines = []
-        for kind in self.found:
-            runs = now.proven.get(kind, ())
-            if runs:
-                does = _WAYS[kind].words(total(runs))
-                lines.append(f"{does}: {format_ranges(runs, most=20)}")
-        return [*lines, *self._left(now)] or ["nothing is left to repair"]
+        lines = [
+            f"{_NUMBER_REPAIRS[kind].describe(total(ranges))}: {format_ranges(ranges, most=20)}"
+            for kind in self.found
+            if (ranges := now.proven.get(kind, ()))
+        ]
+        return [*lines, *self._waits(now)] or ["nothing is left to repair"]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Prove, then repair what is still proven. BusyError where it cannot be proven."""
+        """Prove, then repair what is still proven. BusyError if it cannot be proven."""
         with check_context(database, self.queue, patience_seconds=self.patience_seconds) as context:
             proof = prove(context, {kind.side for kind in self.found})
         self._require(proof)
-        told = []
+        done = []
         ledger = Ledger()
-        with mending(database, self.queue, self.summary) as (act, scope):
+        with repair_transaction(database, self.queue, self.summary) as (act, scope):
             for kind in self.found:
-                way = _WAYS[kind]
+                repair = _NUMBER_REPAIRS[kind]
                 bound = {
                     Side.PUSH: {"drawn_push": proof.drawn_push},
                     Side.POP: {"drawn_pop": proof.drawn_pop},
                 }[kind.side]
-                statement = f"{self.queue.design.name}.{way.statement}"
-                n = sql.row(act.connection, RepairCounts, statement, scope, **bound)
-                ledger += n.ledger(way.skipped)
-                told.append(way.words(n.done))
+                statement = f"{self.queue.design.name}.{repair.statement}"
+                counts = sql.row(act.connection, RepairCounts, statement, scope, **bound)
+                ledger += counts.ledger(repair.skipped)
+                done.append(repair.describe(counts.done))
             act.record.batch(act.connection, ledger.require_balance())
-            act.detail = ", ".join(told)
-        return told
+            act.detail = ", ".join(done)
+        return done
 
     def _require(self, proof: Proof) -> None:
         if proof.drawers:
@@ -117,15 +126,69 @@ class Mend(DoctorRepair):
                 "again.",
             )
 
-    def _left(self, now: LostNumbers) -> list[str]:
+    def _waits(self, now: LostNumbers) -> list[str]:
         sides = {kind.side for kind in self.found}
         return [
             f"waits for {drawer.line}" for drawer in now.proof.drawers if Side(drawer.side) in sides
         ]
 
 
+@dataclass(frozen=True)
+class _ContentRepair:
+    statement: str
+    before: str
+    after: str
+    unattended: bool
+
+
+_CONTENT_REPAIRS = {
+    "content": _ContentRepair(
+        "archive_contents",
+        "move {} without a slot into the archive; restore brings them back",
+        "moved into the archive: {} without a slot",
+        unattended=True,
+    ),
+    "slot": _ContentRepair(
+        "free_slots",
+        "free {} whose message is lost; with a content from a backup a pop would take it",
+        "freed: {} whose message is LOST",
+        unattended=False,  # there may be such a backup
+    ),
+}
+
+
+@dataclass(frozen=True)
+class RepairContents(DoctorRepair):
+    """One statement, which proves again what it changes."""
+
+    queue: Queue
+    kind: str
+    count: int
+
+    @property
+    def unattended(self) -> bool:
+        return _CONTENT_REPAIRS[self.kind].unattended
+
+    @property
+    def summary(self) -> str:
+        return _CONTENT_REPAIRS[self.kind].before.format(counted(self.count, self.kind))
+
+    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        return [self.summary]
+
+    def run(self, database: Database) -> Sequence[str]:
+        repair = _CONTENT_REPAIRS[self.kind]
+        with repair_transaction(database, self.queue, self.summary) as (act, scope):
+            action, statement = act.record.action_id, f"{self.queue.design.name}.{repair.statement}"
+            counts = sql.row(act.connection, RepairCounts, statement, scope, action_id=action)
+            ledger = counts.ledger("in another's hands")
+            act.record.batch(act.connection, ledger.require_balance())
+            act.detail = repair.after.format(counted(counts.done, self.kind))
+        return [act.detail]
+
+
 def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
-    """Give every slot without a row an empty one, in the caller's transaction; how many."""
+    """Add an empty row for every slot without one, in the caller's transaction; how many."""
     product = database.product
     scope = queue.scope(product)
     added = sql.values(act.connection, int, f"{queue.design.name}.add_slots", scope)
@@ -147,34 +210,32 @@ class AddSlots(DoctorRepair):
 
     @property
     def summary(self) -> str:
-        name = self.queue.subscriber
-        if name:
+        if name := self.queue.subscriber:
             return f"add {numbered(self.count, 'row')} of {name} to popped"
         return f"add {numbered(self.count, 'empty slot')}"
 
     @property
     def unattended(self) -> bool:
-        """Not where a subscriber may get again what it has popped."""
+        """Not for a subscriber, who may get messages again."""
         return not self.queue.subscriber
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
-        name = self.queue.subscriber
-        if name:
+        if name := self.queue.subscriber:
             return [
-                f"{self.summary}; whether it popped what lies in these slots is not known: {name} "
-                "gets it, again perhaps, once the numbers that it drew are parked as orphans"
+                f"{self.summary}; it is not known whether it popped the messages in these slots: "
+                f"{name} gets them, perhaps again, once the numbers that it drew are parked as "
+                "orphans"
             ]
         return [f"{self.summary}; the messages in them were deleted with their rows and stay lost"]
 
     def run(self, database: Database) -> Sequence[str]:
-        with mending(database, self.queue, self.summary) as (act, scope):
+        with repair_transaction(database, self.queue, self.summary) as (act, scope):
             if self.queue.subscriber:
-                n = sql.row(
-                    act.connection, RepairCounts, f"{self.queue.design.name}.add_popped", scope
-                )
-                ledger = n.ledger("added meanwhile")
+                statement = f"{self.queue.design.name}.add_popped"
+                counts = sql.row(act.connection, RepairCounts, statement, scope)
+                ledger = counts.ledger("added meanwhile")
                 act.record.batch(act.connection, ledger.require_balance())
-                act.detail = f"{n.done} rows of {self.queue.subscriber} added to popped"
+                act.detail = f"{counts.done} rows of {self.queue.subscriber} added to popped"
                 return [act.detail]
             count = add_slots(database, self.queue, act)
             act.detail = f"{count} empty slots added"
@@ -182,7 +243,7 @@ class AddSlots(DoctorRepair):
 
 
 @dataclass(frozen=True)
-class _Straightened:
+class _Corrected:
     selected: int
     kept: int
     emptied: int
@@ -190,8 +251,10 @@ class _Straightened:
 
 @dataclass(frozen=True)
 class CorrectRing(DoctorRepair):
-    """Put slots and sequences straight, then relay, which alone would not see that they contradict
-    themselves. Callers wait meanwhile."""
+    """Correct slots and sequences, then relay, which alone would keep their contradictions.
+
+    Callers wait meanwhile.
+    """
 
     queue: Queue
 
@@ -206,32 +269,30 @@ class CorrectRing(DoctorRepair):
     def plan(self, database: Database) -> Sequence[str]:
         return [
             "every slot with a payload becomes a message again, all others are freed",
-            "missing slots get an empty row; both sequences are numbered one by one",
+            "missing slots get an empty row; both sequences get their own step and cache again",
             "the push sequence is set above every number and id in the ring",
             *relay(self.queue).plan(database),
         ]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Do it; BusyError, and nothing changed, while others hold the ring for too long."""
-        straightened = retry_while_busy(lambda: self._straighten(database))
-        return [*straightened, *relay(self.queue).run(database)]
+        """BusyError, with nothing changed, if other sessions hold the ring for too long."""
+        corrected = retry_while_busy(lambda: self._correct(database))
+        return [*corrected, *relay(self.queue).run(database)]
 
-    def _straighten(self, database: Database) -> list[str]:
+    def _correct(self, database: Database) -> list[str]:
+        design = self.queue.design.name
         with _audited(database, self.queue, "correct slots and sequences") as act:
             scope = self.queue.scope(database.product)
-            sql.run(act.connection, f"{self.queue.design.name}.lock_ring", scope)
-            sql.run(act.connection, f"{self.queue.design.name}.uncache", scope)
-            next_push = sql.value(
-                act.connection, int, f"{self.queue.design.name}.raise_numbers", scope
-            )
-            n = sql.row(
-                act.connection, _Straightened, f"{self.queue.design.name}.repair_slots", scope
-            )
-            ledger = Ledger(n.selected, n.kept + n.emptied, n.kept + n.emptied)
+            sql.run(act.connection, f"{design}.lock_ring", scope)
+            sql.run(act.connection, f"{design}.uncache", scope)
+            next_push = sql.value(act.connection, int, f"{design}.raise_numbers", scope)
+            counts = sql.row(act.connection, _Corrected, f"{design}.repair_slots", scope)
+            written = counts.kept + counts.emptied
+            ledger = Ledger(counts.selected, written, written)
             act.record.batch(act.connection, ledger.require_balance())
             added = add_slots(database, self.queue, act)
             act.detail = (
-                f"{n.kept} slots are messages again, {n.emptied} are free, {added} were added; "
-                f"next push {next_push}"
+                f"{counts.kept} slots are messages again, {counts.emptied} are free, {added} were "
+                f"added; next push {next_push}"
             )
             return [act.detail]

@@ -13,7 +13,7 @@ from console.actions import maintain_plan, shipped, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.doctor import repairs
-from console.doctor.context import CheckContext, CheckGroup, ask, texts
+from console.doctor.context import CheckContext, CheckGroup, texts
 from console.doctor.finding import Code, Finding
 from console.engines import Product
 from console.monitor.limits import Severity
@@ -218,7 +218,7 @@ def _keys(text: str) -> Iterator[ShippedIndex]:
 
 def there(context: CheckContext, tables: Sequence[str]) -> list[Index]:
     names = context.database.product.array(sorted(set(tables)))
-    return ask(context, Index, "indexes", schema=context.queue.schema, tables=names)
+    return context.query(Index, "indexes", schema=context.queue.schema, tables=names)
 
 
 def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.MaintainStep:
@@ -270,7 +270,6 @@ def _unquoted(name: str) -> str:
 
 
 CHECKS = CheckGroup(
-    "installed code",
     (CODE_MISSING, CODE_CHANGED, CODE_OLDER),
     {"installed code": _code},
     lambda queue: queue.kind is Kind.INSTALLED,

@@ -11,12 +11,9 @@ from console.doctor import schema as indexes
 from console.doctor.context import (
     CheckContext,
     CheckGroup,
-    ask,
-    can_query,
     counted,
-    follows,
+    first_few,
     shortened,
-    some,
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintained, session_ended
@@ -74,7 +71,7 @@ def _holders(context: CheckContext) -> Iterator[Finding]:
         context.unseen.append(f"sessions that hold rows: {why}")
         return
     what = "sessions that hold rows"
-    if can_query(context, what, "recovering") and follows(context, what):
+    if context.can_query(what, "recovering") and context.is_standby(what):
         return
     limit = context.thresholds.stuck_after_seconds
     for session in end_session.sessions_holding(context.database, context.queue, limit):
@@ -148,11 +145,11 @@ def _starved(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if queue.design.order_with(queue.options) is not Order.LIFO or queue.kind is not Kind.INSTALLED:
         return
-    if not can_query(context, "starvation", "bottom"):
+    if not context.can_query("starvation", "bottom"):
         return
     seen = context.snapshot
     limit = context.thresholds.age_seconds.warning or STARVED_SECONDS
-    for bottom in ask(context, _Bottom, "bottom"):
+    for bottom in context.query(_Bottom, "bottom"):
         popped = seen is not None and bool(seen.pop_per_second)
         if bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
@@ -217,7 +214,7 @@ class _Ghosts:
 def _dead_rows(context: CheckContext, measures: maintain_plan.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count of them has to look for its ghosts."""
     if sql.has(context.database.product, "doctor.ghosts"):
-        return {row.name: row.dead_rows for row in ask(context, _Ghosts, "ghosts")}
+        return {row.name: row.dead_rows for row in context.query(_Ghosts, "ghosts")}
     return {table.name: table.dead_rows for table in measures.tables}
 
 
@@ -244,7 +241,7 @@ class Doubled:
 
 def _keys(context: CheckContext) -> Iterator[Finding]:
     queue, product = context.queue, context.database.product
-    if queue.kind is not Kind.INSTALLED or not can_query(context, "keys", "indexes"):
+    if queue.kind is not Kind.INSTALLED or not context.can_query("keys", "indexes"):
         return
     wanted = [one for one in indexes.wanted(product, queue) if one.is_key]
     there = indexes.there(context, [one.table for one in wanted])
@@ -254,15 +251,15 @@ def _keys(context: CheckContext) -> Iterator[Finding]:
         return
     doubled = _doubled(context, missing)
     words = [f"{one.table_name} has {one.key} {one.found:,} times" for one in doubled]
-    stands = f"; in its way: {some(words, most=1)}" if doubled else ""
+    stands = f"; in its way: {first_few(words, most=1)}" if doubled else ""
     yield Finding(
         KEY_MISSING,
         f"{counted(len(missing), 'key')} missing: "
-        + shortened(some([one.label for one in missing], most=1), 50)
+        + shortened(first_few([one.label for one in missing], most=1), 50)
         + shortened(stands, 60),
         evidence={
             "missing": [[one.table, list(one.columns)] for one in missing],
-            "doubled": [[one.table_name, one.key, one.found] for one in doubled],
+            "duplicate_keys": [[one.table_name, one.key, one.found] for one in doubled],
         },
         cause="it was dropped, or the table was recreated without it",
         consequence="two rows may get the same id, and every search by key or in key order reads "
@@ -276,7 +273,7 @@ def _keys(context: CheckContext) -> Iterator[Finding]:
 def _doubled(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
     tables = context.database.product.array(sorted({one.table for one in missing}))
     try:
-        return ask(context, Doubled, "duplicate_keys", tables=tables)
+        return context.query(Doubled, "duplicate_keys", tables=tables)
     except TooSlowError:
         context.unseen.append("keys: the search for duplicates took too long")
         return []
@@ -289,7 +286,6 @@ def _made(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> Cre
 
 
 CHECKS = CheckGroup(
-    "sessions",
     (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING),
     {
         "sessions that hold rows": _holders,

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from console.catalog import Queue
-from console.doctor.context import command, some
+from console.doctor.context import command, first_few
 from console.doctor.finding import Code, Finding
 from console.doctor.stopped_consumers import IDLE_FOR_SECONDS
 from console.engines import Database
@@ -247,7 +247,7 @@ def _finding(
         },
         estimated=("ready",) if "ready" in figures.estimated else (),
         cause=f"it stopped, hangs or waits for something else ({state}): "
-        + some([record.words for record in silent], most=3),
+        + first_few([record.words for record in silent], most=3),
         consequence="the others pop alone; where they are too few the backlog grows",
         since=since,
         judgement="consumers run outside the database: start it, or find out what it waits for: "
@@ -259,7 +259,7 @@ def with_last_consumers(finding: Finding, who: Sequence[str]) -> Finding:
     """The finding that consumers have stopped, with who they were where that is known."""
     if not who:
         return finding
-    cause = f"{finding.cause}; who popped last: {some(who, most=3)}"
+    cause = f"{finding.cause}; who popped last: {first_few(who, most=3)}"
     return replace(
         finding, cause=cause, evidence={**finding.evidence, "consumers": [*who[:_SHOWN]]}
     )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from console import sql
 from console.catalog import Kind
-from console.doctor.context import CheckContext, counted, some, whether
+from console.doctor.context import CheckContext, counted, first_few
 from console.doctor.finding import Code, Finding
-from console.doctor.row_scan import scanned
+from console.doctor.row_scan import scan_rows
 from console.monitor.limits import Severity
 from console.monitor.scans import By, Scan, scans_of
 
@@ -99,7 +99,7 @@ def examine(context: CheckContext) -> Iterator[Finding]:
         words = [f"{counted(one.count, 'row')} {_WRONG[name][0]}" for name, one in found.items()]
         yield Finding(
             ILLEGAL,
-            some(words),
+            first_few(words),
             evidence={name: wrong.evidence for name, wrong in found.items()},
             cause="they were changed without the queue's own functions",
             consequence="; ".join(_WRONG[name][1] for name in found),
@@ -123,9 +123,9 @@ def _unknown_states(context: CheckContext) -> _Wrong:
     found = _Wrong()
     if "status" not in context.queue.roles:
         return found
-    if not whether(context, "status_check"):
+    if not context.is_true("status_check"):
         scan = Scan("any", By.ID)
-        for row in scanned(context, WHAT, scan, ContradictionRow, "contradictions"):
+        for row in scan_rows(context, WHAT, scan, ContradictionRow, "contradictions"):
             if row.contradicts:
                 found.add(row)
     return found
@@ -137,7 +137,7 @@ def _contradictions(context: CheckContext) -> dict[str, _Wrong]:
         of_state = _OF_STATE.get((context.queue.design.shape, scan.state))
         if scan.dated and of_state is None:
             continue
-        for row in scanned(context, WHAT, scan, ContradictionRow, "contradictions"):
+        for row in scan_rows(context, WHAT, scan, ContradictionRow, "contradictions"):
             if not scan.dated:
                 found.setdefault(f"{scan.state}_undated", _Wrong()).add(row)
             if of_state is not None and row.contradicts:

@@ -110,7 +110,7 @@ def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[st
 
 
 def _unusual(context: CheckContext) -> Iterator[Finding]:
-    if (usual := context.usual) is None:
+    if (usual := context.forecasts) is None:
         return
     key = key_of(context.queue)
     known = usual.forecasts.get(key)
@@ -152,4 +152,4 @@ def _words(name: str, value: float, band: Band) -> str:
     return f"{count(round(value))} {name} where {usual} are usual"
 
 
-CHECKS = CheckGroup("what is usual", (UNUSUAL,), {"what is usual": _unusual})
+CHECKS = CheckGroup((UNUSUAL,), {"what is usual": _unusual})

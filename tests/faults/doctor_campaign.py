@@ -20,7 +20,7 @@ import psycopg
 import console.verbs  # noqa: F401  # they plan the doctor's repairs
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.lost_numbers import LostKind, Side
+from console.doctor.number_proof import LostKind, Side
 from console.doctor.stopped_consumers import ConsumptionHistory
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError

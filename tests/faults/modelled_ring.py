@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from console.doctor.lost_numbers import LostKind, Side
+from console.doctor.number_proof import LostKind, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as together

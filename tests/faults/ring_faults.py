@@ -3,7 +3,7 @@
 from collections import Counter
 
 from console.doctor.finding import Diagnosis
-from console.doctor.lost_numbers import Side
+from console.doctor.number_proof import Side
 from console.doctor.repairs import release_claims
 from console.engines.embedded import EmbeddedServer
 from tests.faults import ring_model as model

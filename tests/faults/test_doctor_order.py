@@ -227,7 +227,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
         "FROM generate_series(1, 30000) AS s (n)",
     )
-    with check_context(client.database, client.queue) as look, look.moment() as connection:
+    with check_context(client.database, client.queue) as look, look.transaction() as connection:
         limit_transaction(connection, client.database, 5.0)
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)

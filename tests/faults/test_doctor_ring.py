@@ -14,7 +14,7 @@ from console.doctor import ring as doctor
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis
 from console.doctor.recording import Recording, hole_repairs
-from console.doctor.slot_map import slot_map
+from console.doctor.slot_map import read_slot_map
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, RefusedError
 from console.monitor.recording.recorder import Recorder
@@ -81,7 +81,7 @@ def test_a_crash_of_the_server_loses_what_sequences_had_logged_ahead(
         assert "the server crashed" in finding.cause
         assert finding.since is not None
         assert finding.as_json()["repair"] is not None
-    assert [r.state for r in slot_map(ring.database, ring.queue)] == [
+    assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
         *("free", "orphan", "ready", "hole", "free")
     ]
     assert mend(ring) == [f"park {len(orphans)} orphans", f"make {len(holes)} holes void"]
@@ -180,7 +180,7 @@ def test_a_fail_over_is_told_and_a_standby_says_nothing(
     found, unseen = look_at(ring)
     assert (found, len(unseen)) == ([], 1)
     with pytest.raises(RefusedError, match="standby"):
-        slot_map(ring.database, ring.queue)
+        read_slot_map(ring.database, ring.queue)
     with ring.connect() as connection:
         connection.execute("SELECT pg_promote()")
     orphans, holes = lost_by_sequences(ring)
@@ -262,7 +262,10 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         assert len(unseen) == 2
         assert all(f"pid {holder.info.backend_pid} " in line for line in unseen)
         assert "6-7" in unseen[1] or "6-7" in unseen[0]
-        states = {r.state for r in slot_map(ring.database, ring.queue, patience_seconds=0.1)}
+        slots = read_slot_map(ring.database, ring.queue, patience_seconds=0.1).ranges
+        states = {r.state for r in slots}
+            r.state for r in read_slot_map(ring.database, ring.queue, patience_seconds=0.1).ranges
+        }
         assert states == {"free", "popping", "ready", "pushing"}
         object.__setattr__(orphan.repair, "patience_seconds", 0.1)
         assert orphan.repair is not None

@@ -19,9 +19,9 @@ from psycopg.sql import SQL
 
 from console import sql
 from console.doctor.context import check_context
-from console.doctor.lost_numbers import LostKind, find_lost_numbers
-from console.doctor.ring_repairs import AddSlots, Mend
-from console.doctor.slot_map import SlotRange, slot_map
+from console.doctor.number_proof import LostKind, find_lost_numbers
+from console.doctor.ring_repairs import AddSlots, RepairNumbers
+from console.doctor.slot_map import SlotRange, read_slot_map
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
 from console.sql import templates
@@ -61,7 +61,7 @@ def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
         found = found_at(ring)
         assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
         assert numbers(found["hole"]) == [7, 8]  # what lay there is lost
-        assert [r.state for r in slot_map(ring.database, ring.queue)] == [
+        assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
             *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
         ]
         assert "add 4 empty slots" not in mend(ring)
@@ -90,7 +90,7 @@ def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
         assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
         missing = [
             (r.first_slot, r.last_slot, r.count)
-            for r in slot_map(ring.database, ring.queue)
+            for r in read_slot_map(ring.database, ring.queue).ranges
             if r.state == "missing"
         ]
         assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
@@ -298,8 +298,8 @@ def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -
                 assert (kind, told) == (kind, sorted(expected))
                 pairs = itertools.pairwise(runs)
                 assert all(one.last + 1 < two.first for one, two in pairs)
-            check_map(slot_map(ring.database, ring.queue), state)
-            Mend(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
+            check_map(read_slot_map(ring.database, ring.queue).ranges, state)
+            RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             with check_context(ring.database, ring.queue) as look:
                 # A hole that a pop had come to is void twice over by now: parked too, or spent.
                 left = {kind: runs for kind, runs in find_lost_numbers(look).proven.items() if runs}
@@ -349,12 +349,12 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         with running() as labels, rows_checked(monkeypatch):
             found = found_at(ring)
             assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
-            assert slot_map(ring.database, ring.queue)
+            assert read_slot_map(ring.database, ring.queue).ranges
             connection.execute("BEGIN")
             assert ring.pop(connection)
             look_at(ring, patience_seconds=0.01)
             connection.execute("ROLLBACK")
-            Mend(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
+            RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
             mend_by(ring, found["slot_mismatch"])
             mend_halves(make(content="apart", partitions=1))
@@ -379,7 +379,7 @@ def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
     with ring.connect() as connection:
         assert None not in ring.push_many(connection, ["x"] * 5_000)
         assert len(ring.pop_many(connection, 1_000)) == 1_000
-        whole = slot_map(ring.database, ring.queue)
+        whole = read_slot_map(ring.database, ring.queue).ranges
         assert [(r.first_slot, r.last_slot, r.state, r.count) for r in whole] == [
             (0, 1_000, "free", 1_001),
             (1_001, 5_000, "ready", 4_000),

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from console.doctor import claims, messages, row_scan
-from console.doctor.context import CheckContext, ask, check_context
+from console.doctor.context import CheckContext, check_context
 from console.doctor.repairs import IncompleteMessages
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -106,7 +106,7 @@ _CLAIM: dict[str, LiteralString] = {
 
 
 def recorded(look: CheckContext) -> Recorder:
-    with look.moment() as connection:
+    with look.transaction() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         return Recorder(driver)
@@ -182,9 +182,9 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         "gone": client.database.product.array([]),
     }
     with check_context(client.database, client.queue) as look:
-        (row,) = ask(look, IncompleteMessages, "missing_payloads", newest=7, **rest)
+        (row,) = look.query(IncompleteMessages, "missing_payloads", newest=7, **rest)
         assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
-        (row,) = ask(look, IncompleteMessages, "missing_payloads", newest=0, **rest)
+        (row,) = look.query(IncompleteMessages, "missing_payloads", newest=0, **rest)
         assert (row.looked, row.lowest) == (0, None)
 
 

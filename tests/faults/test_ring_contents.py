@@ -16,7 +16,7 @@ from console.catalog import installed_queue
 from console.designs import DESIGNS
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
-from console.doctor.ring_losses import ContentMismatch
+from console.doctor.lost_numbers import ContentMismatch
 from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
@@ -237,7 +237,7 @@ def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
     with clients(ring.url) as of, check_context(ring.database, ring.queue) as examination:
         traffic(of, ring, chance, producers=2, consumers=2)
         for _ in range(500 if long else 30):
-            assert examination.ask(ContentMismatch, "content_mismatches") == []
+            assert examination.query_unlimited(ContentMismatch, "content_mismatches") == []
             if chance.random() < 0.1:
                 try_relay(ring, chance)
         settle(of, ring, relays=0, kills=0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from console.designs import DESIGNS
 from console.doctor import claims, diagnose, general, schema
 from console.doctor.checks import CODES
-from console.doctor.context import CheckContext, checked, command, counted, texts
+from console.doctor.context import CheckContext, command, counted, run_check, texts
 from console.doctor.finding import SEVERITIES, Code, Diagnosis, Finding
 from console.doctor.stopped_consumers import Position
 from console.engines import PRODUCTS, Database, Session
@@ -107,7 +107,7 @@ def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
         yield found
         raise RefusedError("Could not look.", why="permission denied")
 
-    assert list(checked(look, "the moon", check)) == [found]
+    assert list(run_check(look, "the moon", check)) == [found]
     assert look.unseen == ["the moon: permission denied"]
 
 
@@ -117,7 +117,7 @@ def test_a_lost_connection_is_no_finding() -> None:
         raise ConnectionFailedError("Gone.")
 
     with pytest.raises(ConnectionFailedError):
-        list(checked(a_look(), "the moon", check))
+        list(run_check(a_look(), "the moon", check))
 
 
 def test_a_command_is_what_could_be_typed() -> None:

@@ -15,19 +15,20 @@ from hypothesis import strategies as st
 from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import lost_numbers, ring, slot_map
+from console.doctor import number_proof, ring
 from console.doctor.context import CheckContext, check_context
-from console.doctor.lost_numbers import (
+from console.doctor.lost_numbers import ServerHistory
+from console.doctor.number_proof import (
     LostKind,
     LostNumbers,
     NumberRange,
-    Proof,
     SequencePositions,
-    ServerHistory,
     Side,
+    in_both,
+    was_open,
 )
 from console.doctor.ring import _Settings, _Stranded
-from console.doctor.slot_map import Structure, in_both, was_open
+from console.doctor.slot_map import Structure
 from console.engines import PRODUCTS
 from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
 
@@ -48,7 +49,7 @@ def blocker(seconds: float | None, pid: int | None = 7, prepared: str | None = N
 
 @pytest.fixture(autouse=True)
 def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_map, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(number_proof, "GRACE_SECONDS", 0.0)
 
 
 def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
@@ -122,32 +123,32 @@ def test_who_was_open_at_the_first_look(
 
 def test_whoever_ends_is_not_waited_for_any_longer() -> None:
     seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
-    assert slot_map._outwait(seen, 60) == []
+    assert number_proof.wait_for_blockers(seen, 60) == []
 
 
 def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody is to be seen: one look may have missed him."""
-    monkeypatch.setattr(slot_map, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(number_proof, "GRACE_SECONDS", 0.05)
     looks = []
 
     def nobody() -> list[Blocker]:
         looks.append(1)
         return []
 
-    assert slot_map._outwait(nobody, 0.0) == []
+    assert number_proof.wait_for_blockers(nobody, 0.0) == []
     assert len(looks) > 1
 
 
 def test_patience_ends_and_names_who_is_left() -> None:
     old = blocker(9.0)
-    assert slot_map._outwait(lambda: [old], 0.02) == [old]
+    assert number_proof.wait_for_blockers(lambda: [old], 0.02) == [old]
     prepared = blocker(None, pid=-2, prepared="6F9619FF")
-    assert slot_map._outwait(lambda: [prepared], 0.02) == [prepared]
+    assert number_proof.wait_for_blockers(lambda: [prepared], 0.02) == [prepared]
 
 
 def test_what_is_hidden_is_not_waited_for() -> None:
     """Its patience would last for hours."""
-    assert slot_map._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
+    assert number_proof.wait_for_blockers(lambda: [HIDDEN], 9_999) == [HIDDEN]
 
 
 class Fake:
@@ -167,14 +168,14 @@ class Fake:
     def has(self, name: str) -> bool:
         return CheckContext.has(cast("CheckContext", self), name)
 
-    def ask(self, _: Any, name: str) -> list[Any]:
+    def query_unlimited(self, _: Any, name: str) -> list[Any]:
         self.asked.append(name)
         return [SequencePositions(100, 90)] if name == "next_numbers" else list(self.blockers)
 
 
 def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> LostNumbers:
-    patch.setattr(slot_map, "_read", lambda look, _: look.lost.pop(0))
-    return slot_map.find_lost_numbers(fake)
+    patch.setattr(number_proof, "_read", lambda look, _: look.lost.pop(0))
+    return number_proof.find_lost_numbers(fake)
 
 
 def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,14 +211,12 @@ def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.Monke
     assert found.unseen() == []
 
 
-def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake: Any = Fake("postgresql", [])
-    expected = LostNumbers(Proof(1, 2))
-    monkeypatch.setattr(lost_numbers, "find_lost_numbers", lambda _: expected)
-    monkeypatch.setattr(lost_numbers, "prove", lambda _, __: expected.proof)
-    assert losses_of(fake, monkeypatch) is expected
-    assert slot_map.prove(fake) is expected.proof
-    assert fake.asked == []
+def test_where_drawers_are_known_there_is_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(number_proof, "GRACE_SECONDS", 9_999.0)
+    lost = [run(LostKind.ORPHAN, 5, 9)]
+    fake = Fake("postgresql", [], lost, lost)
+    assert losses_of(fake, monkeypatch).proven[LostKind.ORPHAN] == (*lost,)
+    assert fake.asked == ["next_numbers", "next_numbers", "drawing_transactions"]
 
 
 LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")

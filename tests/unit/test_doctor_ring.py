@@ -11,28 +11,30 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import lost_numbers, repairs, slot_map
+from console.doctor import number_proof, repairs, slot_map
 from console.doctor.context import CheckContext
 from console.doctor.finding import SEVERITIES, Repair
 from console.doctor.lost_numbers import (
     AHEAD,
-    Drawer,
     LossCause,
+    ServerHistory,
+    cause_of,
+    describe_causes,
+    group_by_cause,
+)
+from console.doctor.number_proof import (
+    Drawer,
     LostKind,
     LostNumbers,
     NumberRange,
     Proof,
-    ServerHistory,
     Side,
-    cause_of,
-    describe_causes,
     format_ranges,
-    group_by_cause,
     ranges_evidence,
     total,
 )
 from console.doctor.ring import CHECKS
-from console.doctor.ring_repairs import AddSlots, CorrectRing, Mend
+from console.doctor.ring_repairs import AddSlots, CorrectRing, RepairNumbers
 from console.doctor.slot_map import SlotRange
 
 START = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
@@ -174,18 +176,18 @@ def test_whoever_came_later_is_not_waited_for() -> None:
     other_side = drawer("1/1", "push")
     seen = answers([one, two], [late, two], [late, two, other_side, one], [late, other_side])
     # One that was gone does not count again, whoever has its number by then.
-    assert lost_numbers._outwait(seen, 60) == []
+    assert number_proof.wait_for_drawers(seen, 60) == []
 
 
 def test_patience_ends() -> None:
     one = drawer("1/1")
-    assert lost_numbers._outwait(lambda: [one], 0.02) == [one]
-    assert lost_numbers._outwait(list, 60) == []
+    assert number_proof.wait_for_drawers(lambda: [one], 0.02) == [one]
+    assert number_proof.wait_for_drawers(list, 60) == []
 
 
 def test_what_is_in_progress_names_its_holder() -> None:
     held = Proof(100, 50, (drawer("1/1"),))
-    assert held.in_the_way(Side.PUSH) == ()
+    assert held.drawers_of(Side.PUSH) == ()
     lost = LostNumbers(held, {}, {Side.POP: (run(7, 9),), Side.PUSH: ()})
     (line,) = lost.unseen()
     assert line.startswith("3 pop numbers (7-9) may be held by pid 7 (anna, worker, local)")
@@ -202,11 +204,11 @@ def test_a_side_that_was_not_waited_for_is_not_proven(monkeypatch: pytest.Monkey
         return Proof(100, 50)
 
     monkeypatch.setattr(
-        lost_numbers, "next_numbers", lambda _: lost_numbers.SequencePositions(90, 40)
+        number_proof, "next_numbers", lambda _: number_proof.SequencePositions(90, 40)
     )
-    monkeypatch.setattr(lost_numbers, "_read", lambda *_: looks.pop(0))
-    monkeypatch.setattr(lost_numbers, "prove", prove)
-    found = lost_numbers.find_lost_numbers(Mock(spec=CheckContext))
+    monkeypatch.setattr(number_proof, "_read", lambda *_: looks.pop(0))
+    monkeypatch.setattr(number_proof, "prove", prove)
+    found = number_proof.find_lost_numbers(Mock(spec=CheckContext))
     assert asked == [{Side.POP}]
     assert {kind: runs for kind, runs in found.proven.items() if runs} == {
         LostKind.ORPHAN: (orphan,)
@@ -220,7 +222,7 @@ def test_each_kind_is_proven_by_its_own_side() -> None:
 
 
 def test_repairs_say_what_they_do() -> None:
-    mend = Mend(QUEUE, {LostKind.ORPHAN: 21, LostKind.HOLE: 1_000})
+    mend = RepairNumbers(QUEUE, {LostKind.ORPHAN: 21, LostKind.HOLE: 1_000})
     assert mend.summary == "park 21 orphans, make 1,000 holes void"
     relay, straighten = repairs.relay(QUEUE), CorrectRing(QUEUE)
     assert relay.command == "dbq-console relay orders --yes orders"
