@@ -70,7 +70,7 @@ class CheckContext:
 
     def has(self, name: str) -> bool:
         """Whether the queue's design has that statement on this engine."""
-        return sql.has(self.database.product, self._statement(name))
+        return sql.has(self.database.product, f"{self.queue.design.name}.{name}")
 
     def can_query(self, what: str, name: str) -> bool:
         """As `has`; where it has not, `what` is reported as unseen."""

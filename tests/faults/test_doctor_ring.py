@@ -264,8 +264,6 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         assert "6-7" in unseen[1] or "6-7" in unseen[0]
         slots = read_slot_map(ring.database, ring.queue, patience_seconds=0.1).ranges
         states = {r.state for r in slots}
-            r.state for r in read_slot_map(ring.database, ring.queue, patience_seconds=0.1).ranges
-        }
         assert states == {"free", "popping", "ready", "pushing"}
         object.__setattr__(orphan.repair, "patience_seconds", 0.1)
         assert orphan.repair is not None
