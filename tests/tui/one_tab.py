@@ -71,6 +71,10 @@ class OneTab(LiveScreen):
     def draw(self) -> None:
         pass
 
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
+        self.tab.refresh_now()
+
 
 @dataclass
 class Shown(Generic[Tab]):

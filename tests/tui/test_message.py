@@ -157,7 +157,7 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
     async with opened() as (console, screen, _):
         asked: list[int | None] = []
-        screen._ask = lambda size=None, **_: asked.append(size)  # type: ignore[method-assign]
+        screen._load = lambda size=None, **_: asked.append(size)  # type: ignore[method-assign]
         screen.show_result(payload('{"a": "' + "x" * 100, cut=True))
         await laid_out(console, screen)
         assert "the first 65,536 bytes of 107; m reads more" in said(screen, "foot")
@@ -216,11 +216,11 @@ async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
             await write(console, screen, tmp_path / "masked")
             assert "is there already" in said(screen, "foot")
             pop_all(database, queue)
-            screen._ask()
+            screen._load()
             await until(console.pilot, lambda: "claimed for" in said(screen, "head"))
             assert "owner" in said(screen, "head")
             complete_all(database, queue)
-            screen._ask()
+            screen._load()
             await until(console.pilot, lambda: screen.gone)
             assert "card 4711 is [b]mine" in console.picture
 

@@ -61,7 +61,7 @@ def give(pane: MessagePane, *messages: Message, more: bool = False, again: bool 
 def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
     """What it asks from now on."""
     found: list[PageRequest] = []
-    monkeypatch.setattr(pane, "_ask", lambda ask, **_: found.append(ask))
+    monkeypatch.setattr(pane, "_load", lambda ask, **_: found.append(ask))
     return found
 
 

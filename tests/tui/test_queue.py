@@ -61,7 +61,8 @@ def polled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tabs that were polled, in turn."""
     asked: list[str] = []
     for tab in TABS:
-        monkeypatch.setattr(tab, "poll", lambda self: asked.append(self.NAME))
+        for method in ("poll", "refresh_now"):
+            monkeypatch.setattr(tab, method, lambda self: asked.append(self.NAME))
     return asked
 
 

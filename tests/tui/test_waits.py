@@ -197,7 +197,7 @@ async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.Mo
             await console.pilot.pause()
             if ends:
                 console.app.pop_screen()
-                await until(console.pilot, screen.pane._ended.is_set)
+                await until(console.pilot, screen.pane._stopped.is_set)
                 jobs_ended()
                 return
             await until(console.pilot, lambda: screen.pane.report is not None)

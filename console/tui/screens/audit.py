@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -37,11 +38,14 @@ _MOST = 200
 
 
 class AuditTab(ReadingTab[list[Line]]):
-    """The newest first; what is running says so, and what was cut off too."""
+    """The console's actions on the queue, the newest first."""
 
     NAME: ClassVar[str] = "audit"
     TITLE: ClassVar[str] = "Audit"
+    COMMAND: ClassVar[Sequence[str]] = ("audit",)
     EVERY_SECONDS: ClassVar[float] = 3.0
+    PACE_SECONDS: ClassVar[float] = 0.0
+    PAUSE: ClassVar[float] = 0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
     ]
@@ -50,40 +54,29 @@ class AuditTab(ReadingTab[list[Line]]):
         super().__init__(context, key)
         self.table = audit_table(context, id="queue-audit", queues=False)
 
-    @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "audit", ()
-
     def compose(self) -> ComposeResult:
         yield TextView(id="queue-audit-head")
         yield self.table
 
-    def look(self) -> None:
-        self.reload(wait=False)
-
     def read(self, conn: OpenConnection) -> list[Line]:
-        """Also of a queue that is gone."""
-        return _ask(conn, AuditSearch().wanted(self.key), _MOST)
+        return _entries(conn, AuditSearch().wanted(self.key), _MOST)
 
     def draw_words(self) -> None:
-        """The lines too: times run on, and may be shown in another zone now."""
+        # The table too: durations grow, and the time zone may have been changed.
         if self.result is not None:
             self.table.show({line.key: line for line in self.result})
         self.table.display = bool(self.result)
         head = self.query_one("#queue-audit-head", TextView)
-        if self.error is not None:
-            head.set_text(Text(self.old + describe_error(self.error), style_of(head, "critical")))
-        elif self.result is None:
-            head.set_text(Text("Reading the audit ...", style_of(head, "quiet")))
-        else:
-            head.set_text(Text(self._told(self.result), style_of(head, "quiet")))
+        self.draw_head(head, "Reading the audit ...", partial(self._summary, head))
 
-    def _told(self, lines: Sequence[Line]) -> str:
+    def _summary(self, head: TextView, lines: Sequence[Line]) -> Text:
+        count = numbered(len(lines), "action")
+        if len(lines) == _MOST:
+            count = f"the newest {_MOST:,} actions"
+        text = f"{count}   A: all of them, with a filter"
         if not lines:
-            return "The console has not done anything to this queue yet."
-        newest = f"the newest {_MOST:,} actions" if len(lines) == _MOST else ""
-        count = newest or numbered(len(lines), "action")
-        return f"{count}   A: all of them, with a filter"
+            text = "The console has not done anything to this queue yet."
+        return Text(text, style_of(head, "quiet"))
 
     def action_open(self) -> None:
         line = self.table.row
@@ -162,7 +155,7 @@ def look(
     full, several = False, len(connections) > 1
     for conn in connections:
         try:
-            found = _ask(conn, sought.wanted(key), _LIMIT, conn.name if several else "")
+            found = _entries(conn, sought.wanted(key), _LIMIT, conn.name if several else "")
         except ConsoleError as error:
             errors.append((conn.name, error))
             continue
@@ -172,7 +165,7 @@ def look(
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-def _ask(conn: OpenConnection, wanted: EntryFilter, most: int, place: str = "") -> list[Line]:
+def _entries(conn: OpenConnection, wanted: EntryFilter, most: int, place: str = "") -> list[Line]:
     """The newest, with whether those that have not ended are running still."""
     with conn.database.transaction("read the audit", read_only=True) as connection:
         entries = audit.entries(connection, wanted, most)

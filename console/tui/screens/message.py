@@ -1,4 +1,4 @@
-"""One message: what is known of it, its error, and its payload when it is asked for."""
+"""One message: its data, its error, and its payload once the operator asks for it."""
 
 import base64
 from collections.abc import Mapping
@@ -23,45 +23,44 @@ from console.monitor.owners import Evidence, evidence
 from console.tui.context import Context
 from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import LatestQuery, start_job
+from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
-from console.tui.tabs.tab import RefreshPace
+from console.tui.tabs.tab import PacedQuestion
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.widgets.messages import MessageHead, PayloadView
 
 FIRST_BYTES = 64 * 1024
-"""So much of a payload is read at first; each time that more is wanted, eight times as much."""
+"""How much of a payload is read at first; each time more is read, it is eight times as much."""
 MOST_BYTES = 32 * 1024 * 1024
-"""So much is shown at most."""
+"""The most that is shown."""
 _MOST_TO_SAVE = 256 * 1024 * 1024
 _MOST_TO_COPY = 64 * 1024
-"""Terminals take no more of it."""
+"""Terminals take no more."""
 _NOW: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "error": ("requeue", {}),
     "claimed": ("release", {}),
     "scheduled": ("reschedule", {"in": "0s"}),
 }
-"""State -> the verb that lets such a message be popped, and its fields."""
+"""State -> the verb after which such a message can be popped, and its parameters."""
 _ENDINGS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.HEX: "bin"}
 
 
 @dataclass(frozen=True)
 class ReadMessage:
-    """What a sample found. `message` None: it is gone."""
-
     message: Message | None
+    """None: it no longer exists."""
     owner: Evidence | None = None
-    """What the server says of whoever claimed it; None: nobody has."""
+    """None: it is not claimed."""
     payload_bytes: int | None = None
-    """So much of the payload was asked for, if anything."""
+    """How much of the payload was requested, if any."""
     revealed: bool = False
     only_locally: bool = False
 
 
 class MessageScreen(LiveScreen):
-    """Follows its message from state to state. The payload is read when one asks for it."""
+    """Follows its message from state to state."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,p", "load", "payload", key_display="⏎", tooltip="read the payload"),
@@ -76,24 +75,21 @@ class MessageScreen(LiveScreen):
     ]
 
     def __init__(self, context: Context, key: QueueKey, message_key: str) -> None:
-        """`message_key`: as a page of messages gave it."""
+        """`message_key`: as in a page of messages."""
         super().__init__(context)
         self.key = key
         self.message_key = message_key
-        """Where the message is now, or was last seen."""
         self.message: Message | None = None
-        """As it was seen last."""
+        """As last read."""
         self.gone = False
         self.revealed = False
         self.payload_bytes = 0
-        """So much of the payload was asked for."""
         self._owner: Evidence | None = None
         self._wants_payload = False
         self._note = ""
         self._error: ConsoleError | None = None
-        self._pace = RefreshPace(context.clock.monotonic, 2.0)
-        self._question: LatestQuery[ReadMessage] = LatestQuery(
-            self, self.show_result, self.show_error
+        self._question: PacedQuestion[ReadMessage] = PacedQuestion(
+            self, self.show_result, self.show_error, context.clock.monotonic, 2.0
         )
 
     def body(self) -> ComposeResult:
@@ -109,7 +105,7 @@ class MessageScreen(LiveScreen):
         self.query_one("#message-error").display = False
         self.set_focus(self.view)
         super().on_mount()
-        self._ask()
+        self._load()
 
     @property
     def view(self) -> PayloadView:
@@ -123,11 +119,9 @@ class MessageScreen(LiveScreen):
     def masks(self) -> Masks:
         return () if self.revealed or self.conn is None else self.conn.masks
 
-    # What is asked, and what comes of it.
-
-    def _ask(self, payload_bytes: int | None = None, *, wait: bool = True) -> None:
+    def _load(self, payload_bytes: int | None = None, *, wait: bool = True) -> None:
         conn = self.conn
-        if conn is None or (not wait and self._question.busy):
+        if conn is None:
             return
         key, masks = self.message_key, self.masks
 
@@ -136,28 +130,25 @@ class MessageScreen(LiveScreen):
             found = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
             return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
 
-        self._pace.asked()
         self._question.submit(work, wait=wait)
         self._draw_foot()
 
-    def show_result(self, looked: ReadMessage) -> None:
-        """What was found: it goes on from state to state, and one day it is gone."""
-        self._pace.answered()
+    def show_result(self, result: ReadMessage) -> None:
         self._error = None
-        found = looked.message
+        found = result.message
         self.gone = found is None
-        if looked.revealed:
+        if result.revealed:
             self.revealed = True
-            local = " Only this machine's audit has it: the database's could not be written."
-            self._note = "Revealed." + (local if looked.only_locally else " The audit has it.")
+            local = "Only this machine's audit has it: the database's could not be written."
+            self._note = f"Revealed. {local if result.only_locally else 'The audit has it.'}"
         if found is not None:
             if found.payload_bytes is None and self.message is not None:
-                # Of JSON it is known only while the payload is read.
+                # For JSON it is known only when the payload is read.
                 found = replace(found, payload_bytes=self.message.payload_bytes)
-            self.message, self._owner = found, looked.owner
+            self.message, self._owner = found, result.owner
             self.message_key = found.key or self.message_key
-            if looked.payload_bytes is not None:
-                self.payload_bytes = looked.payload_bytes
+            if result.payload_bytes is not None:
+                self.payload_bytes = result.payload_bytes
                 self._show_payload(found)
         self.draw()
         self.refresh_bindings()
@@ -169,15 +160,12 @@ class MessageScreen(LiveScreen):
         self.view.show_payload(found.payload, cut=found.payload_cut)
 
     def show_error(self, error: ConsoleError) -> None:
-        self._pace.answered()
         self._error = error
         self._draw_foot()
 
-    # What is drawn.
-
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        if not paused and self._pace.due:
-            self._ask(wait=False)
+        if not paused and self._question.due:
+            self._load(wait=False)
         self._draw_head()
         self._draw_error()
         self._draw_foot()
@@ -217,8 +205,8 @@ class MessageScreen(LiveScreen):
         view = self.view
         if view.payload is None:
             reading = self._question.busy and self._wants_payload
-            words_ = "Reading the payload ..." if reading else "Enter reads the payload."
-            line.append("All of it is shown." if self.gone else words_)
+            words = "Reading the payload ..." if reading else "Enter reads the payload."
+            line.append("All of it is shown." if self.gone else words)
         else:
             shown = view.shown
             line.append(shown.form.value if shown else "laying out ...", style_of(foot, "strong"))
@@ -242,10 +230,7 @@ class MessageScreen(LiveScreen):
         self._draw_foot()
         self.refresh_bindings()
 
-    # What the operator does.
-
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """What there is nothing for is no key."""
         if not self.is_mounted or not self.query("#message-file"):
             return True
         if action == "more":
@@ -261,19 +246,17 @@ class MessageScreen(LiveScreen):
 
     def action_load(self) -> None:
         self._wants_payload = True
-        self._ask(FIRST_BYTES)
+        self._load(FIRST_BYTES)
 
     def action_more(self) -> None:
         if self.payload_bytes < MOST_BYTES:
-            self._ask(min(8 * self.payload_bytes, MOST_BYTES))
+            self._load(min(8 * self.payload_bytes, MOST_BYTES))
 
     def action_refresh_now(self) -> None:
-        """Look again now; at the payload too, if it is in sight."""
         super().action_refresh_now()
-        self._ask(self.payload_bytes or None)
+        self._load(self.payload_bytes or None)
 
     def action_reveal(self) -> None:
-        """Show what the masks hide, once that is confirmed and in the audit."""
         name = (self.message.id if self.message else None) or self.message_key
         self.app.push_screen(RevealDialog(f"{self.key[1]}.{self.key[2]}", name), self._confirmed)
 
@@ -302,25 +285,24 @@ class MessageScreen(LiveScreen):
         self.navigator.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
 
     def action_now(self) -> None:
-        """The form of the verb for this one message: nothing is done before its plan is read."""
         if self.message is not None:
             verb, fields = _NOW[self.message.state]
             self.navigator.open_action(self.key, verb, [f"id={self.message.id}"], **fields)
 
     def action_copy(self) -> None:
-        """The payload as it is shown (masked where it is masked); the id until it is loaded."""
+        """The payload as it is shown, masks included; the id until it is loaded."""
         payload = self.view.payload
         if payload is None:
             self.action_copy_id()
             return
-        raw = isinstance(payload, bytes)
+        encoding = " in base64" if isinstance(payload, bytes) else ""
         text = base64.b64encode(payload).decode() if isinstance(payload, bytes) else payload
         if len(text.encode(errors="replace")) > _MOST_TO_COPY:
             self._tell("Too long for a terminal's clipboard: w writes it to a file.")
             return
         self.app.copy_to_clipboard(text)
         part = "the beginning of the payload" if self.view.cut else "the payload"
-        self._tell(f"copied {part}{' in base64' if raw else ''}")
+        self._tell(f"copied {part}{encoding}")
 
     def action_copy_id(self) -> None:
         if self.message is not None and self.message.id is not None:
@@ -329,15 +311,14 @@ class MessageScreen(LiveScreen):
 
     def action_equivalent(self) -> None:
         name = (self.message.id if self.message else None) or UNKNOWN
-        words_ = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
-        show_equivalent_command(self, self.conn, "messages", self.key, words_)
+        words = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
+        show_equivalent_command(self, self.conn, "messages", self.key, words)
 
     def action_save(self) -> None:
         name = (self.message.id if self.message else None) or "message"
         ending = _ENDINGS[self.view.shown.form if self.view.shown else PayloadForm.TEXT]
-        open_input(
-            self.query_one("#message-file", Input), str(suggestion(self.key[2], name, ending))
-        )
+        path = suggestion(self.key[2], name, ending)
+        open_input(self.query_one("#message-file", Input), str(path))
 
     def action_out(self) -> None:
         if self.query_one("#message-file").display:
@@ -351,7 +332,7 @@ class MessageScreen(LiveScreen):
         self.refresh_bindings()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Write the whole payload there, read anew, masked as it is on the screen."""
+        """Read the whole payload again and write it, masked as it is on the screen."""
         self._close_line()
         conn = self.conn
         if conn is None or not event.value.strip():
@@ -371,17 +352,17 @@ class MessageScreen(LiveScreen):
         self._draw_foot()
         start_job(self, work, self._saved, self._not_saved)
 
-    def _saved(self, words_: str) -> None:
+    def _saved(self, message: str) -> None:
         self._note = ""
-        self._tell(words_)
+        self._tell(message)
         self._draw_foot()
 
     def _not_saved(self, error: ConsoleError) -> None:
         self._note = ""
         self.show_error(error)
 
-    def _tell(self, said: str) -> None:
-        self.notify(said, markup=False)
+    def _tell(self, text: str) -> None:
+        self.notify(text, markup=False)
 
 
 def _owner(conn: OpenConnection, queue: Queue, found: Message | None) -> Evidence | None:

@@ -1,4 +1,4 @@
-"""The first screen: every connection, what is wrong, and every queue of all of them, live."""
+"""The first screen: all connections, the findings, and every queue."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -16,10 +16,9 @@ from console.monitor.limits import Severity
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
-from console.tui.jobs import LatestQuery
 from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
-from console.tui.tabs.tab import RefreshPace
+from console.tui.tabs.tab import PacedQuestion
 from console.tui.text import TextView, first_line, plain, style_of
 from console.tui.views import QueueView, expanded, parse
 from console.tui.widgets.keyed_table import KeyedTable
@@ -44,20 +43,21 @@ _RingMap = tuple[QueueKey, SlotMap]
 
 
 class RingSlots(SlotStrip):
-    """Asks only while it is in sight; where the screen is small it is not there."""
+    """Shown, and read, only on a screen that has room for it."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(id="slots")
         self._app_context = context
         self._key: QueueKey | None = None
-        self._asked_of: QueueKey | None = None
+        self._read_key: QueueKey | None = None
         self._map: SlotMap | None = None
         self._why = ""
-        self._pace = RefreshPace(context.clock.monotonic, _RING_SECONDS)
-        self._question: LatestQuery[_RingMap] = LatestQuery(self, self.show_map, self._failed)
+        self._question: PacedQuestion[_RingMap] = PacedQuestion(
+            self, self.show_map, self._failed, context.clock.monotonic, _RING_SECONDS
+        )
 
     def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
-        """Show the ring under the cursor, else the one of before, else the first there is."""
+        """Show the ring under the cursor, else the one shown before, else the first."""
         size = self.app.size
         room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
         rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
@@ -69,36 +69,34 @@ class RingSlots(SlotStrip):
         self.display = view is not None
         if view is None:
             return
-        self._ask()
+        self._load()
         self._show(view)
 
     def _can_be_mapped(self, view: QueueView) -> bool:
         return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
 
-    def _ask(self) -> None:
+    def _load(self) -> None:
         key = self._key
-        if key is None or (key == self._asked_of and not self._pace.due):
+        if key is None or (key == self._read_key and not self._question.due):
             return
         conn = self._app_context.conn(key)
         if conn is None:
             return
-        if key != self._asked_of:
+        if key != self._read_key:
             self._map, self._why = None, ""
-        self._asked_of = key
-        self._pace.asked()
+        self._read_key = key
 
         def work() -> _RingMap:
             return key, read_slot_map(conn.database, conn.find(*key[1:]))
 
         self._question.submit(work)
 
-    def show_map(self, answer: _RingMap) -> None:
-        self._pace.answered()
-        if answer[0] == self._key:
-            self._map, self._why = answer[1], ""
+    def show_map(self, result: _RingMap) -> None:
+        key, ring_map = result
+        if key == self._key:
+            self._map, self._why = ring_map, ""
 
     def _failed(self, error: ConsoleError) -> None:
-        self._pace.answered()
         self._why = first_line(error.why or error.what)
 
     def _show(self, view: QueueView) -> None:
@@ -117,7 +115,7 @@ class RingSlots(SlotStrip):
 
 
 class OverviewScreen(FilteredScreen):
-    """Draws what the store knows. It never asks a database and changes nothing."""
+    """Shows what the store knows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys("filter"),
@@ -181,8 +179,6 @@ class OverviewScreen(FilteredScreen):
         self.listed.focus()
         super().on_mount()
 
-    # What is drawn.
-
     def draw_body(self, now: float, *, paused: bool) -> None:
         if not paused:
             store = self.context.store
@@ -203,13 +199,13 @@ class OverviewScreen(FilteredScreen):
             table.display = bool(lines)
             if not lines and table.has_focus:
                 self.set_focus(self.listed)
-        # A line between the two tables, where there is one to spare.
+        # An empty line between the two tables, if there is room.
         table.styles.margin = (0, 0, int(self.app.size.height > _FEW_LINES), 0)
 
     def _lines_for(self, found: int, now: float) -> int:
-        """The panel grows at once and shrinks late: the queues below shall not jump about.
+        """At most a fifth of the screen and the lines that the queues leave empty.
 
-        It has its share of the screen, and what the queues leave empty; the rest is scrolled to.
+        The panel grows at once but shrinks late, so that the queues below do not jump about.
         """
         height = self.app.size.height
         queues = self.listed
@@ -217,16 +213,16 @@ class OverviewScreen(FilteredScreen):
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
         most = min(most, max(1, height // 6))  # a tiny terminal has queues too
         most = max(most, self._finding_lines + empty)
-        wanted = min(found, most)
-        if wanted >= self._finding_lines or self._finding_lines > most or not found:
+        lines = min(found, most)
+        if lines >= self._finding_lines or self._finding_lines > most or not found:
             self._fewer_since = None
-            return wanted
+            return lines
         if self._fewer_since is None:
             self._fewer_since = now
         if now - self._fewer_since < _SHRINKS_AFTER_SECONDS:
             return self._finding_lines
         self._fewer_since = None
-        return wanted
+        return lines
 
     def _draw_words(self, now: float) -> None:
         table = self.listed
@@ -256,7 +252,7 @@ class OverviewScreen(FilteredScreen):
             detail.draw_group(table.group)
         else:
             detail.draw(table.view)
-        # Of a connection's own line no ring is shown: which one would be chance.
+        # No ring for a connection's own line: it has no particular one.
         self.query_one(RingSlots).follow(table.view, table.views if table.group is None else ())
 
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
@@ -287,8 +283,7 @@ class OverviewScreen(FilteredScreen):
         self._draw_detail()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """What is told below is of the table that has the keys."""
-        # A terminal that loses the focus gives it to no other widget: then nothing changes.
+        # Not when the terminal loses the focus: then no other widget gets it.
         findings = self.query_one(FindingsTable)
         findings.stays_on_top = event.widget is not findings
         self._draw_detail()
@@ -297,8 +292,6 @@ class OverviewScreen(FilteredScreen):
         self.listed.sort_by(event.column)
         self._draw_words(self.context.clock.monotonic())
 
-    # What the keys mean.
-
     @property
     def finding(self) -> FindingView | None:
         table = self.query_one(FindingsTable)
@@ -306,7 +299,7 @@ class OverviewScreen(FilteredScreen):
 
     @property
     def filter_line(self) -> str:
-        """What the queues are filtered by, in words of its own; empty: by nothing."""
+        """With saved filters expanded; empty: no filter."""
         return expanded(self.listed.filter.text, self.context.saved.queues)
 
     @property
@@ -316,7 +309,7 @@ class OverviewScreen(FilteredScreen):
 
     @property
     def about(self) -> str:
-        """No one of them: it tells of the worst."""
+        """None in particular: the line is about the worst."""
         return ""
 
     @property
@@ -330,7 +323,7 @@ class OverviewScreen(FilteredScreen):
         return table.row.connection
 
     def _chosen(self) -> str | None:
-        """The same, for what needs one."""
+        """The connection, for an action that needs one."""
         if self.connection == "":
             self.hint("choose a connection first")
         return self.connection or None
@@ -395,7 +388,6 @@ class OverviewScreen(FilteredScreen):
         self._draw_words(self.context.clock.monotonic())
 
     def action_group(self) -> None:
-        """The queues of each connection together, or all in one order."""
         self.listed.bring_together()
         self._draw_words(self.context.clock.monotonic())
 
@@ -419,7 +411,7 @@ class OverviewScreen(FilteredScreen):
         self.refresh_bindings()
 
     def action_out(self) -> None:
-        """One level out: of the filter, if there is one. Never out of the console."""
+        """Clear the filter, if there is one; never leave the console."""
         if self.is_filtered:
             self.action_clear_filter()
         else:

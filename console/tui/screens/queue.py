@@ -101,7 +101,7 @@ class QueueScreen(LiveScreen):
         self._drawn_at = 0.0
         self._tabs: tuple[QueueTab, ...] = ()
         self._chosen: QueueTab | None = None
-        self._looked_at: dict[str, float] = {}
+        self._polled_at: dict[str, float] = {}
         self.queue: Queue | None = None
         """As the catalog has it, with its options; None: not known yet."""
 
@@ -229,7 +229,7 @@ class QueueScreen(LiveScreen):
         chosen = self._tabs[conn]
         if chosen is not self._chosen:
             self._chosen = chosen
-            self._looked_at.pop(chosen.NAME, None)
+            self._polled_at.pop(chosen.NAME, None)
             if chosen.parent is None:
                 await self.query_one("#tabs").mount(chosen)
             # By now, somebody may have wanted yet another one.
@@ -261,21 +261,18 @@ class QueueScreen(LiveScreen):
         chosen.draw(None if self.gone else self.view, paused=paused)
         if self.focused is None:
             self._focus_tab()
-        looked_at = self._looked_at.get(chosen.NAME)
+        polled_at = self._polled_at.get(chosen.NAME)
         # The clock of a replay may have been turned back.
-        due = looked_at is None or (not paused and not 0 <= now - looked_at < chosen.EVERY_SECONDS)
+        due = polled_at is None or (not paused and not 0 <= now - polled_at < chosen.EVERY_SECONDS)
         if due and not self.gone:
-            self._look(chosen, now)
-
-    def _look(self, tab: QueueTab, now: float) -> None:
-        self._looked_at[tab.NAME] = now
-        tab.poll()
+            self._polled_at[chosen.NAME] = now
+            chosen.poll()
 
     def on_screen_suspend(self) -> None:
         """Out of sight: nothing is asked."""
         if self._chosen is not None:
             self._chosen.shown = False
-            self._looked_at.pop(self._chosen.NAME, None)
+            self._polled_at.pop(self._chosen.NAME, None)
 
     # Where one can go.
 
@@ -284,7 +281,8 @@ class QueueScreen(LiveScreen):
         if self.queue is None:
             self._ask_options()
         if self._chosen is not None and not self.gone:
-            self._look(self._chosen, self.context.clock.monotonic())
+            self._polled_at[self._chosen.NAME] = self.context.clock.monotonic()
+            self._chosen.refresh_now()
 
     def action_actions(self) -> None:
         if not self._refused():
@@ -306,7 +304,7 @@ class QueueScreen(LiveScreen):
 
     def action_equivalent(self) -> None:
         """The command line that shows the same as the tab in sight, or else as the figures."""
-        verb, words = ("status", ()) if self._chosen is None else self._chosen.equivalent
+        verb, *words = ("status",) if self._chosen is None else self._chosen.command
         show_equivalent_command(self, self.conn, verb, self.key, words)
 
     def action_audit(self) -> None:

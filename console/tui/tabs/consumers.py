@@ -1,4 +1,4 @@
-"""The tab Consumers of a queue: who pops from it, who pushes to it, and who has left."""
+"""The tab Consumers of a queue: who pops from it, who pushes to it, and who disconnected."""
 
 import time
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from console.monitor.statement_text import POP, PUSH
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.tabs.tab import RefreshPace, TableTab
+from console.tui.tabs.tab import TableTab
 from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
 _RECORDED_SECONDS = 30.0
-"""So often the recording is read again."""
-_GLANCES_SECONDS = 0.8
-"""So long the sessions are sampled before a reading: most calls take a millisecond."""
+"""How often the recording is read again."""
+_SAMPLING_SECONDS = 0.8
+"""How long sessions are sampled for each reading, for most calls take only a millisecond."""
 
 
 @dataclass(frozen=True)
 class SeenConsumers:
-    """Those that are there, and those that are gone; None: nothing is recorded of those."""
+    """The connected ones, and those that disconnected; None: none are recorded."""
 
     now: Consumers
     gone: tuple[Consumer, ...] | None
@@ -39,12 +39,12 @@ class SeenConsumers:
 
 @dataclass(frozen=True)
 class Row:
-    """One consumer, as it was seen at a moment of the database's clock."""
+    """One consumer, as it was seen at a time of the database's clock."""
 
     consumer: Consumer
     at: datetime
     left: str = ""
-    """When it was seen last; empty: it is there."""
+    """When it was last seen; empty: it is connected."""
 
 
 def _tone(row: Row) -> str:
@@ -78,47 +78,40 @@ LOST_FIRST = ("where", "since", "call")
 
 
 class ConsumersTab(TableTab[SeenConsumers]):
-    """Samples while it is in sight, and remembers whom it has seen meanwhile."""
+    """Samples the sessions while it is shown, and remembers whom it has seen."""
 
     NAME: ClassVar[str] = "consumers"
     TITLE: ClassVar[str] = "Consumers"
     EVERY_SECONDS: ClassVar[float] = 1.0
     PACE_SECONDS: ClassVar[float] = 1.0
+    PAUSE: ClassVar[float] = 0
+    COMMAND: ClassVar[Sequence[str]] = ("consumers",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
-        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy what is known of it"),
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
         self.table = KeyedTable[Row](COLUMNS, LOST_FIRST, left="sessions", id="consumers")
-        """Who is there first, then who has left."""
-        self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS, pause=0)
         self._watch: ConsumerWatch | None = None
         self._pop_rate: float | None = None
         self._recorded: tuple[Consumer, ...] = ()
         self._recorded_at: float | None = None
 
-    @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "consumers", []
-
-    # What is asked, and what comes of it.
-
     def read(self, conn: OpenConnection) -> SeenConsumers:
         queue = conn.find(*self.key[1:])
-        seen = self._seen()
+        seen = self._recorded_consumers()
         if self._watch is None:
             self._watch = ConsumerWatch(conn.database)
             self._watch.recall(queue, seen or ())
         key = key_of(queue)
-        self._watch.sample_sessions_for([queue], _GLANCES_SECONDS if self.result else 0.0)
+        self._watch.sample_sessions_for([queue], _SAMPLING_SECONDS if self.result else 0.0)
         found = self._watch.sample([queue], {key: self._pop_rate})[key]
         return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
 
-    def _seen(self) -> tuple[Consumer, ...] | None:
-        """Those of the last day; None: nothing is recorded."""
+    def _recorded_consumers(self) -> tuple[Consumer, ...] | None:
+        """Those of the last day; None: none are recorded."""
         root, (connection, schema, name) = self.context.recordings_root, self.key
         if root is None:
             return None
@@ -128,15 +121,13 @@ class ConsumersTab(TableTab[SeenConsumers]):
             self._recorded, self._recorded_at = latest(rows), now
         return self._recorded or None
 
-    def show(self, found: SeenConsumers) -> None:
-        rows = {repr(one.who): Row(one, found.now.at) for one in found.now.consumers}
-        for one in found.gone or ():
-            seen = one.last_seen or found.now.at
-            left = short_moment(seen, self.context.zone)
-            rows.setdefault(repr(one.who), Row(one, found.now.at, left))
+    def show(self, result: SeenConsumers) -> None:
+        at = result.now.at
+        rows = {repr(one.who): Row(one, at) for one in result.now.consumers}
+        for one in result.gone or ():
+            left = short_moment(one.last_seen or at, self.context.zone)
+            rows.setdefault(repr(one.who), Row(one, at, left))
         self.table.show(rows)
-
-    # What is drawn.
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         if view is not None:
@@ -173,22 +164,20 @@ class ConsumersTab(TableTab[SeenConsumers]):
             line.append("   gone: ? (not recorded)", style_of(head, "quiet"))
         else:
             line.append(f"   {len(found.gone)} gone in a day", style_of(head, "quiet"))
-        self.as_of(line)
+        self.append_time(line)
         return line
-
-    # What the operator does.
 
     def action_act(self) -> None:
         row = self.table.row
         if row is None or not row.consumer.claims or row.consumer.name is None or row.left:
             self.notify("It has no claims.", markup=False)
             return
-        words_ = ["state=claimed", f"claimed_by={row.consumer.name}"]
-        self.navigator.open_actions(self.key, words_)
+        filters = ["state=claimed", f"claimed_by={row.consumer.name}"]
+        self.navigator.open_actions(self.key, filters)
 
 
 def _detail(row: Row) -> list[tuple[str, str]]:
-    """All that is known of it, and why the rest is not: words, each with a style."""
+    """What is known of it, and why the rest is not."""
     one = row.consumer
     said = [
         (plain(words.name(one)), "strong"),

@@ -1,4 +1,4 @@
-"""The tab Errors of a queue: its errors by kind, each of which opens to its messages."""
+"""The tab Errors of a queue: its errors in groups, each of which opens to its messages."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,20 +26,20 @@ from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
 
-_KINDS = "back to the groups"
+_GROUPS = "back to the groups"
 
 
 class ErrorsTab(TableTab[ErrorGroups]):
-    """The most frequent kind first."""
+    """The most frequent group first."""
 
     NAME: ClassVar[str] = "errors"
     TITLE: ClassVar[str] = "Errors"
+    COMMAND: ClassVar[Sequence[str]] = ("errors",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close_group", "kinds", show=False, priority=True, tooltip=_KINDS),
-        Binding("q", "close_group", "kinds", show=False, tooltip=_KINDS),
+        Binding("escape", "close_group", "groups", show=False, priority=True, tooltip=_GROUPS),
+        Binding("q", "close_group", "groups", show=False, tooltip=_GROUPS),
         Binding("enter", "open_group", "open", tooltip="the messages of this group"),
         Binding("a", "act", "actions", tooltip="act on all errors of this group"),
-        Binding("r", "refresh_now", "now", show=False, tooltip="count again now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the sample of this group"),
     ]
 
@@ -55,15 +55,9 @@ class ErrorsTab(TableTab[ErrorGroups]):
             Column("wording", "group", _wording, "", 40, 400),
         )
         self.table = KeyedTable(columns, ("tries", "first"), id="groups")
-        """The groups."""
-
-    @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "errors", ()
 
     @classmethod
     def unavailable(cls, view: QueueView) -> str:
-        """Where no message can fail."""
         snapshot = view.snapshot
         if snapshot.problem or snapshot.errors is not None or "errors" in snapshot.unknown:
             return ""
@@ -81,10 +75,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
     def is_open(self) -> bool:
         return bool(self.pane.display)
 
-    # What is asked, and what comes of it.
-
     def poll(self) -> None:
-        """Count again, where that is cheap; or see what has become of the messages in sight."""
         if self.is_open:
             self.pane.poll()
         else:
@@ -97,22 +88,29 @@ class ErrorsTab(TableTab[ErrorGroups]):
         super().reload(wait=wait)
         self.draw_words()
 
-    def show(self, found: ErrorGroups) -> None:
-        self.table.show({group.key: group for group in found.groups}, keep=True)
+    def refresh_now(self) -> None:
+        if self.is_open:
+            self.pane.reload()
+        else:
+            super().refresh_now()
 
-    # What is drawn.
+    def show(self, result: ErrorGroups) -> None:
+        self.table.show({group.key: group for group in result.groups}, keep=True)
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         self.pane.draw(view, paused=paused)
         super().draw(view, paused=paused)
 
     @property
-    def wrong(self) -> ConsoleError | None:
-        """While the messages of a kind are in sight their own list says it."""
+    def shown_error(self) -> ConsoleError | None:
+        """None while the messages of a group are shown: their pane has its own errors."""
         return None if self.is_open else self.error
 
     def summary(self, head: TextView) -> list[Text]:
-        return [self._opened_line(head) if self.is_open else self._summary(head)]
+        if not self.is_open:
+            return [self._summary(head)]
+        opened = "" if self.group is None else _wording(self.group)
+        return [Text(opened, style_of(head, "strong"), no_wrap=True)]
 
     def detail(self) -> list[tuple[str, str]]:
         group = self.group
@@ -138,25 +136,16 @@ class ErrorsTab(TableTab[ErrorGroups]):
             )
         if not found.complete:
             line.append(", the newest; older ones were not counted", style_of(head, "warning"))
-        self.as_of(line, "  ")
+        self.append_time(line, "  ")
         return line
-
-    def _opened_line(self, head: TextView) -> Text:
-        line = Text(no_wrap=True)
-        if (group := self.group) is not None:
-            line.append(_wording(group), style_of(head, "strong"))
-        return line
-
-    # What the operator does.
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """While the messages of a kind are in sight the keys are theirs."""
         if not self.is_mounted:
             return True
         if action == "close_group":
-            # Escape takes back what is typed, marked or filtered there first.
+            # There Escape first undoes typing, marks and filters.
             return self.is_open and not (self.pane.typing or self.pane.narrowed)
-        return not self.is_open or action not in {"open_group", "act", "refresh_now", "copy"}
+        return not self.is_open or action not in {"open_group", "act", "copy"}
 
     def action_open_group(self) -> None:
         group = self.group
@@ -183,10 +172,8 @@ class ErrorsTab(TableTab[ErrorGroups]):
             self.app.copy_to_clipboard(plain(group.sample))
             self.notify("copied the sample", markup=False)
 
-    # What a line of the table says.
-
     def _count(self, group: ErrorGroup) -> str:
-        """A kind that is gone stays, with none of it, while the cursor is there."""
+        """0 for a group whose errors are gone: its row stays while the cursor is on it."""
         certain = self.result is not None and self.result.complete
         number = 0 if group.key in self.table.left else group.count
         return ("" if certain else ESTIMATE) + count(number)

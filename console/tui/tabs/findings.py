@@ -1,4 +1,4 @@
-"""What the doctor says of a queue: each finding with its evidence, and what was not examined."""
+"""The tab Findings of a queue: each finding with its evidence, and what was not examined."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -27,7 +27,7 @@ from console.tui.widgets.keyed_table import PADDING, Column, KeyedTable, LaidOut
 
 
 class FindingLines(Static):
-    """As many lines as it takes; it scrolls with what is around it."""
+    """A finding in full."""
 
     def draw(
         self,
@@ -38,10 +38,7 @@ class FindingLines(Static):
         evidence: bool = True,
         allowed: bool = True,
     ) -> None:
-        """Say it; `moment` writes a time as the console does now.
-
-        `allowed`: whether its repair may be done here; else that is grey.
-        """
+        """`moment` formats a time; `allowed`: whether its repair may be done here (else grey)."""
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True, style=style_of(self, "quiet"))
         table.add_column(overflow="fold")
@@ -82,12 +79,12 @@ class FindingLines(Static):
 
 def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
     """`2026-03-29 01:58:11 UTC, for 15 min 56 s`."""
-    told = "" if view.since_seconds is None else f"for {whole_seconds(view.since_seconds)}"
+    lasted = "" if view.since_seconds is None else f"for {whole_seconds(view.since_seconds)}"
     if view.longer:
-        told += " or longer: it was there at this console's first sample"
+        lasted += " or longer: it was there at this console's first sample"
     if view.finding is not None and view.finding.since is not None:
-        return f"{moment(view.finding.since)}, {told}"
-    return told or "not known"
+        return f"{moment(view.finding.since)}, {lasted}"
+    return lasted or "not known"
 
 
 _LONGEST_LABEL = 24
@@ -96,9 +93,9 @@ _LEAST_ROOM = 20
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
 
 
-def _whose(view: FindingView) -> str:
-    placed = view.place and view.queue_key is not None
-    return f"{view.place}{_INSIDE}{view.label}" if placed else view.label
+def _queue(view: FindingView) -> str:
+    is_of_queue = view.place and view.queue_key is not None
+    return f"{view.place}{_INSIDE}{view.label}" if is_of_queue else view.label
 
 
 def _since(view: FindingView) -> str:
@@ -107,7 +104,7 @@ def _since(view: FindingView) -> str:
     return ("> " if view.longer else "") + whole_seconds(view.since_seconds)
 
 
-def _mood(view: FindingView) -> str:
+def _style(view: FindingView) -> str:
     if view.stale_seconds is not None and view.queue_key is not None:
         return "stale"
     if view.silenced is not None:
@@ -116,23 +113,23 @@ def _mood(view: FindingView) -> str:
 
 
 _MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
-_QUEUE = Column[FindingView]("queue", "", _whose)
-_SUMMARY = Column[FindingView]("summary", "", lambda v: v.words, _mood)
+_QUEUE = Column[FindingView]("queue", "", _queue)
+_SUMMARY = Column[FindingView]("summary", "", lambda v: v.words, _style)
 _SINCE = Column[FindingView]("since", "", _since, "quiet", right=True)
 _MENDS = Column[FindingView]("mends", "", lambda v: v.mends, "quiet")
 
 
 class FindingsTable(KeyedTable[FindingView]):
-    """Under no titles: what stands there needs none."""
+    """A table without column titles."""
 
     HEAD = 0
 
     def __init__(self, *, id: str, queues: bool = True) -> None:  # noqa: A002  # Textual's own name
-        """`queues`: whether it is told of each whose it is."""
+        """`queues`: whether each row names its queue."""
         super().__init__((_QUEUE, _SUMMARY, _SINCE, _MENDS), id=id)
         self._queues = queues
         self.stays_on_top = False
-        """While nobody works with it: the gravest is in sight, and the first that Tab goes to."""
+        """While it has no focus: the most severe finding is in sight, and the first for Tab."""
 
     def show_findings(self, views: Sequence[FindingView]) -> None:
         self.show({repr(view.key): view for view in views})
@@ -141,7 +138,7 @@ class FindingsTable(KeyedTable[FindingView]):
             self.scroll_to(y=0, animate=False, immediate=True)
 
     def lay_out(self, room: int) -> Sequence[LaidOut[FindingView]]:
-        """What repairs it goes first where it is narrow; what is wrong is never lost."""
+        """The first column to go is the repair; the summary always stays."""
         width, widest = max(room, _LEAST_ROOM), self.widest()
         widths = {_MARK: 1}
         if self._queues:
@@ -159,10 +156,11 @@ class FindingsTable(KeyedTable[FindingView]):
 
 
 class FindingsTab(QueueTab):
-    """It asks nothing: the doctor looks for the whole console, and the store has its word."""
+    """Shows what the doctor found for the store; queries nothing itself."""
 
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
+    COMMAND: ClassVar[Sequence[str]] = ("doctor",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", tooltip="the finding: its evidence, and what repairs it"),
     ]
@@ -171,10 +169,6 @@ class FindingsTab(QueueTab):
         super().__init__(context, key)
         self._views: tuple[FindingView, ...] = ()
 
-    @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "doctor", ()
-
     def compose(self) -> ComposeResult:
         yield TextView(id="finding-head")
         yield FindingsTable(id="finding-list", queues=False)
@@ -182,7 +176,7 @@ class FindingsTab(QueueTab):
             yield FindingLines(id="finding-lines")
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """What was found stays as it is while the screen is paused, and where the queue is gone."""
+        """The findings stay while the screen is paused, and when the queue no longer exists."""
         if view is None or paused or not self.is_composed:
             return
         self._views = view.findings
@@ -204,13 +198,11 @@ class FindingsTab(QueueTab):
             self.query_one(FindingLines).draw(found, self.context.moment)
 
     def _head(self, view: QueueView) -> Text:
-        head = Text()
-        for words, mood in self._told(view):
-            head.append("\n" if head else "")
-            head.append(words, style_of(self.query_one("#finding-head"), mood))
-        return head
+        head = self.query_one("#finding-head")
+        lines = (Text(words, style_of(head, style)) for words, style in self._summary(view))
+        return Text("\n").join(lines)
 
-    def _told(self, view: QueueView) -> Iterator[tuple[str, str]]:
+    def _summary(self, view: QueueView) -> Iterator[tuple[str, str]]:
         diagnosis = view.diagnosis
         if view.examining:
             yield "The doctor is at work ...", "strong"
@@ -222,13 +214,10 @@ class FindingsTab(QueueTab):
             if diagnosis.healthy:
                 yield f"All clear: the doctor examined everything {when} ago.", "good"
             else:
-                yield (
-                    (
-                        f"Nothing found. The doctor ran {when} ago, but could not examine "
-                        "everything."
-                    ),
-                    "",
+                words = (
+                    f"Nothing found. The doctor ran {when} ago, but could not examine everything."
                 )
+                yield words, ""
         else:
             yield f"The doctor ran {when} ago.", "quiet"
         for why in diagnosis.unseen:

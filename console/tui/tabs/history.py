@@ -1,4 +1,4 @@
-"""What a queue did in the last hour, day, week or month, from what was recorded."""
+"""The tab History of a queue: the last hour, day, week or month, from what was recorded."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ _MOST_CHARTS = 8
 _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
-"""A span is read again when so small a part of it has gone by: a month is much to read."""
+"""A span is read again after this part of it: a month is much to read."""
 _FIGURES: Sequence[tuple[str, AxisKind, tuple[str, ...]]] = (
     ("ready", COUNTS, ("ready",)),
     ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
@@ -70,13 +70,13 @@ _FIGURES_APART = (
     *((f"{measure}/s", RATES, (name,)) for name, measure in _EXPECTED.items()),
     *_FIGURES[2:],
 )
-"""Where there is something to expect of each rate."""
+"""Where there is a forecast for each rate."""
 _AHEAD = 4
-"""A chart with a forecast goes on for so small a part of its span..."""
+"""A chart with a forecast goes on for this part of its span..."""
 _WEEK_SECONDS = 7 * 86_400.0
-"""... and for no more: then the forecast begins anew."""
-_Found = tuple[History, Forecast]
-_TONES = ("trend", "warning", "critical")
+"""... but for no more than a week: then the forecast repeats itself."""
+_Recorded = tuple[History, Forecast]
+_STYLES = ("trend", "warning", "critical")
 _HOW = (
     "\n  This console records while it is open, unless turned off: --no-record,"
     "\n  or record = false in the configuration."
@@ -106,10 +106,10 @@ class HistoryTab(QueueTab):
         self.span = SPANS[0]
         self.result: History | None = None
         self.forecast = Forecast()
-        self._found_span = SPANS[0]
+        self._result_span = SPANS[0]
         self._error: ConsoleError | None = None
-        self._conn = 0
-        self._asked_at: float | None = None
+        self._chart = 0
+        self._read_at: float | None = None
         columns: tuple[Column[Mark], ...] = (
             Column("at", "when", lambda m: formats.bare_moment(m.at, context.zone), "", 14, 19),
             Column("lasted", "for", _lasted, "quiet", 5, 12),
@@ -117,14 +117,14 @@ class HistoryTab(QueueTab):
             Column("words", "", lambda m: first_line(m.words), "", 10, 200),
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
-        """What happened; the charts point at what is under the cursor."""
-        self._question: LatestQuery[_Found] = LatestQuery(self, self.show_result, self.show_error)
+        self._question: LatestQuery[_Recorded] = LatestQuery(
+            self, self.show_result, self.show_error
+        )
 
     @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        words = ["--since", self.span.title.replace(" ", ""), "--plot"]
+    def command(self) -> Sequence[str]:
         ahead = ["--forecast", f"{self._ahead_seconds / 60:.0f}m"] if self.forecast.hours else []
-        return "history", [*words, *ahead]
+        return "history", "--since", self.span.title.replace(" ", ""), "--plot", *ahead
 
     @property
     def _ahead_seconds(self) -> float:
@@ -134,28 +134,25 @@ class HistoryTab(QueueTab):
     def compose(self) -> ComposeResult:
         yield Paragraph(id="history-head")
         with Container(id="history-charts"):
-            for conn in range(_MOST_CHARTS):
-                yield Chart(conn / _MOST_CHARTS)
+            for index in range(_MOST_CHARTS):
+                yield Chart(index / _MOST_CHARTS)
         yield self.table
         yield Paragraph(id="history-told")
 
     def on_mount(self) -> None:
         self._show()
 
-    # What is asked.
-
     def poll(self) -> None:
         root, (connection, schema, name) = self.context.recordings_root, self.key
         now = self.context.clock.monotonic()
         pause = max(_LEAST_PAUSE_SECONDS, self.span.seconds / _PARTS)
-        asked = self._asked_at is not None and 0 <= now - self._asked_at < pause
-        if root is None or asked:
+        if root is None or (self._read_at is not None and 0 <= now - self._read_at < pause):
             return
-        self._asked_at = now
+        self._read_at = now
         span = since(self.context.clock.utc(), self.span.seconds)
         lake = None if self.context.replay is not None else existing_default_lake()
 
-        def work() -> _Found:
+        def work() -> _Recorded:
             found = history(
                 root, connection, name, span, schema=schema, most_points=_POINTS, lake=lake
             )
@@ -163,19 +160,16 @@ class HistoryTab(QueueTab):
 
         self._question.submit(work)
 
-    def show_result(self, answer: _Found) -> None:
-        self.result, self.forecast = answer
-        self._error, self._found_span = None, self.span
+    def show_result(self, result: _Recorded) -> None:
+        self.result, self.forecast = result
+        self._error, self._result_span = None, self.span
         self._show()
 
     def show_error(self, error: ConsoleError) -> None:
-        self.result, self._error, self._asked_at = None, error, None
+        self.result, self._error, self._read_at = None, error, None
         self._show()
 
-    # What is drawn.
-
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002
-        """Times may be shown in another zone now."""
         if not paused:
             self._show()
 
@@ -197,7 +191,7 @@ class HistoryTab(QueueTab):
                 f" {span.title} ", style_of(head, "sorted" if span is self.span else "quiet")
             )
         found = self.result
-        if found is not None and self._found_span is self.span:
+        if found is not None and self._result_span is self.span:
             step = formats.duration(found.step_seconds)
             line.append(
                 f"  each point covers {step}: the highest, of rates the mean",
@@ -217,23 +211,23 @@ class HistoryTab(QueueTab):
         else:
             line.append("  reading the recording ...", style_of(head, "quiet"))
         head.set_text(line)
-        self._draw_told()
+        self._draw_detail()
 
     @property
     def _expected_words(self) -> str:
         return f"90 % of such hours and their median, of {self.forecast.weeks} weeks"
 
-    def _draw_told(self) -> None:
-        told, mark = self.query_one("#history-told", Paragraph), self.mark
-        told.display = mark is not None
+    def _draw_detail(self) -> None:
+        detail, mark = self.query_one("#history-told", Paragraph), self.mark
+        detail.display = mark is not None
         if mark is None:
             return
         lasted = mark.until not in {None, mark.at}
         until = f" to {self.context.moment(mark.until)}" if mark.until and lasted else ""
-        text = Text(f"{mark.kind} ", style_of(told, "quiet"))
-        text.append(plain(mark.name), style_of(told, "strong"))
+        text = Text(f"{mark.kind} ", style_of(detail, "quiet"))
+        text.append(plain(mark.name), style_of(detail, "strong"))
         text.append(f"  {self.context.moment(mark.at)}{until}\n{first_line(mark.words)}")
-        told.set_text(text)
+        detail.set_text(text)
 
     @property
     def mark(self) -> Mark | None:
@@ -242,7 +236,7 @@ class HistoryTab(QueueTab):
     def _draw_marks(self) -> None:
         marks = () if self.result is None else self.result.marks
         self.table.display = bool(marks) and self.size.height > 8
-        # The newest first; a key stays the same when others come.
+        # The newest first, each with a key that stays the same when others come.
         self.table.show({repr((m.at, m.kind, m.name, m.words)): m for m in reversed(marks)})
 
     def _draw_charts(self) -> None:
@@ -250,15 +244,15 @@ class HistoryTab(QueueTab):
         drawings = list(self._drawings())
         charts.display = bool(drawings)
         size = self.app.size
-        every = size.width >= WIDE and size.height >= HIGH
-        charts.set_class(every, "-all")
-        charts.set_class(every and len(drawings) > _FOUR, "-five")
-        for conn, chart in enumerate(self.query(Chart)):
-            chosen = every or conn == self._conn % max(1, len(drawings))
-            chart.display = conn < len(drawings) and chosen
+        all_shown = size.width >= WIDE and size.height >= HIGH
+        charts.set_class(all_shown, "-all")
+        charts.set_class(all_shown and len(drawings) > _FOUR, "-five")
+        for index, chart in enumerate(self.query(Chart)):
+            chosen = all_shown or index == self._chart % max(1, len(drawings))
+            chart.display = index < len(drawings) and chosen
             if chart.display:
-                of = "" if every else f"chart {conn + 1} of {len(drawings)}   [ ]"
-                chart.show(drawings[conn], of)
+                position = "" if all_shown else f"chart {index + 1} of {len(drawings)}   [ ]"
+                chart.show(drawings[index], position)
 
     def _drawings(self) -> Iterator[Drawing]:
         found = self.result
@@ -268,45 +262,42 @@ class HistoryTab(QueueTab):
         moment = ChartTime(end.timestamp(), end, self.context.zone)
         marked = None if mark is None else mark.at.timestamp()
         noted = tuple(one.at.timestamp() for one in found.marks if one.kind == "note")
-        there = [
+        known = [
             (title, kind, shown)
             for title, kind, names in (_FIGURES_APART if self.forecast.hours else _FIGURES)
             if (shown := [name for name in names if _is_known(found.points, name)])
         ]
-        for title, kind, names in there:
+        for title, kind, names in known:
             ahead = self._ahead_seconds
             bands = self._bands(found, names, ahead)
             curves = tuple(
-                Curve(_runs(found, name), mood, area=mood == "trend" and not bands)
-                for name, mood in zip(names, _TONES, strict=False)
+                Curve(_runs(found, name), style, area=style == "trend" and not bands)
+                for name, style in zip(names, _STYLES, strict=False)
             )
             most = max(getattr(p, n) or 0 for p in found.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))
-            drawing = Drawing(words, curves, kind, self._found_span, moment, marked, noted)
+            drawing = Drawing(words, curves, kind, self._result_span, moment, marked, noted)
             yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
 
     def _bands(self, found: History, names: Sequence[str], ahead: float) -> Bands:
-        """Of what is expected where the chart is of one rate."""
+        """The forecast, in a chart of a single rate."""
         measure = _EXPECTED.get(names[0]) if len(names) == 1 else None
         end = found.span.end + timedelta(seconds=ahead)
         return tuple(self.forecast.bands(measure, found.span.begin, end)) if measure else ()
 
-    # Keys.
-
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
-        """Another one is under the cursor: the charts point at it."""
         event.stop()
         self._draw_charts()
-        self._draw_told()
+        self._draw_detail()
 
     def action_zoom(self, step: int) -> None:
         self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
-        self._asked_at = None
+        self._read_at = None
         self._draw_words()
         self.poll()
 
     def action_chart(self, step: int) -> None:
-        self._conn += step
+        self._chart += step
         self._draw_charts()
 
 
@@ -330,7 +321,7 @@ def _is_known(points: Sequence[Point], name: str) -> bool:
 
 
 def _runs(found: History, name: str) -> tuple[Run, ...]:
-    """A figure where it was known; where looks were missed there is a gap."""
+    """The known values of a figure; where samples were missed there is a gap."""
     return tuple(
         tuple((_middle(point.at, found), float(getattr(point, name))) for point in some)
         for points in found.runs

@@ -1,4 +1,4 @@
-"""Messages of a queue, a page at a time from the server: filtered, marked, opened, acted on."""
+"""The tab Messages of a queue: a list that is read from the server page by page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,8 +21,7 @@ from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.jobs import LatestQuery
-from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
+from console.tui.tabs.tab import PacedQuestion, QueueTab, take_focus
 from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
@@ -30,39 +29,35 @@ from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, column
 PAGE = 100
 _MORE = 200
 _MOST = 10_000
-"""So many messages stand in the list at most; who wants others says which."""
+"""The list is no longer than this: for other messages there are filters."""
 _BACK = "undo typing, marks or filter"
 _FIGURES = {"error": "errors"}
-"""State -> its count among a queue's figures, where that has another name."""
+"""State -> its count among a queue's figures, where the names differ."""
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What is asked of the server."""
-
     filters: Filters
     reverse: bool
     after: str | None = None
-    """Go on there; None: from the beginning."""
+    """Continue behind this key; None: from the beginning."""
     limit: int = PAGE
     again: bool = False
-    """The same as before, to see what has become of it."""
+    """Whether it only refreshes the list."""
 
 
 @dataclass(frozen=True)
 class LoadedPage:
-    """A page, and what was asked for."""
-
-    ask: PageRequest
+    request: PageRequest
     page: Page
 
 
 class MessagePane(Vertical):
-    """A list that moves only when it is told to, and a line above it that says what it is."""
+    """A list of messages under two lines that say what is in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # It has priority: what is typed right after it goes into the line. What is typed before
-        # Enter is in it, for that has none.
+        # With priority, so that what is typed right after it goes into the filter. Enter has none,
+        # so that what is typed before it is already there.
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
         Binding("escape", "back", "back", show=False, priority=True, tooltip=_BACK),
         Binding("q", "back", "back", show=False, tooltip=_BACK),
@@ -71,45 +66,37 @@ class MessagePane(Vertical):
         Binding("t", "state(1)", "state", show=False, tooltip="messages of the next state only"),
         Binding("T", "state(-1)", "previous state", show=False, tooltip="of the previous state"),
         Binding(
-            "s",
-            "turn",
-            "order",
-            show=False,
-            tooltip="reverse sort: newest or oldest first",
+            "s", "reverse", "order", show=False, tooltip="reverse sort: newest or oldest first"
         ),
-        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
         Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
-    _messages: dict[str, Message]
-    _at: datetime | None = None
-    """When they were examined."""
-
     def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:
-        """`words`: the filters that it begins with."""
+        """`words`: the first filters."""
         super().__init__()
         self.context = context
         self.key = key
         self.first_filters = parse(words)
-        """What Escape goes back to."""
+        """Those that Escape goes back to."""
         self.request = PageRequest(self.first_filters, reverse=False)
-        """What the list in sight is the answer to."""
-        self._wanted = self.request
-        """What the operator asked for last; the answer may be on its way."""
+        """Of the list that is shown."""
+        self._last_request = self.request
+        """The operator's last; its page may not have been loaded yet."""
         self.page: Page | None = None
-        """The last one that came."""
+        """The last one loaded."""
         self.paused = False
         self.table = MarkedTable[Message]((), LOST_FIRST, left="state")
-        """The list."""
-        self._messages = {}
+        self._messages: dict[str, Message] = {}
+        self._loaded_at: datetime | None = None
         self._zone: tzinfo | None = context.zone
-        """In which the list has its times."""
+        """Of the times in the list."""
         self._error: ConsoleError | None = None
         self._view: QueueView | None = None
         self._loading = False
-        self._pace = RefreshPace(context.clock.monotonic, 5.0)
-        self._question: LatestQuery[LoadedPage] = LatestQuery(self, self.show_page, self.show_error)
+        self._question: PacedQuestion[LoadedPage] = PacedQuestion(
+            self, self.show_page, self.show_error, context.clock.monotonic, 5.0
+        )
 
     def compose(self) -> ComposeResult:
         yield TextView(classes="pane-head")
@@ -123,28 +110,25 @@ class MessagePane(Vertical):
     def on_mount(self) -> None:
         self.query_one(Input).display = False
         self.draw(self._view, paused=self.paused)
-        take_keys(self, self.table)
-
-    # What is asked, and what comes of it.
+        take_focus(self, self.table)
 
     def poll(self) -> None:
-        """Ask again what has become of the list, where that costs little and moves nothing."""
-        first_page = len(self._messages) <= PAGE
-        if self._pace.due and first_page and not self.paused:
-            self._ask(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
+        """Refresh the list while it is no longer than a page: that is cheap and moves nothing."""
+        if self._question.due and len(self._messages) <= PAGE and not self.paused:
+            self._load(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
 
     def reload(self) -> None:
         limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
-        self._ask(replace(self.request, after=None, limit=limit, again=True))
+        self._load(replace(self.request, after=None, limit=limit, again=True))
 
     def open(self, words: Iterable[str]) -> None:
-        """Another list altogether, with these filters to begin with."""
+        """Load another list, with these first filters."""
         self.first_filters = parse(words)
-        self._messages, self.page, self._at = {}, None, None
+        self._messages, self.page, self._loaded_at = {}, None, None
         self.table.clear_marks()
-        self._ask(PageRequest(self.first_filters, reverse=False))
+        self._load(PageRequest(self.first_filters, reverse=False))
 
-    def _ask(self, ask: PageRequest, *, wait: bool = True) -> None:
+    def _load(self, request: PageRequest, *, wait: bool = True) -> None:
         conn = self.context.conn(self.key)
         if conn is None or (not wait and self._question.busy):
             return
@@ -154,30 +138,27 @@ class MessagePane(Vertical):
             found = messages.read_page(
                 conn.database,
                 queue,
-                ask.filters,
-                limit=ask.limit,
-                after=ask.after,
-                reverse=ask.reverse,
+                request.filters,
+                limit=request.limit,
+                after=request.after,
+                reverse=request.reverse,
                 masks=conn.masks,
             )
-            return LoadedPage(ask, found)
+            return LoadedPage(request, found)
 
-        self._pace.asked()
-        self._loading = not ask.again
-        self._wanted = self._wanted if ask.again else ask
+        self._loading = not request.again
+        if not request.again:
+            self._last_request = request
         self._question.submit(work, wait=wait)
         self._draw_head()
 
-    def show_page(self, answer: LoadedPage) -> None:
-        self._pace.answered()
-        ask, page = answer.ask, answer.page
-        if ask.after is not None:
-            self._messages |= by_row([*page.messages])
-        else:
-            self._messages = by_row(page.messages)
-        self.request, self.page, self._at = ask, page, self.context.clock.utc()
+    def show_page(self, loaded_page: LoadedPage) -> None:
+        request, page = loaded_page.request, loaded_page.page
+        kept = {} if request.after is None else self._messages
+        self._messages = kept | by_row([*page.messages])
+        self.request, self.page, self._loaded_at = request, page, self.context.clock.utc()
         self._error, self._loading = None, False
-        same = ask.again or ask.after is not None
+        same = request.again or request.after is not None
         if not same:
             self.table.clear_marks()
         self._choose_columns({**self.table.rows, **self._messages} if same else self._messages)
@@ -192,8 +173,7 @@ class MessagePane(Vertical):
             self.table.columns = columns_of(self.page.queue, messages.values(), self._zone)
 
     def show_error(self, error: ConsoleError) -> None:
-        self._pace.answered()
-        self._error, self._loading, self._wanted = error, False, self.request
+        self._error, self._loading, self._last_request = error, False, self.request
         self._draw_head()
 
     def on_keyed_table_at_end(self) -> None:
@@ -204,12 +184,9 @@ class MessagePane(Vertical):
                 UsageError(f"The list ends at {_MOST:,} messages.", next_step="Use a filter.")
             )
             return
-        self._ask(replace(self.request, after=self.page.next.text, limit=_MORE, again=False))
-
-    # What is drawn.
+        self._load(replace(self.request, after=self.page.next.text, limit=_MORE, again=False))
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """The store has something new; the list has not."""
         self._view, self.paused = view, paused
         if self.is_mounted and self.table.is_mounted:
             if self._zone != self.context.zone:
@@ -240,18 +217,20 @@ class MessagePane(Vertical):
             else:
                 line.append(f" {state} ", style_of(head, "quiet"))
         line.append(f"  s {self._order()}", style_of(head, "quiet"))
-        if self._at is not None:
-            line.append(f"  as of {clock(self._at, self.context.zone)}", style_of(head, "quiet"))
+        if self._loaded_at is not None:
+            line.append(
+                f"  as of {clock(self._loaded_at, self.context.zone)}", style_of(head, "quiet")
+            )
         return line
 
     def _order(self) -> str:
-        ask = self.request
-        if self.page is None or ask.filters.state is None:
-            return "reversed" if ask.reverse else "order"
-        scan = next((w for w in scans_of(self.page.queue) if w.state == ask.filters.state), None)
+        reverse, state = self.request.reverse, self.request.filters.state
+        if self.page is None or state is None:
+            return "reversed" if reverse else "order"
+        scan = next((scan for scan in scans_of(self.page.queue) if scan.state == state), None)
         if scan is None:
             return "order"
-        return "newest first" if scan.newest_first != ask.reverse else "oldest first"
+        return "newest first" if scan.newest_first != reverse else "oldest first"
 
     def _line_of_the_list(self, head: TextView) -> Text:
         line = Text(no_wrap=True)
@@ -274,7 +253,7 @@ class MessagePane(Vertical):
         return line
 
     def _all_words(self) -> str:
-        """How many "all matching" are is for the plan to count; some of it may be known."""
+        """Only the plan counts all matching messages; their number may be known before that."""
         filters = self.request.filters
         known = ""
         if filters.state is not None and not filters.narrowing and self._view is not None:
@@ -296,10 +275,8 @@ class MessagePane(Vertical):
 
     @property
     def filter_line(self) -> str:
-        """What the list is filtered by, as it is typed; empty: by nothing."""
+        """As it is typed; empty: no filter."""
         return line_of(self.request.filters.words)
-
-    # What the operator does.
 
     @property
     def typing(self) -> bool:
@@ -307,12 +284,11 @@ class MessagePane(Vertical):
 
     @property
     def narrowed(self) -> bool:
-        """Whether Escape has something to take back."""
+        """Whether Escape has marks or filters to undo."""
         changed = self.request.filters != self.first_filters
         return bool(self.table.marks) or self.table.all_matching or changed
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """While a filter is typed, all keys but its own two are letters."""
         if not self.is_mounted or not self.query(Input):
             return True
         if action == "back":
@@ -320,11 +296,10 @@ class MessagePane(Vertical):
         return not self.typing or action not in {"filter", "open"}
 
     def action_filter(self) -> None:
-        written = self.filter_line
-        open_input(self.query_one(Input), f"{written} " if written else "")
+        line = self.filter_line
+        open_input(self.query_one(Input), f"{line} " if line else "")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Ask for what the line says; what cannot be read is said, and changes nothing."""
         event.stop()
         try:
             filters = parse(expand(words_of(event.value), self.context.filters(self.key)))
@@ -332,10 +307,10 @@ class MessagePane(Vertical):
             self.show_error(error)
             return
         self._close_line()
-        self._ask(PageRequest(filters, self.request.reverse))
+        self._load(PageRequest(filters, self.request.reverse))
 
     def action_back(self) -> None:
-        """Take back the last of: what is typed, what was said, the marks, the filter."""
+        """Undo the first of these: typing, marks, an error, the filter."""
         if self.typing:
             self._close_line()
         elif self.table.marks or self.table.all_matching:
@@ -343,7 +318,7 @@ class MessagePane(Vertical):
         elif self._error is not None:
             self._error = None
         else:
-            self._ask(PageRequest(self.first_filters, self.request.reverse))
+            self._load(PageRequest(self.first_filters, self.request.reverse))
         self._draw_head()
 
     def _close_line(self) -> None:
@@ -356,19 +331,14 @@ class MessagePane(Vertical):
         if self.page is None:
             return
         states = (None, *self.page.queue.states)
-        wanted = self._wanted
-        now = wanted.filters.state
-        conn = states.index(now) if now in states else 0
-        chosen = states[(conn + step) % len(states)]
-        self._ask(PageRequest(replace(wanted.filters, state=chosen), wanted.reverse))
+        last = self._last_request
+        index = states.index(last.filters.state) if last.filters.state in states else 0
+        chosen = states[(index + step) % len(states)]
+        self._load(PageRequest(replace(last.filters, state=chosen), last.reverse))
 
-    def action_turn(self) -> None:
-        """Each state from its other end."""
-        self._ask(PageRequest(self._wanted.filters, not self._wanted.reverse))
-
-    def action_refresh_now(self) -> None:
-        self.context.sample_now()
-        self.reload()
+    def action_reverse(self) -> None:
+        last = self._last_request
+        self._load(PageRequest(last.filters, not last.reverse))
 
     def action_open(self) -> None:
         message = self.table.row
@@ -380,7 +350,7 @@ class MessagePane(Vertical):
         self.context.navigator.open_message(self.key, message.key)
 
     def action_act(self) -> None:
-        """Act on all that match, or those that are marked, or the one under the cursor."""
+        """Act on all that match, on the marked ones, or on the one under the cursor."""
         table = self.table
         if table.all_matching:
             self.context.navigator.open_actions(self.key, self.request.filters.words)
@@ -395,7 +365,6 @@ class MessagePane(Vertical):
         self.context.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
 
     def action_copy(self) -> None:
-        """The ids of the marked messages, or of the one under the cursor, to the clipboard."""
         ids = [message.id for message in self.table.meant_rows if message.id is not None]
         if ids:
             self.app.copy_to_clipboard("\n".join(map(plain, ids)))
@@ -411,8 +380,6 @@ class MessagePane(Vertical):
 
 
 class MessagesTab(QueueTab):
-    """All its messages, a page at a time."""
-
     NAME: ClassVar[str] = "messages"
     TITLE: ClassVar[str] = "Messages"
 
@@ -425,6 +392,9 @@ class MessagesTab(QueueTab):
 
     def poll(self) -> None:
         self.pane.poll()
+
+    def refresh_now(self) -> None:
+        self.pane.reload()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
         self.pane.draw(view, paused=paused)

@@ -1,4 +1,4 @@
-"""The slots of a ring: which are in use, and what is lost in it."""
+"""The tab Slots of a ring: which slots are in use, and which messages are lost."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,7 @@ from textual.binding import Binding, BindingType
 from console import formats
 from console.catalog import Queue
 from console.doctor.slot_map import SlotMap, SlotRange, read_slot_map
-from console.monitor.scans import By, scans_of
-from console.monitor.scans import ScanKey as Place
+from console.monitor.scans import By, ScanKey, scans_of
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import TextView, describe_error, style_of
@@ -31,7 +30,7 @@ from console.tui.widgets.slot_map import (
 )
 
 _ALWAYS = ("ready", "free", "orphan", "hole", "missing")
-"""Said even where there are none."""
+"""Counted even where there are none."""
 _STATES = (
     *("ready", "parked", "free", "pushing", "popping", "awaited"),
     *("orphan", "hole", "void", "missing", "broken"),
@@ -56,17 +55,15 @@ _HOLDS_A_MESSAGE = {"ready", "parked", "popping", "orphan", "broken"}
 
 @dataclass(frozen=True)
 class QueueSlotMap:
-    """A map and of which queue it is."""
-
     queue: Queue
     map: SlotMap
 
 
 class SubscriberSlots(TextView):
-    """Each one's slots as a row of marks, the slowest first, with its next pop in it."""
+    """A row of marks for each subscriber's slots and next pop, the slowest first."""
 
     def draw(self, maps: Sequence[SlotMap], width: int, most: int) -> None:
-        """Say them, in at most so many lines; nothing where the ring has no subscribers."""
+        """In at most `most` lines; none where the ring has no subscribers."""
         found = sorted(maps, key=lambda one: -1 if one.next_pop is None else one.next_pop)
         shown = found if len(found) <= most else found[: most - 1]
         name_width = min(LONGEST_SUBSCRIBER, max((len(one.subscriber) for one in found), default=0))
@@ -84,28 +81,25 @@ class SubscriberSlots(TextView):
         for text, slot in runs(cells):
             row.append(text, style_of(self, STRIP_TONES.get(slot, "")))
         if of.next_pop is not None and of.capacity:
-            place = name_width + 1 + of.next_pop % of.capacity * len(cells) // of.capacity
-            row = Text.assemble(row[:place], (POP_HEAD, style_of(self, "strong")), row[place + 1 :])
+            at = name_width + 1 + of.next_pop % of.capacity * len(cells) // of.capacity
+            row = Text.assemble(row[:at], (POP_HEAD, style_of(self, "strong")), row[at + 1 :])
         return row
 
 
 class SlotsTab(ReadingTab[QueueSlotMap]):
-    """The map, what is under its cursor, and how many of each there are."""
+    """The map, the slots under its cursor, and how many there are in each state."""
 
     NAME: ClassVar[str] = "slots"
     TITLE: ClassVar[str] = "Slots"
     EVERY_SECONDS: ClassVar[float] = 1.0
     PACE_SECONDS: ClassVar[float] = 2.0
-    """All slots are read: seldom where the ring is large."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "closer", "closer", tooltip="zoom in; a single slot opens its message"),
         Binding("escape,q,backspace", "back", "back", show=False, tooltip="zoom out"),
-        Binding("r", "refresh_now", "now", show=False, tooltip="read the slots now"),
     ]
 
     @classmethod
     def unavailable(cls, view: QueueView) -> str:
-        """Rings have slots."""
         snapshot = view.snapshot
         if snapshot.problem or snapshot.capacity is not None or "capacity" in snapshot.unknown:
             return ""
@@ -121,16 +115,12 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
     def view(self) -> SlotMapView:
         return self.query_one(SlotMapView)
 
-    # What is asked, and what comes of it.
-
     def read(self, conn: OpenConnection) -> QueueSlotMap:
         queue = conn.find(*self.key[1:])
         return QueueSlotMap(queue, read_slot_map(conn.database, queue))
 
-    def show(self, found: QueueSlotMap) -> None:
-        self.view.show(found.map)
-
-    # What is drawn.
+    def show(self, result: QueueSlotMap) -> None:
+        self.view.show(result.map)
 
     def on_slot_map_view_moved(self) -> None:
         self.draw_words()
@@ -186,24 +176,22 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
                 line.append("  Enter opens it", style_of(foot, "quiet"))
         else:
             line.append(f"slots {first:,} to {last:,}: ", style_of(foot, "strong"))
-            line.append(", ".join(_told(parts)))
+            line.append(", ".join(_counted(parts)))
             line.append("  Enter zooms in", style_of(foot, "quiet"))
         line.append("\n")
-        self._say_heads(line, foot, found)
+        self._append_heads(line, foot, found)
         back = ", Escape goes back" if view.zoomed else ""
         line.append(f"{where}{each}n: the next loss{back}", style_of(foot, "quiet"))
         return line
 
-    def _say_heads(self, line: Text, foot: TextView, found: SlotMap) -> None:
+    def _append_heads(self, line: Text, foot: TextView, found: SlotMap) -> None:
         heads = ((POP_HEAD, "pop", found.next_pop), (PUSH_HEAD, "push", found.next_push))
         for mark, name, number in heads:
             line.append(f"{mark} {name} ", style_of(foot, "strong"))
             line.append("?   " if number is None else f"{number:,}   ")
 
-    # Where one can go.
-
     def action_closer(self) -> None:
-        """Zoom in, down to a slot; then to its message."""
+        """Zoom in, down to a slot; then open its message."""
         if self.view.zoom_in() or self.result is None:
             return
         part = next(iter(self.view.parts(self.view.cell)), None)
@@ -214,26 +202,24 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         self.view.zoom_out()
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """Where the whole ring is in sight, its keys go out of the screen."""
+        """Without a zoom, Escape leaves the screen."""
         return action != "back" or (self.is_composed and self.view.zoomed)
 
 
 def message_key(queue: Queue, number: int) -> str:
-    """The message of that number, as a page of messages would name it."""
+    """The key of the message of that number, as a page of messages has it."""
     scan = next(scan for scan in scans_of(queue) if scan.by is By.NUMBER)
-    return Place(scan.name, id=str(number)).text
+    return ScanKey(scan.name, id=str(number)).text
 
 
 def _piece(head: TextView, state: str, count: int) -> Text:
     slot = slot_of(state)
-    mood = _TONES.get(slot, "quiet") if count else "quiet"
+    style = style_of(head, _TONES.get(slot, "quiet") if count else "quiet")
     words = state if count == 1 else _PLURALS.get(state, state)
-    return Text.assemble(
-        (f"{slot.mark} ", style_of(head, mood)), f"{count:,} ", (words, style_of(head, mood)), "   "
-    )
+    return Text.assemble((f"{slot.mark} ", style), f"{count:,} ", (words, style), "   ")
 
 
-def _told(parts: list[SlotRange]) -> Iterator[str]:
+def _counted(parts: list[SlotRange]) -> Iterator[str]:
     """`38 ready, 2 orphans (numbers 17 to 18)`."""
     counts: Counter[str] = Counter()
     for part in parts:

@@ -1,4 +1,4 @@
-"""The tab Stuck of a queue: who has what was popped, and whether they are still connected."""
+"""The tab Stuck of a queue: claims, sessions that hold rows, and whether they are connected."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "", Evidence.UNKNOWN: "qui
 
 @dataclass(frozen=True)
 class Row:
-    """A claim, or a session, as it was seen last."""
+    """A claim, or a session that holds rows."""
 
     stuck: bool
     what: str
@@ -59,7 +59,7 @@ LOST_FIRST = ("tries", "where", "does")
 
 
 def rows_of(claims: Iterable[Claim], holders: Iterable[Session], limit: float) -> dict[str, Row]:
-    """By what stays the same; `limit`: from so many seconds on it is stuck."""
+    """By a key that stays the same; `limit`: the seconds after which a claim is stuck."""
     rows = {f"claim {one.id}": _of_claim(one, limit) for one in claims}
     return rows | {f"session {one.key!r}": _of_session(one, limit) for one in holders}
 
@@ -97,7 +97,7 @@ def _of_session(session: Session, limit: float) -> Row:
 
 
 def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
-    """All that is known of it: words, each with a style. `library`: whose worker claimed it."""
+    """All that is known of it. `library`: the one whose worker claimed it."""
     if row.session is not None:
         session = row.session
         said = [
@@ -138,24 +138,23 @@ _UNMARK = "clear all marks"
 
 @dataclass(frozen=True)
 class QueueHolders:
-    """Who has what: by claims, and by rows in an open transaction. None: the design has it not."""
+    """None: the design has no such thing."""
 
     claims: Claims | None
     holders: tuple[Session, ...] | None
     expires: bool = False
-    """Its claims end by themselves."""
+    """Whether claims end by themselves."""
     library: str = ""
-    """Whose workers its owners are; empty: sessions of the server."""
+    """Whose workers own the claims; empty: they are sessions of the server."""
 
 
 def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueHolders:
-    """Examine both, as far as the queue has them."""
     claimed = (
         claims_with_evidence(database, queue, stuck_after_seconds)
         if "claimed" in queue.states
         else None
     )
-    # Where a pop ends its message, what is being worked on is held by an open transaction.
+    # Where a pop deletes its message, only an open transaction holds what is being worked on.
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE
     holders = tuple(sessions_holding(database, queue)) if held else None
     of = queue.design
@@ -176,7 +175,6 @@ class StuckTab(TableTab[QueueHolders]):
         Binding(
             "f", "free", "release gone", tooltip="release all claims whose consumer disconnected"
         ),
-        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy who holds it"),
     ]
 
@@ -185,33 +183,27 @@ class StuckTab(TableTab[QueueHolders]):
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
         self.table = MarkedTable[Row](COLUMNS, LOST_FIRST, left="owner", id="stuck")
-        """Who has what."""
 
     @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
+    def command(self) -> Sequence[str]:
         shows_claims = self.result is not None and self.result.claims is not None
-        return ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
+        return ("messages", "--state", "claimed") if shows_claims else ("waits",)
 
     @property
     def stuck_after_seconds(self) -> float:
-        """From when on a claim is stuck."""
         if self.result is not None and self.result.expires:
             return float("inf")
         conn = self.conn
         limits = conn.thresholds_of(self.key[2]) if conn else None
         return limits.stuck_after_seconds if limits else float("inf")
 
-    # What is asked, and what comes of it.
-
     def read(self, conn: OpenConnection) -> QueueHolders:
         return find(conn.database, conn.find(*self.key[1:]), self.stuck_after_seconds)
 
-    def show(self, found: QueueHolders) -> None:
-        claimed = found.claims.claims if found.claims else ()
-        rows = rows_of(claimed, found.holders or (), self.stuck_after_seconds)
+    def show(self, result: QueueHolders) -> None:
+        claimed = result.claims.claims if result.claims else ()
+        rows = rows_of(claimed, result.holders or (), self.stuck_after_seconds)
         self.table.show(rows, keep=True)
-
-    # What is drawn.
 
     def detail(self) -> list[tuple[str, str]]:
         row, found = self.table.row, self.result
@@ -224,7 +216,7 @@ class StuckTab(TableTab[QueueHolders]):
             line.append("" if self.error else "Reading ...", style_of(head, "quiet"))
             return [line]
         if found.claims is not None:
-            self._say_claims(line, head, found.claims)
+            self._append_claims(line, head, found.claims)
         if found.holders is not None:
             line.append("   " if line else "")
             many = numbered(len(found.holders), "session")
@@ -237,10 +229,10 @@ class StuckTab(TableTab[QueueHolders]):
             line.append("Nothing can be stuck in this design.", style_of(head, "good"))
         if marks := self.table.marks:
             line.append(f"   {len(marks)} marked", style_of(head, "sorted"))
-        self.as_of(line)
+        self.append_time(line)
         return [line]
 
-    def _say_claims(self, line: Text, head: TextView, found: Claims) -> None:
+    def _append_claims(self, line: Text, head: TextView, found: Claims) -> None:
         limit = self.stuck_after_seconds
         stuck = [claim for claim in found.claims if (claim.claimed_seconds or 0.0) >= limit]
         more = " and more" if found.more else ""
@@ -268,10 +260,7 @@ class StuckTab(TableTab[QueueHolders]):
         self.draw_words()
         self.refresh_bindings()
 
-    # What the operator does.
-
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """Escape takes marks back, if there are any."""
         if action == "unmark":
             return self.is_mounted and bool(self.table.marks or self.table.all_matching)
         if action == "free":
@@ -282,7 +271,7 @@ class StuckTab(TableTab[QueueHolders]):
         self.table.clear_marks()
 
     def action_act(self) -> None:
-        """What can be done with these claims; or terminate the session under the cursor."""
+        """Act on these claims, or terminate the session under the cursor."""
         if self.table.all_matching:
             self.navigator.open_actions(self.key, ["state=claimed"])
             return

@@ -1,4 +1,4 @@
-"""What all tabs of a queue have in common: they ask only while they are seen."""
+"""The base classes of a queue's tabs. A tab queries the database only while it is shown."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -21,6 +21,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.text import (
     Paragraph,
     TextView,
+    describe_error,
     error_text,
     plain,
     show_lines,
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TabBar(TextView, can_focus=True):
-    """One line, whatever the width: titles are lost before digits are."""
+    """The titles of the tabs in one line; where it is too narrow only their digits are left."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-bar--active"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,92 +58,105 @@ class TabBar(TextView, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="tab-bar")
         self._titles: tuple[str, ...] = ()
-        self._chosen = 0
+        self._active = 0
         self._ends: list[int] = []
 
-    def draw(self, titles: Sequence[str], chosen: int, absent: Collection[int] = ()) -> None:
-        """Say them; `absent`: those that have nothing to show, and only say why."""
-        self._titles, self._chosen = tuple(titles), chosen
+    def draw(self, titles: Sequence[str], active: int, unavailable: Collection[int] = ()) -> None:
+        """`unavailable`: the tabs that only say why they have nothing to show."""
+        self._titles, self._active = tuple(titles), active
         width = max(1, self.app.size.width - 2)
-        digits = [(place + 1) % 10 for place in range(len(titles))]
+        digits = [(index + 1) % 10 for index in range(len(titles))]
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Those that only say why they have nothing first, then from the right but for the last.
+        # Titles go from the right, those of unavailable tabs first and the very last one last.
         last = len(titles) - 1
-        for place in sorted(range(len(titles)), key=lambda at: (at not in absent, at == last, -at)):
-            if sum(map(len, texts)) > width and place != chosen:
-                texts[place] = f"{digits[place]} "
+        for index in sorted(
+            range(len(titles)), key=lambda i: (i not in unavailable, i == last, -i)
+        ):
+            if sum(map(len, texts)) > width and index != active:
+                texts[index] = f"{digits[index]} "
         line = Text(no_wrap=True)
         self._ends = []
         mark = self.get_component_rich_style("tab-bar--active", partial=True)
-        for place, text in enumerate(texts):
-            mood = "stale" if place in absent else "quiet"
-            line.append(text, mark if place == chosen else style_of(self, mood))
+        for index, text in enumerate(texts):
+            style = style_of(self, "stale" if index in unavailable else "quiet")
+            line.append(text, mark if index == active else style)
             self._ends.append(line.cell_len)
         self.set_text(line)
 
     def action_step(self, tabs: int) -> None:
         if self._titles:
-            self.post_message(self.Selected((self._chosen + tabs) % len(self._titles)))
+            self.post_message(self.Selected((self._active + tabs) % len(self._titles)))
 
     def on_click(self, event: events.Click) -> None:
-        place = next((p for p, end in enumerate(self._ends) if event.x - 1 < end), None)
-        if place is not None:
-            self.post_message(self.Selected(place))
+        index = next((i for i, end in enumerate(self._ends) if event.x - 1 < end), None)
+        if index is not None:
+            self.post_message(self.Selected(index))
 
 
 DETAIL_FROM = 18
-"""On a screen of fewer lines than these a list needs the lines of what is said below it."""
+"""A screen of fewer lines has no room for details below a list."""
 
 
-def take_keys(tab: Widget, first: Widget) -> None:
-    """Its screen looked for somebody to take them before there was anybody."""
+def take_focus(tab: Widget, first: Widget) -> None:
+    """For a widget that was not there yet when its screen looked for one to focus."""
     shown = all(one.display for one in tab.ancestors_with_self if isinstance(one, Widget))
     if shown and isinstance(tab.screen.focused, TabBar | None):
         tab.screen.set_focus(first)
 
 
-_PAUSE = 19
-"""The pause after an answer is at least so many times as long as it took."""
-
-
-class RefreshPace:
-    """When it is due again, after how long the last answer took."""
+class PacedQuestion(LatestQuery[T]):
+    """A question that is asked again and again. The pause after an answer grows with the time that
+    it took."""
 
     def __init__(
-        self, now: Callable[[], float], every_seconds: float, pause: float = _PAUSE
+        self,
+        owner: Widget,
+        done: Callable[[T], None],
+        failed: Callable[[ConsoleError], None],
+        now: Callable[[], float],
+        every_seconds: float,
+        pause: float = 19,
     ) -> None:
-        """`pause`: 0 for what takes its pauses itself."""
-        self._pause = pause
+        """`pause`: at least so many times as long as the answer took."""
+        super().__init__(owner, self._timed(done), self._timed(failed))
         self._now = now
         self._every = every_seconds
+        self._pause = pause
         self._asked_at: float | None = None
-        self._next = 0.0
+        self._next_at = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether it may be asked again without anybody having said so."""
-        return self._asked_at is None or self._now() >= self._next
+        return self._asked_at is None or self._now() >= self._next_at
 
-    def asked(self) -> None:
-        self._asked_at = self._now()
-        self._next = self._asked_at + self._every
+    def submit(self, work: Callable[[], T], *, wait: bool = True) -> None:
+        if wait or not self.busy:
+            self._asked_at = self._now()
+            self._next_at = self._asked_at + self._every
+        super().submit(work, wait=wait)
 
-    def answered(self) -> None:
-        if self._asked_at is not None:
-            took = self._now() - self._asked_at
-            self._next = self._now() + max(self._every - took, self._pause * took)
+    def _timed(self, call: Callable[[R], None]) -> Callable[[R], None]:
+        def timed(value: R) -> None:
+            if self._asked_at is not None:
+                took = self._now() - self._asked_at
+                self._next_at = self._now() + max(self._every - took, self._pause * took)
+            call(value)
+
+        return timed
 
 
 class QueueTab(Vertical):
-    """One tab. Its queue is given by key: what has that key is what it shows, and acts on."""
+    """One tab of a queue."""
 
     NAME: ClassVar[str] = ""
     """As `open_queue` and tests name it."""
     TITLE: ClassVar[str] = ""
+    COMMAND: ClassVar[Sequence[str]] = ("status",)
+    """The verb that prints the same, and its options."""
     EVERY_SECONDS: ClassVar[float] = 5.0
-    """How often `look` is called while the tab is in sight."""
+    """How often `poll` is called while the tab is shown."""
     HAS_CHARTS: ClassVar[bool] = False
     """Whether it takes the room of the screen's charts for charts of its own."""
 
@@ -150,22 +165,21 @@ class QueueTab(Vertical):
         self.context = context
         self.key = key
         self.shown = False
-        """Whether it is the tab in sight, of a screen in sight. Its screen keeps this."""
+        """Whether this tab and its screen are in sight; set by the screen."""
 
     @classmethod
-    def unavailable(cls, view: QueueView) -> str:  # noqa: ARG003  # most are there for every queue
+    def unavailable(cls, view: QueueView) -> str:  # noqa: ARG003  # most tabs have every queue
         """Why a queue has nothing to show in such a tab; empty: it has."""
         return ""
 
     @property
     def is_composed(self) -> bool:
-        """Whether its parts are there: not before it is made, nor while its screen is closed."""
+        """False before its widgets are mounted, and while its screen is being closed."""
         return self.is_mounted and bool(self.children)
 
     @property
-    def equivalent(self) -> tuple[str, Sequence[str]]:
-        """The command that shows the same, and its options."""
-        return "status", ()
+    def command(self) -> Sequence[str]:
+        return self.COMMAND
 
     @property
     def conn(self) -> OpenConnection | None:
@@ -176,68 +190,73 @@ class QueueTab(Vertical):
         return self.context.navigator
 
     def poll(self) -> None:
-        """Ask what it shows: when it comes into sight, now and then, and when `r` is pressed.
+        """Start a job that reads what the tab shows, if that is due."""
 
-        It only starts a job (`console.tui.jobs`); the answer draws.
-        """
+    def refresh_now(self) -> None:
+        """The operator wants it read now."""
+        self.poll()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """The store has something new; None: the queue is gone."""
+        """The store has new figures; None: the queue no longer exists."""
 
 
 class ReadingTab(QueueTab, Generic[T]):
-    """A tab that shows what was read last, with what went wrong since."""
+    """A tab that shows what it read last, and why a later reading failed."""
 
     PACE_SECONDS: ClassVar[float] = 5.0
-    """The least time between two readings that nobody asked for."""
+    """The least time between two readings that the operator did not ask for."""
+    PAUSE: ClassVar[float] = 19
+    """... and at least so many times as long as a reading took."""
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
         self.result: T | None = None
         self.result_at: datetime | None = None
-        self._found_monotonic = 0.0
+        self._result_monotonic = 0.0
         self.error: ConsoleError | None = None
         """Why the last reading failed."""
         self.paused = False
-        self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS)
-        self.question: LatestQuery[T] = LatestQuery(self, self.show_result, self.show_error)
+        now = context.clock.monotonic
+        self.question: PacedQuestion[T] = PacedQuestion(
+            self, self.show_result, self.show_error, now, self.PACE_SECONDS, self.PAUSE
+        )
 
     def read(self, conn: OpenConnection) -> T:
-        """What there is now. In the thread of a job: waits; ConsoleError."""
+        """Called in a job's thread."""
         raise NotImplementedError
 
-    def show(self, found: T) -> None:
-        """It has been read anew, or the screen has another size, or other words for times."""
+    def show(self, result: T) -> None:
+        """Show a new result in the tab's table."""
 
     def draw_words(self) -> None:
-        """What is said of it, and of what went wrong."""
+        """Show the texts around the table: a summary, the error."""
 
     def on_mount(self) -> None:
         self.draw_words()
 
     def poll(self) -> None:
-        if self.pace.due:
+        if self.question.due:
             self.reload(wait=False)
 
+    def refresh_now(self) -> None:
+        self.reload()
+
     def reload(self, *, wait: bool = True) -> None:
-        """Read it now; `wait=False`: not at all where that is being done."""
+        """Read it now; `wait=False`: not if that is being done already."""
         conn = self.conn
-        if conn is not None and (wait or not self.question.busy):
-            self.pace.asked()
+        if conn is not None:
             self.question.submit(lambda: self.read(conn), wait=wait)
 
-    def show_result(self, found: T) -> None:
-        self.pace.answered()
+    def show_result(self, result: T) -> None:
         clock = self.context.clock
-        self.result, self.error, self.result_at = found, None, clock.utc()
-        self._found_monotonic = clock.monotonic()
+        self.result, self.error, self.result_at = result, None, clock.utc()
+        self._result_monotonic = clock.monotonic()
         if self.is_composed:
-            self.show(found)
+            self.show(result)
             self.draw_words()
 
     def show_error(self, error: ConsoleError) -> None:
-        """What was read last stays."""
-        self.pace.answered()
+        """The last result stays."""
         self.error = error
         if self.is_composed:
             self.draw_words()
@@ -247,31 +266,36 @@ class ReadingTab(QueueTab, Generic[T]):
         if self.is_composed:
             self.draw_words()
 
-    def as_of(self, found: Text, blanks: str = "   ") -> None:
-        """Say behind a line when that was."""
+    def append_time(self, line: Text, blanks: str = "   ") -> None:
+        """Add to the line when the result was read."""
         if self.result_at is not None:
             at = formats.clock(self.result_at, self.context.zone)
-            found.append(f"{blanks}as of {at}", style_of(self.query_one(TextView), "quiet"))
+            line.append(f"{blanks}as of {at}", style_of(self.query_one(TextView), "quiet"))
+
+    def draw_head(self, head: TextView, reading: str, summary: Callable[[T], Text]) -> None:
+        """Show the error, or that it is being read, or the summary of the result."""
+        if self.error is not None:
+            head.set_text(Text(self.old + describe_error(self.error), style_of(head, "critical")))
+        elif self.result is None:
+            head.set_text(Text(reading, style_of(head, "quiet")))
+        else:
+            head.set_text(summary(self.result))
 
     @property
     def old(self) -> str:
-        """Before what went wrong: how old that is which is shown; empty: nothing is."""
+        """In front of an error: how old the result is; empty: there is none."""
         if self.result_at is None:
             return ""
-        age = self.context.clock.monotonic() - self._found_monotonic
+        age = self.context.clock.monotonic() - self._result_monotonic
         return f"as it was {whole_seconds(age)} ago: "
-
-    def action_refresh_now(self) -> None:
-        self.context.sample_now()
-        self.reload()
 
 
 class TableTab(ReadingTab[T]):
-    """A table under a line that sums it up; below it, on a screen that has room, what is known of
-    the row under the cursor. It is not read again while the screen is paused."""
+    """A table between a summary and, on a screen that has room, details of the row under the
+    cursor. Nothing is read while the screen is paused."""
 
     COPIED: ClassVar[str] = "copied"
-    """What is said when that was copied."""
+    """The notification after copying."""
     table: KeyedTable[Any]
 
     def compose(self) -> ComposeResult:
@@ -281,28 +305,28 @@ class TableTab(ReadingTab[T]):
 
     def on_mount(self) -> None:
         super().on_mount()
-        take_keys(self, self.table)
+        take_focus(self, self.table)
 
     def poll(self) -> None:
         if not self.paused:
             super().poll()
 
     @property
-    def wrong(self) -> ConsoleError | None:
+    def shown_error(self) -> ConsoleError | None:
         return self.error
 
     def summary(self, head: TextView) -> list[Text]:
-        """The lines above the table; without what went wrong."""
+        """The lines above the table, without the error."""
         raise NotImplementedError
 
     def detail(self) -> list[tuple[str, str]]:
-        """Of the row under the cursor: texts, each with its style."""
+        """Of the row under the cursor: texts, each with the name of its style."""
         raise NotImplementedError
 
     def draw_words(self) -> None:
         head = self.query_one(f"#{self.NAME}-head", TextView)
         first, *others = self.summary(head)
-        wrong = [] if self.wrong is None else [error_text(head, self.wrong)]
+        wrong = [] if self.shown_error is None else [error_text(head, self.shown_error)]
         show_lines(head, [first, *wrong, *others])
         words, parts = self.query_one(f"#{self.NAME}-detail", TextView), self.detail()
         words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
@@ -327,15 +351,15 @@ NOT_RECORDED = {
     "sql": "A recording has no code of the queue.",
     "audit": "A recording has no audit: History shows the actions that were recorded.",
 }
-"""Of tabs by their names; the others need no database."""
+"""By the tab's name; the other tabs need no database."""
 
 
 class UnavailableTab(QueueTab):
-    """Stands under the other's title, so that digits mean what they always do."""
+    """Takes another tab's position and title, so that each digit always means the same tab."""
 
     def __init__(self, context: Context, key: QueueKey, other: type[QueueTab], why: str) -> None:
         self._why = why
-        # The screen knows tabs by these, and so does the super class.
+        # The screen and the base class read these.
         self.NAME, self.TITLE = other.NAME, other.TITLE  # type: ignore[misc]
         super().__init__(context, key)
 

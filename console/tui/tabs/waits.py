@@ -1,4 +1,4 @@
-"""Who waits for what and for whom: the pane, its tab of a queue, its screen of a connection."""
+"""Who waits for what and for whom: the tab of a queue, the screen of a connection, their pane."""
 
 import threading
 from collections import deque
@@ -25,7 +25,7 @@ from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
-from console.tui.tabs.tab import QueueTab, take_keys
+from console.tui.tabs.tab import QueueTab, take_focus
 from console.tui.text import (
     TextView,
     error_text,
@@ -45,13 +45,14 @@ _RUNNING = "running"
 
 
 def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
-    """A line each wait; `past`: what the last samples saw, the newest last."""
+    """`past`: the last samples, the newest last."""
 
     def trend(wait: Wait) -> str:
         if wait.share is None:
             return ""
-        key, looks = key_of(wait), [*past][-_TREND:]
-        return sparkline([None if one is None else round(100 * one.get(key, 0.0)) for one in looks])
+        key, newest = key_of(wait), [*past][-_TREND:]
+        shares = [None if one is None else one.get(key, 0.0) for one in newest]
+        return sparkline([None if share is None else round(100 * share) for share in shares])
 
     return (
         Column("wait", "wait", lambda wait: plain(words.name_of(wait)), _wait_tone, 12, 34),
@@ -65,7 +66,7 @@ def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
 
 
 def _number(name: str, title: str, of: str, form: str, width: int) -> Column[Wait]:
-    """`of`: its name in a wait; what is not counted so has none."""
+    """`of`: the attribute of a wait; None where it is not counted that way."""
 
     def value(wait: Wait) -> str:
         return known(getattr(wait, of), form.format, "")
@@ -79,7 +80,7 @@ def _wait_tone(wait: Wait) -> str:
 
 
 def _waited(wait: Wait) -> str:
-    """Of counters; sessions are seen."""
+    """For waits that the server counts, not for those seen in samples."""
     if wait.share is not None:
         return ""
     return f"{duration((wait.ms or 0) / 1000)} {wait.count or 0:,}x"
@@ -87,18 +88,18 @@ def _waited(wait: Wait) -> str:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A session in the tree: whoever holds up most is first, its waiters stand below it."""
+    """A session in the tree of those that block each other."""
 
     session: Session
     branch: str = ""
     """What is drawn before its name."""
     deadlock: bool = False
     in_tree: bool = False
-    """Whether it waits, or is waited for."""
+    """Whether it waits or is waited for."""
 
 
 def waiters(activity: Activity) -> dict[str, Waiter]:
-    """The sessions of a moment, by what stays the same; those outside of the trees come last."""
+    """By a key that stays the same: the blocking trees, then the other sessions."""
     rows = {}
     for node, branch in _branches(activity.trees):
         session = activity.by_key[node.key]
@@ -137,7 +138,7 @@ WAITERS: tuple[Column[Waiter], ...] = (
     Column("who", "who", lambda row: plain(words.who(row.session)), "quiet", 12, 200),
 )
 _DEEPEST = 12
-"""So far the branches are drawn; what is deeper stands there all the same."""
+"""Branches are indented up to this depth."""
 
 
 def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
@@ -155,31 +156,30 @@ def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
 
 
 SAMPLE_SECONDS = 2.0
-"""How long one sample lasts; it samples a few times a second."""
+"""How long the sessions are sampled, a few times a second, for one report."""
 _REST_SECONDS = 1.5
 _CHART_FROM = 26
-"""With fewer lines than these the chart would take what the lists need."""
+"""On a screen of fewer lines the lists need the chart's room."""
 _QUEUE_LINES = 12
-"""So many more has the screen of a queue above it."""
+"""A queue's screen has so many more above the pane."""
 _SMALL = 14
-"""In fewer lines than these the words stand back for the lists."""
+"""In fewer lines the texts give room to the lists."""
 
 
 class WaitsPane(Vertical):
-    """Looks for two seconds at a time, in a thread, while it is in sight."""
+    """Reads one report after another while it is shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor"),
-        Binding("r", "refresh_now", "now", show=False, tooltip="refresh now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the details below"),
         Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
     _at: datetime | None = None
-    """When it was examined."""
+    """When the report was read."""
 
     def __init__(self, context: Context, connection: str, key: QueueKey | None = None) -> None:
-        """`key`: the one queue; None: all of the connection, and the server."""
+        """`key`: one queue; None: all of the connection's, and the server."""
         super().__init__()
         self.context = context
         self.connection = connection
@@ -188,13 +188,11 @@ class WaitsPane(Vertical):
         self.paused = False
         self._past: deque[Past] = deque(maxlen=LOOKS)
         self.table = KeyedTable(wait_columns(self._past), WAITS_LOST_FIRST, id="waits")
-        """What most sessions wait for first."""
         self.waiters = KeyedTable(WAITERS, ("who",), left="does", id="waits-tree")
-        """Who waits for whom."""
         self._names: dict[str, str] = {}
         self._error: ConsoleError | None = None
         self._rests_until = 0.0
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._question: LatestQuery[WaitReport] = LatestQuery(
             self, self.show_report, self.show_error
         )
@@ -209,11 +207,11 @@ class WaitsPane(Vertical):
     def on_mount(self) -> None:
         self.query_one(WaitsChart).display = False
         self.draw(paused=self.paused)
-        take_keys(self, self.table)
+        take_focus(self, self.table)
 
     def on_unmount(self) -> None:
-        """A sample that is under way ends soon."""
-        self._ended.set()
+        """Stop sampling."""
+        self._stopped.set()
 
     @property
     def conn(self) -> OpenConnection | None:
@@ -224,15 +222,12 @@ class WaitsPane(Vertical):
         row = self.waiters.row
         return None if row is None else row.session
 
-    # What is asked, and what comes of it.
-
     def poll(self) -> None:
-        """Look for a while, unless it is being done."""
         rested = self.context.clock.monotonic() >= self._rests_until
         if rested and not self.paused and not self._question.busy:
-            self._ask()
+            self.reload()
 
-    def _ask(self) -> None:
+    def reload(self) -> None:
         conn = self.conn
         if conn is None:
             return
@@ -243,8 +238,8 @@ class WaitsPane(Vertical):
                 conn.database,
                 [conn.find(key[1], key[2])] if key else catalog.in_use(conn.database),
                 seconds=SAMPLE_SECONDS,
-                sleep=self._ended.wait,
-                asked_to_end=self._ended.is_set,
+                sleep=self._stopped.wait,
+                asked_to_end=self._stopped.is_set,
             )
 
         self._question.submit(work, wait=False)
@@ -268,7 +263,7 @@ class WaitsPane(Vertical):
         self.draw(paused=self.paused)
 
     def _rest(self) -> None:
-        """Between two samples the server rests; a sample of all queues costs more."""
+        """Leave the server alone for a while, longer after a report of all queues."""
         seconds = _REST_SECONDS if self.key else 2 * _REST_SECONDS
         self._rests_until = self.context.clock.monotonic() + seconds
 
@@ -285,10 +280,7 @@ class WaitsPane(Vertical):
             if wait.queue is not None and (wait.queue.schema, wait.queue.name) == (schema, name)
         ]
 
-    # What is drawn.
-
     def draw(self, *, paused: bool) -> None:
-        """The words; the lists change only when a sample has come."""
         self.paused = paused
         if not self.is_mounted or not self.query("#waits-head"):
             return
@@ -312,7 +304,6 @@ class WaitsPane(Vertical):
         enough = self.app.size.height >= _CHART_FROM + (_QUEUE_LINES if self.key else 0)
         chart.display = bool(enough and self._past)
         waits = len(self.waits)
-        # Who waits for whom takes the rest.
         self.table.styles.height = min(waits + 1, max(3, self.size.height // 3))
 
     @property
@@ -337,8 +328,8 @@ class WaitsPane(Vertical):
                 line.append("No session waits for another.", style_of(head, "good"))
         if self._at is not None:
             line.append(f"   as of {clock(self._at, self.context.zone)}", style_of(head, "quiet"))
-        looks = f"   {numbered(report.samples, 'sample')} in {duration(report.seconds)}"
-        line.append(looks, style_of(head, "quiet"))
+        samples = f"   {numbered(report.samples, 'sample')} in {duration(report.seconds)}"
+        line.append(samples, style_of(head, "quiet"))
         return line
 
     def _draw_detail(self) -> None:
@@ -349,7 +340,7 @@ class WaitsPane(Vertical):
         show_parts(detail, parts)
 
     def _detail(self) -> list[tuple[str, str]]:
-        """What is known of the line under the cursor: words, each with a style."""
+        """What is known of the session or wait under the cursor."""
         session, wait = self.session, self.table.row
         if session is not None and (self.waiters.has_focus or wait is None):
             said = [
@@ -376,8 +367,6 @@ class WaitsPane(Vertical):
         if self.query("#waits-detail"):
             self._draw_detail()
 
-    # What the operator does.
-
     def action_act(self) -> None:
         session = self.session
         if session is None:
@@ -390,18 +379,13 @@ class WaitsPane(Vertical):
         self.context.navigator.open_action(key, "end-session", session=str(session.key))
 
     def _queue_of(self, queues: Sequence[tuple[str, str]]) -> QueueKey | None:
-        """The queue that a session touches, else one that somebody who waits for it touches."""
+        """The first of these; else a queue of a session that waits for the one under the cursor."""
         activity = self.report.activity if self.report else None
         if not queues and activity is not None:
             session = self.session
             waiters = (s for s in activity.sessions if session and session.key in s.blocked_by)
             queues = [queue for waiter in waiters for queue in waiter.queues]
         return (self.connection, *queues[0]) if queues else None
-
-    def action_refresh_now(self) -> None:
-        self.context.sample_now()
-        if not self._question.busy:
-            self._ask()
 
     def action_copy(self) -> None:
         if parts := self._detail():
@@ -413,8 +397,6 @@ class WaitsPane(Vertical):
 
 
 class WaitsTab(QueueTab):
-    """What its sessions wait for, who holds up whom, what that means for this design."""
-
     NAME: ClassVar[str] = "waits"
     TITLE: ClassVar[str] = "Waits"
     EVERY_SECONDS: ClassVar[float] = 2.5
@@ -429,13 +411,14 @@ class WaitsTab(QueueTab):
     def poll(self) -> None:
         self.pane.poll()
 
+    def refresh_now(self) -> None:
+        self.pane.reload()
+
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         self.pane.draw(paused=paused)
 
 
 class WaitsScreen(LiveScreen):
-    """Samples while it is in sight; a slow sample holds nothing up."""
-
     def __init__(self, context: Context, connection: str) -> None:
         super().__init__(context)
         self.connection = connection
@@ -444,6 +427,10 @@ class WaitsScreen(LiveScreen):
     def body(self) -> ComposeResult:
         yield TextView(classes="pane-head", id="waits-of")
         yield self.pane
+
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
+        self.pane.reload()
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         title = self.query_one("#waits-of", TextView)
