@@ -31,7 +31,7 @@ def asks(source: MessageSource) -> Iterator[ScanRequest]:
                 for filters in (NOTHING, _filters(source, scan)):
                     yield ScanRequest(
                         scan,
-                        look=10,
+                        read_limit=10,
                         n=5,
                         after=after,
                         exactly=exactly,
@@ -43,7 +43,7 @@ def asks(source: MessageSource) -> Iterator[ScanRequest]:
                         slots=10,
                     )
     if any(scan.by is By.LOCATION for scan in scans):
-        yield ScanRequest(scans[0], look=10, n=5)
+        yield ScanRequest(scans[0], read_limit=10, n=5)
 
 
 def _filters(source: MessageSource, scan: Scan) -> Filters:

@@ -294,9 +294,9 @@ class ArchiveSelection:
         return self._filters != NOTHING or self._taken != Taken()
 
     def _fetch(self, connection: Connection, look: int, most: int) -> list[_ArchivedRow]:
-        ask = ScanRequest(
+        request = ScanRequest(
             Scan("archive", By.ID),
-            look=look,
+            read_limit=look,
             n=most,
             after=ScanKey("archive", id=str(self._after)),
             filters=self._filters,
@@ -309,14 +309,14 @@ class ArchiveSelection:
             "by_reason": yes_no(self._taken.reason is not None),
             "popped": yes_no(self._taken.popped),
         }
-        plain = scope_of(self._source, ask)
+        plain = scope_of(self._source, request)
         return sql.rows(
             connection,
             _ArchivedRow,
             "actions.matching_archived",
             replace(plain, options={**plain.options, **conditions}),
             **{
-                **values_of(self._source, ask),
+                **values_of(self._source, request),
                 "state": self._filters.state,
                 "action": self._taken.action,
                 "reason": self._taken.reason,

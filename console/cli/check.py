@@ -22,7 +22,7 @@ from console.monitor.limits import (
     Severity,
     Thresholds,
     limit_silence,
-    slowest_name,
+    slowest_subscriber,
     stuck_silence,
 )
 from console.monitor.sample import take_sample
@@ -87,7 +87,7 @@ class Figure:
         """`12,480 ready (critical from 10,000 on)`, `age ?`."""
         if self.value is None:
             return f"{self.name} {UNKNOWN}"
-        shown = self._shown(self.value).words
+        shown = self._shown(self.value).text
         found = self.exceeded
         if found is None:
             return shown
@@ -121,7 +121,7 @@ class Figure:
 
 
 def _limit(found: Exceeded) -> str:
-    return count(int(found.limit)) if found.figure == "stuck" else found.limit_words
+    return count(int(found.limit)) if found.figure == "stuck" else found.limit_text
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
     if seen.gap is not None and seen.capacity:
         # Below 0 poppers wait ahead: nothing of it is in use.
         share = max(0.0, seen.gap / seen.capacity)
-        yield Figure("gap_share", share, thresholds.gap_share, subscriber=slowest_name(seen))
+        yield Figure("gap_share", share, thresholds.gap_share, subscriber=slowest_subscriber(seen))
     elif {"gap", "capacity"} & {*seen.unknown}:
         yield Figure("gap_share", None, thresholds.gap_share)
 

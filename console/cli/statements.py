@@ -143,31 +143,36 @@ def _status(source: MessageSource) -> Iterator[Shown]:
         yield from _one(source, seldom)
 
 
-def _scanned(source: MessageSource, ask: ScanRequest, last: str) -> Shown:
+def _scanned(source: MessageSource, request: ScanRequest, last: str) -> Shown:
     """The first messages of a walk; the statement is put together of three."""
-    head, _, text = query(source, ask, last).text.replace("\\:", ":").partition(" */ ")
+    head, _, text = query(source, request, last).text.replace("\\:", ":").partition(" */ ")
     # Comments are gone, and have left blanks.
     lines = [line.rstrip() for line in text.split("\n") if line.strip()]
     text = "\n".join(lines)
     returns = sql.statement(source.product.name, f"common.{last}").comment
-    always = {"error_length": values_of(source, ask)["error_length"]}
+    always = {"error_length": values_of(source, request)["error_length"]}
     name = head.removeprefix("/* dbq ")
-    return Shown(f"{name} of {ask.scan.name}", returns, text, _bound(text, always))
+    return Shown(f"{name} of {request.scan.name}", returns, text, _bound(text, always))
 
 
 def _looked_at(
-    source: MessageSource, scans: Sequence[Scan], last: str, ask: Callable[[Scan], ScanRequest]
+    source: MessageSource,
+    scans: Sequence[Scan],
+    last: str,
+    request_for: Callable[[Scan], ScanRequest],
 ) -> Iterator[Shown]:
     yield from _gate(source)
     if any(scan.chunks for scan in scans):
         yield from _one(source, "extent")
     for scan in scans:
         chunk = (0, 0) if scan.chunks else None
-        yield _scanned(source, replace(ask(scan), chunk=chunk), last)
+        yield _scanned(source, replace(request_for(scan), chunk=chunk), last)
 
 
 def _messages(source: MessageSource) -> Iterator[Shown]:
-    yield from _looked_at(source, scans_of(source.queue), "matching", MessageQuery(NOTHING, 1).ask)
+    yield from _looked_at(
+        source, scans_of(source.queue), "matching", MessageQuery(NOTHING, 1).scan_request
+    )
 
 
 def _errors(source: MessageSource) -> Iterator[Shown]:
@@ -205,7 +210,7 @@ def _moved(
         scans = [w for w in scans_of(source.queue) if w.state in action.states or not w.state]
         # From a moment on nothing belongs to it; which one does not stand in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
-        yield from _looked_at(source, scans, "matching", wanted.ask)
+        yield from _looked_at(source, scans, "matching", wanted.scan_request)
         if action.verb == "release":
             yield from _one(source, "live_sessions")
         for storage in _storages(source.queue, action.states):

@@ -170,7 +170,7 @@ def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[Queue
     from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
 
     known, now = of_all(lake, database.label), datetime.now(UTC)
-    return [known.get((one.schema, one.queue), Forecast()).told(one, now) for one in shown]
+    return [known.get((one.schema, one.queue), Forecast()).with_filling(one, now) for one in shown]
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
@@ -279,7 +279,7 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
         lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
         if queue.slowest is not None:
-            lines.append(f"{name}: slowest is {queue.slowest.words}")
+            lines.append(f"{name}: slowest is {queue.slowest.text}")
         elif "subscribers" in queue.unknown and not queue.problem:
             lines.append(f"{name}: what its subscribers have is not known")
         lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
@@ -291,15 +291,15 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
 
 def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
     name = _name(queue, among)
-    lines = [f"{name}: {one.words}" for one in queue.subscribers or ()]
-    told = () if queue.latency is None else queue.latency.told
+    lines = [f"{name}: {one.text}" for one in queue.subscribers or ()]
+    told = () if queue.latency is None else queue.latency.labels_and_texts
     if queue.filling is not None:
-        told = (("full in", queue.filling.words), *told)
+        told = (("full in", queue.filling.text), *told)
     return lines + [f"{name}: {kind} {words}" for kind, words in told]
 
 
 def _exceeded(one: Exceeded) -> str:
-    return f"{one.words} ({one.level.word} from {one.limit_words} on)"
+    return f"{one.text} ({one.level.word} from {one.limit_text} on)"
 
 
 def _slow(queue: QueueSnapshot) -> str:

@@ -16,7 +16,7 @@ from console.doctor.repairs import resume, upgrade
 from console.engines import Database
 from console.errors import ConsoleError
 from console.formats import count, duration
-from console.monitor.limits import LIMIT, LIMIT_CRITICAL, Severity, acknowledged_severity, named
+from console.monitor.limits import LIMIT, LIMIT_CRITICAL, Severity, acknowledged_severity, is_about
 from console.monitor.snapshot import QueueSnapshot
 
 OVERDUE = Code(
@@ -134,7 +134,9 @@ def finished_acknowledgements(
         about = [it for it in about if not which or it.subject == which]
         if any(it.code.severity > acknowledged_severity(one) for it in about):
             yield one, "worsened"
-        elif not any(named(one, it.code.name, it.subject) for it in about) and not unproven(code):
+        elif not any(is_about(one, it.code.name, it.subject) for it in about) and not unproven(
+            code
+        ):
             yield one, "ended"
 
 

@@ -67,7 +67,7 @@ def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
     shown = [(words, _figure(figures, name)) for name, words in _FIGURES]
     yield "| figure | value |"
     yield "| --- | ---: |"
-    shown += () if figures.latency is None else figures.latency.told
+    shown += () if figures.latency is None else figures.latency.labels_and_texts
     yield from (f"| {words} | {value} |" for words, value in shown if value != NOT_APPLICABLE)
     yield ""
 

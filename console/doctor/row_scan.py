@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 from console import sql
 from console.doctor.context import CheckContext
 from console.formats import numbered
-from console.monitor.message import Placed, ReadBound, last_key, pages
+from console.monitor.message import ReadBound, ScanRow, last_key, pages
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 
@@ -18,7 +18,7 @@ MOST_ROWS = 1_000_000
 """Rows that are examined at most; the rest is reported as unseen."""
 
 
-class CountedRow(Placed, Protocol):
+class CountedRow(ScanRow, Protocol):
     """A row that has the number of rows examined in its chunk."""
 
     @property

@@ -30,7 +30,7 @@ QUEUE = ("connection", "schema", "queue", "design")
 @dataclass(frozen=True)
 class ConnectionState:
     reading: Reading
-    looked_at: float | None
+    sampled_at: float | None
     """When the last sample succeeded, as Unix time; None: none has."""
     diagnoses: Sequence[Diagnosis] = ()
     examined_at: float | None = None
@@ -38,7 +38,7 @@ class ConnectionState:
 
     @property
     def up(self) -> bool:
-        return self.looked_at is not None and self.reading.error is None
+        return self.sampled_at is not None and self.reading.error is None
 
 
 GAUGES: tuple[tuple[str, str, str, str], ...] = (
@@ -167,7 +167,7 @@ def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     yield gauge(
         "last_sample_timestamp_seconds",
         "When the figures were sampled; a scrape queries no database.",
-        [(one, one.looked_at) for one in seen],
+        [(one, one.sampled_at) for one in seen],
         "seconds",
     )
     yield gauge(
@@ -304,8 +304,8 @@ class Watch:
     def _sampled(self, reading: Reading) -> None:
         with self._lock:
             was_well, is_well = self._seen.reading.error is None, reading.error is None
-            looked_at = self._seen.looked_at if reading.error is not None else time.time()
-            self._seen = replace(self._seen, reading=reading, looked_at=looked_at)
+            sampled_at = self._seen.sampled_at if reading.error is not None else time.time()
+            self._seen = replace(self._seen, reading=reading, sampled_at=sampled_at)
         if was_well != is_well:
             _LOG.warning("%s: %s", reading.connection, "back" if is_well else "cannot be read")
 

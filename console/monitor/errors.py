@@ -106,10 +106,10 @@ def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[
             source = MessageSource.of(connection, queue)
 
         def read(scan: Scan, key: ScanKey | None) -> list[ErrorRow]:
-            ask = ScanRequest(scan, look=_PAGE, after=key, error_length=TEXT_LENGTH)
+            request = ScanRequest(scan, read_limit=_PAGE, after=key, error_length=TEXT_LENGTH)
             with session.transaction(doing(queue)) as connection:
                 source.begin(connection, database)
-                return fetch(connection, source, ask, ErrorRow, "error_texts")
+                return fetch(connection, source, request, ErrorRow, "error_texts")
 
         def after(scan: Scan, rows: list[ErrorRow]) -> tuple[int, ScanKey | None]:
             return len(rows), None if len(rows) < _PAGE else last_key(scan, rows)

@@ -50,7 +50,7 @@ class Percentiles:
         return self.p50, self.p95, self.p99
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`p50 12 ms, p95 30 ms, p99 80 ms (200 messages of 4 min)`, or `? (why)`."""
         if self.p50 is None:
             return f"{formats.UNKNOWN} ({self.unknown})" if self.unknown else formats.UNKNOWN
@@ -76,11 +76,11 @@ class Latency:
     processing: Percentiles
 
     @property
-    def told(self) -> tuple[tuple[str, str], ...]:
+    def labels_and_texts(self) -> tuple[tuple[str, str], ...]:
         """Both in words, each by its name; under one where the same keeps both from being known."""
         if self.waiting.unknown and self.waiting.unknown == self.processing.unknown:
-            return ((" and ".join(KINDS), self.waiting.words),)
-        return ((KINDS[0], self.waiting.words), (KINDS[1], self.processing.words))
+            return ((" and ".join(KINDS), self.waiting.text),)
+        return ((KINDS[0], self.waiting.text), (KINDS[1], self.processing.text))
 
     @property
     def figures(self) -> dict[str, float | None]:
@@ -147,7 +147,7 @@ class _Seen:
     """Of one queue: when each message was popped or done, by our clock, and its duration."""
 
     times: tuple[dict[object, tuple[float, float]], ...] = field(default_factory=lambda: ({}, {}))
-    told: Latency | None = None
+    latency: Latency | None = None
     """What was made of it; None: nothing was read yet, or could be."""
 
 
@@ -187,16 +187,18 @@ class LatencySamples:
             for times in seen.times:
                 _forget(times, now)
             # Once for all samples up to the next time: sorting is dear with many queues.
-            seen.told = Latency(*(_percentiles(list(times.values()), now) for times in seen.times))
+            seen.latency = Latency(
+                *(_percentiles(list(times.values()), now) for times in seen.times)
+            )
 
     def fail(self, queue: Queue) -> None:
         """It could not be read; what was seen before says nothing about now."""
         unread = Percentiles(unknown="it could not be read, or not in time")
-        self._seen[key_of(queue)] = _Seen(told=Latency(unread, unread))
+        self._seen[key_of(queue)] = _Seen(latency=Latency(unread, unread))
 
     def of(self, queue: Queue) -> Latency:
         seen = self._seen.get(key_of(queue))
-        told = _NOT_READ if seen is None or seen.told is None else seen.told
+        told = _NOT_READ if seen is None or seen.latency is None else seen.latency
         waiting, processing = (
             Percentiles(unknown=why) if why else known
             for why, known in zip(impossible(queue), (told.waiting, told.processing), strict=True)

@@ -151,7 +151,7 @@ class Exceeded:
         }
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The figure, for a screen: `12,480 ready`, `93 % full`."""
         if self.figure == "gap_share":
             # Never rounded up: at 99.9 % it still takes pushes.
@@ -167,10 +167,10 @@ class Exceeded:
     def reason(self) -> str:
         """The same with the limit, where that does not go without saying."""
         plainly = self.figure == "gap_share" or (self.figure, self.limit) == ("errors", 1)
-        return self.words if plainly else f"{self.words} (limit {self.limit_words})"
+        return self.text if plainly else f"{self.text} (limit {self.limit_text})"
 
     @property
-    def limit_words(self) -> str:
+    def limit_text(self) -> str:
         """The limit in the figure's own unit: `10,000`, `90 %`, `1 min`."""
         if self.figure == "gap_share":
             return _share(self.limit)
@@ -184,7 +184,7 @@ def judge(figures: Figures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
 
 def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
     if found := thresholds.gap_share.exceeded(share := _filled(figures)):
-        by = slowest_name(figures)
+        by = slowest_subscriber(figures)
         yield Exceeded("gap_share", share or 0.0, found[1], found[0], subscriber=by)
     if found := thresholds.depth.exceeded(figures.ready):
         estimated = "ready" in figures.estimated
@@ -196,7 +196,7 @@ def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
         yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
 
 
-def slowest_name(figures: Figures) -> str:
+def slowest_subscriber(figures: Figures) -> str:
     """The subscriber whose gap a ring's gap is; empty: it has none, or nobody knows."""
     return "" if figures.slowest is None else figures.slowest.subscriber
 
@@ -221,7 +221,7 @@ def silences_of(decisions: Sequence[Decision], queue: Queue) -> tuple[Decision, 
     return tuple(one for one in decisions if one.code and (one.schema, one.queue) in here)
 
 
-def named(one: Decision, code: str, which: str = "") -> bool:
+def is_about(one: Decision, code: str, which: str = "") -> bool:
     """Whether it is about the code; `which` of several, as `limit_reached:depth` names it."""
     return one.code in {code, f"{code}:{which}"}
 
@@ -230,7 +230,7 @@ def silence_for(
     decisions: Sequence[Decision], code: str, level: Severity, which: str = ""
 ) -> Decision | None:
     """What silences a finding that is as grave as that; None: nothing does."""
-    found = (one for one in decisions if named(one, code, which))
+    found = (one for one in decisions if is_about(one, code, which))
     return next(
         (one for one in found if one.kind == "silence" or level <= acknowledged_severity(one)), None
     )

@@ -17,7 +17,7 @@ Page = TypeVar("Page")
 Place = TypeVar("Place")
 
 
-class Placed(Protocol):
+class ScanRow(Protocol):
     """A row that tells its place in a scan."""
 
     @property
@@ -74,11 +74,11 @@ def pages(
         place = following
 
 
-def key_of(scan: Scan, row: Placed) -> ScanKey:
+def key_of(scan: Scan, row: ScanRow) -> ScanKey:
     return ScanKey(scan.name, row.key_time or "", row.key_id, scan.dated)
 
 
-def last_key(scan: Scan, rows: Sequence[Placed]) -> ScanKey | None:
+def last_key(scan: Scan, rows: Sequence[ScanRow]) -> ScanKey | None:
     """Where the page after these begins."""
     last = max(rows, key=lambda row: row.position, default=None)
     return None if last is None else key_of(scan, last)
@@ -201,7 +201,7 @@ class MessageQuery:
     moment: datetime | None = None
     """Ages are measured from then, and what came into its state later is left out. None: now."""
 
-    def ask(
+    def scan_request(
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
     ) -> ScanRequest:
         """The same of one scan, without bounds."""

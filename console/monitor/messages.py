@@ -180,12 +180,12 @@ def message(
         source = MessageSource.of(connection, queue)
         source.check(scan, place)
         source.begin(connection, database)
-        ask = wanted.ask(scan, after=place, exactly=True)
+        request = wanted.scan_request(scan, after=place, exactly=True)
         if scan.chunks:
             number = number_of(place)
             slots = source.extent(connection).slots
-            ask = replace(ask, chunk=(number, number), slots=slots)
-        rows = fetch(connection, source, ask, MessageRow, "matching")
+            request = replace(request, chunk=(number, number), slots=slots)
+        rows = fetch(connection, source, request, MessageRow, "matching")
         found = next((wanted.message(row, scan) for row in rows if row.matches), None)
         return None if found is None else _with_history(connection, source, found, masks)
 
@@ -277,7 +277,7 @@ def doing(queue: Queue) -> str:
 
 @contextmanager
 def looking(database: Database, queue: Queue) -> Iterator[Session]:
-    """One connection for all reads of messages; a time-out says what is cheaper to ask."""
+    """One connection for all reads of messages; a time-out says which queries are cheaper."""
     try:
         with database.session(doing(queue), read_only=True) as session:
             yield session

@@ -196,38 +196,48 @@ def _kind(column: str, product: Product) -> str:
 
 
 def fetch(
-    connection: Connection, source: MessageSource, ask: ScanRequest, row_type: type[Row], last: str
+    connection: Connection,
+    source: MessageSource,
+    request: ScanRequest,
+    row_type: type[Row],
+    last: str,
 ) -> list[Row]:
-    """The rows of one ask, through the statement `last` of common.sql."""
-    return sql.rows(connection, row_type, query(source, ask, last), **values_of(source, ask))
+    """The rows of one request, through the statement `last` of common.sql."""
+    return sql.rows(
+        connection, row_type, query(source, request, last), **values_of(source, request)
+    )
 
 
-def query(source: MessageSource, ask: ScanRequest, last: str) -> TextClause:
-    """The whole statement of one ask."""
-    steps = [("scanned", source.own(ask.scan.statement)), ("chunk", "common.chunk")]
-    return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, ask))
+def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
+    """The whole statement of a request."""
+    steps = [("scanned", source.own(request.scan.statement)), ("chunk", "common.chunk")]
+    return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, request))
 
 
-def scope_of(source: MessageSource, ask: ScanRequest) -> sql.Scope:
-    """The conditions and names that the statements of one ask are rendered with."""
-    queue, scan, filters = source.queue, ask.scan, ask.filters
+def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
+    """The conditions and names that the statements of one request are rendered with."""
+    queue, scan, filters = source.queue, request.scan, request.filters
     scope = (queue.of(scan.subscriber) if scan.subscriber else queue).scope(source.product)
     roles = scan.roles(queue)
-    body = ask.payload_length is not None
+    body = request.payload_length is not None
     beside = queue.design.table_suffix != "" and queue.kind is Kind.INSTALLED
     known = source.payload != ""
     conditions = {
         "scan": scan.condition,
-        "sorted": ask.sorted,
-        "start": "beginning" if ask.after is None else "exactly" if ask.exactly else "after",
+        "sorted": request.sorted,
+        "start": "beginning"
+        if request.after is None
+        else "exactly"
+        if request.exactly
+        else "after",
         "payload": source.payload or "text",
         "body": yes_no(body and known),
         "with_payload": yes_no(known and (body or bool(filters.payload) or not beside)),
         "by_age": "scan" if scan.by_age else "row",
-        "by_cutoff": yes_no(ask.moment is not None),
+        "by_cutoff": yes_no(request.moment is not None),
         "by_older": yes_no(filters.older is not None),
         "by_newer": yes_no(filters.newer is not None),
-        "by_id": yes_no(bool(filters.ids) and not ask.exactly),
+        "by_id": yes_no(bool(filters.ids) and not request.exactly),
         "by_error": yes_no(bool(filters.errors)),
         "hashed": yes_no(filters.error_group is not None),
         "by_claimed_by": yes_no(filters.claimed_by is not None),
@@ -241,26 +251,26 @@ def scope_of(source: MessageSource, ask: ScanRequest) -> sql.Scope:
     return sql.Scope(values, {**scope.options, **conditions}, roles)
 
 
-def values_of(source: MessageSource, ask: ScanRequest) -> dict[str, object]:
+def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
     """Everything that a statement may bind; what its text does not name is not sent."""
-    filters = ask.filters
-    first, last = ask.chunk or (0, 0)
-    slots = ask.slots or 1
+    filters = request.filters
+    first, last = request.chunk or (0, 0)
+    slots = request.slots or 1
     equals = [
         {"path": [str(step) for step in one.path], "value": one.value} for one in filters.payload
     ]
     return {
-        "look": ask.look,
-        "n": ask.n,
-        "after_id": ask.after.id if ask.after else None,
-        "after_time": ask.after.time if ask.after else None,
+        "look": request.read_limit,
+        "n": request.n,
+        "after_id": request.after.id if request.after else None,
+        "after_time": request.after.time if request.after else None,
         "first": first,
         "last": last,
         "first_slot": first % slots,
         "last_slot": last % slots,
-        "payload_length": ask.payload_length,
-        "error_length": ask.error_length,
-        "moment": ask.moment,
+        "payload_length": request.payload_length,
+        "error_length": request.error_length,
+        "moment": request.moment,
         **_seconds("older", filters.older),
         **_seconds("newer", filters.newer),
         "id": filters.id,
@@ -330,21 +340,25 @@ class Search:
 
     def _next_rows(self, connection: Connection, scan: Scan) -> None:
         filters = self._wanted.filters
-        ask = self._wanted.ask(scan, after=self._key if self._key and self._key.id else None)
+        request = self._wanted.scan_request(
+            scan, after=self._key if self._key and self._key.id else None
+        )
         if filters.id is not None and scan.by is By.ID:
-            ask = self._wanted.ask(scan, after=ScanKey(scan.name, id=filters.id), exactly=True)
+            request = self._wanted.scan_request(
+                scan, after=ScanKey(scan.name, id=filters.id), exactly=True
+            )
         dense = not filters.narrowing and scan.name != "parked"
         # Of which kind an error is only we can tell: then all that match come back.
         most = self._room if filters.error_group is None else READ_AT_ONCE
-        ask = replace(ask, look=self._room if dense else READ_AT_ONCE, n=most)
-        rows = fetch(connection, self._source, ask, MessageRow, "matching")
-        more = bool(rows) and rows[-1].position >= ask.look
+        request = replace(request, read_limit=self._room if dense else READ_AT_ONCE, n=most)
+        rows = fetch(connection, self._source, request, MessageRow, "matching")
+        more = bool(rows) and rows[-1].position >= request.read_limit
         self.read += rows[-1].position if rows else 0
         if self._take(rows, scan) or (more and not rows[-1].key_id):
             self._end_full()
         elif more and not self.ended:
             self._key = key_of(scan, rows[-1])
-            self._bound.rows += ask.look / READ_MOST
+            self._bound.rows += request.read_limit / READ_MOST
         elif not self.ended:
             self._next_scan()
 
@@ -353,7 +367,7 @@ class Search:
         if extent.first is None or extent.last is None:
             self._take_any(connection, scan)
             return
-        down = self._wanted.ask(scan).down
+        down = self._wanted.scan_request(scan).down
         room = PAGES_AT_ONCE if scan.by is By.LOCATION else self._numbers()
         chunk = next_chunk(scan, extent, self._key, down=down, room=room)
         if chunk is None:
@@ -376,9 +390,9 @@ class Search:
         self, connection: Connection, scan: Scan, chunk: tuple[int, int], extent: Extent
     ) -> list[MessageRow]:
         after = self._key if scan.by is By.LOCATION and self._key and self._key.id else None
-        ask = self._wanted.ask(scan, after=after)
-        ask = replace(ask, chunk=chunk, slots=extent.slots, n=self._room)
-        return fetch(connection, self._source, ask, MessageRow, "matching")
+        request = self._wanted.scan_request(scan, after=after)
+        request = replace(request, chunk=chunk, slots=extent.slots, n=self._room)
+        return fetch(connection, self._source, request, MessageRow, "matching")
 
     def _number_of_the_id(self, scan: Scan) -> int | None:
         """Where a message of a ring is, unless a relay has moved it: read before the rest."""
@@ -404,8 +418,8 @@ class Search:
             name = self._source.queue.name
             raise UsageError(f"The list of {name!r} has no order to continue in.")
         look = READ_MOST if self._wanted.filters.narrowing else self._room
-        ask = replace(self._wanted.ask(scan), look=look, n=self._room)
-        rows = fetch(connection, self._source, ask, MessageRow, "matching")
+        request = replace(self._wanted.scan_request(scan), read_limit=look, n=self._room)
+        rows = fetch(connection, self._source, request, MessageRow, "matching")
         more = self._take(rows, scan)
         self.complete = not more and all(row.position < look for row in rows)
         self.ended = True

@@ -126,7 +126,7 @@ class ScanRequest:
     """What is asked of one scan."""
 
     scan: Scan
-    look: int = _EVERYTHING
+    read_limit: int = _EVERYTHING
     """At most so many messages are read."""
     n: int = _EVERYTHING
     """At most so many of those that match come back."""

@@ -96,7 +96,7 @@ class SubscriberSnapshot:
         yield "full in", told
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """All of it on one line: `billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
         known = [one for one in self.figures if one[1] != NOT_APPLICABLE]
         told = [_FULL if value == _FULL else f"{name} {value}" for name, value in known]
@@ -107,12 +107,12 @@ class SubscriberSnapshot:
         return {name: value for name, value in vars(self).items() if name != "popped"}
 
 
-def as_text(found: Sequence[SubscriberSnapshot] | None) -> str:
-    """As it is recorded; `of_text` reads it."""
+def to_text(found: Sequence[SubscriberSnapshot] | None) -> str:
+    """As it is recorded; `from_text` reads it."""
     return "" if not found else json.dumps([one.as_json() for one in found])
 
 
-def of_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
+def from_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
     """As it was recorded; None: it was not, or what stands there is no such record."""
     try:
         told = json.loads(str(text or "null"))

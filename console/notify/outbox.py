@@ -135,7 +135,7 @@ def changes(
                 if (
                     known is None
                     and not silenced
-                    and target.wants(queue.name, finding.effective_severity)
+                    and target.accepts(queue.name, finding.effective_severity)
                 ):
                     code, which = identity
                     severity, told = (

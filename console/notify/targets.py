@@ -307,7 +307,7 @@ class Target:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of a program."""
 
-    def wants(self, queue: str, severity: Severity) -> bool:
+    def accepts(self, queue: str, severity: Severity) -> bool:
         """Whether it is told of that."""
         return severity >= self.level and any(fnmatchcase(queue, one) for one in self.queues)
 

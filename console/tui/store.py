@@ -415,7 +415,7 @@ def _expecting(snapshot: QueueSnapshot, examined: _Examined | None, at: float) -
     if examined is None or examined.diagnosis.forecast is None:
         return snapshot
     now = examined.moment + timedelta(seconds=at - examined.at)
-    return examined.diagnosis.forecast.told(snapshot, now)
+    return examined.diagnosis.forecast.with_filling(snapshot, now)
 
 
 def _since(

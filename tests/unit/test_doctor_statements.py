@@ -134,7 +134,7 @@ def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
             names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
         for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):
             for name in sorted(names):
-                text = query(source, ScanRequest(scan, look=10, after=after), name).text
+                text = query(source, ScanRequest(scan, read_limit=10, after=after), name).text
                 yield name, f"{scan} {after}", text.replace("\\:", ":")
 
 

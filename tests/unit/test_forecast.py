@@ -101,21 +101,21 @@ def test_full_in_at_mondays_rate() -> None:
     assert found is not None
     # 40 minutes to ten o'clock, then two hours at 500 an hour.
     assert (found.seconds, found.day) == (2 * 3600 + 2400, "Monday")
-    assert found.words == "at Monday's rate: 02:40"
+    assert found.text == "at Monday's rate: 02:40"
     later = MONDAYS.filling(ring(), NOW + timedelta(days=1))
     assert later is not None
-    assert later.words == "at Monday's rate: 6 d 02:40"
-    assert Filling(13_170, "Monday").words == "at Monday's rate: 03:40"  # never sooner than it is
+    assert later.text == "at Monday's rate: 6 d 02:40"
+    assert Filling(13_170, "Monday").text == "at Monday's rate: 03:40"  # never sooner than it is
 
 
 def test_the_present_rate_speaks_where_it_knows_as_much() -> None:
     within = ring(push_per_second=1.0, pop_per_second=0.5)  # full in 33 min
     assert MONDAYS.filling(within, NOW) is None
-    assert MONDAYS.told(within, NOW) is within
+    assert MONDAYS.with_filling(within, NOW) is within
     draining = ring(push_per_second=0.5, pop_per_second=1.0)
     slowly = ring(push_per_second=1.0, pop_per_second=0.9)
     for one in (ring(), draining, slowly):
-        assert MONDAYS.told(one, NOW).as_json()["full_in_expected"] == {
+        assert MONDAYS.with_filling(one, NOW).as_json()["full_in_expected"] == {
             "seconds": 9600.0,
             "day": "Monday",
         }

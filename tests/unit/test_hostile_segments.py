@@ -76,7 +76,7 @@ def lines_are_records_or_counted(root: Path, lines: list[bytes]) -> None:
     for kind in KINDS.values():
         reader = RecordReader(root, "prod")
         assert reader.rows(kind, ALWAYS) == before[kind.name]
-        assert reader.skipped.words == ""
+        assert reader.skipped.text == ""
     watch(root)
 
 

@@ -86,16 +86,16 @@ def test_too_few_are_said_by_number(clock: Clock) -> None:
     samples = LatencySamples(clock)
     found = seen(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
     assert found.values == (None, None, None)
-    assert found.words == "? (9 messages seen in 5 min, 10 are needed)"
+    assert found.text == "? (9 messages seen in 5 min, 10 are needed)"
     found = seen(samples, popped(FEWEST, 1.0))
-    assert found.words == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
+    assert found.text == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
 
 
 def test_what_could_not_be_read_is_unknown_and_what_was_read_is_gone(clock: Clock) -> None:
     samples = LatencySamples(clock)
     seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
     samples.fail(STATUS)
-    assert samples.of(STATUS).waiting.words == "? (it could not be read, or not in time)"
+    assert samples.of(STATUS).waiting.text == "? (it could not be read, or not in time)"
     assert seen(samples).messages == 0
 
 
@@ -112,7 +112,7 @@ def test_a_queue_that_is_gone_is_forgotten(clock: Clock) -> None:
     samples.keep([key_of(STATUS)])
     assert samples.of(STATUS).waiting.messages == FEWEST
     samples.keep([])
-    assert samples.of(STATUS).waiting.words == "? (not read yet)"
+    assert samples.of(STATUS).waiting.text == "? (not read yet)"
 
 
 def adopted(design: str, *without: str) -> Queue:
@@ -135,12 +135,12 @@ def test_what_an_adopted_table_cannot_tell_says_why() -> None:
 
 
 def test_both_in_words_together_where_one_thing_keeps_them_unknown() -> None:
-    assert KNOWN.told == (
+    assert KNOWN.labels_and_texts == (
         ("waiting", "p50 12 ms, p95 30 ms, p99 1.5 s (200 messages of 4 min)"),
         ("processing", "? (complete deletes the message)"),
     )
     gone = Percentiles(unknown="a pop deletes the message")
-    assert Latency(gone, gone).told == (("waiting and processing", gone.words),)
+    assert Latency(gone, gone).labels_and_texts == (("waiting and processing", gone.text),)
 
 
 # Where they go.
@@ -153,7 +153,7 @@ def test_a_recording_has_them_and_history_the_highest() -> None:
     told = snapshot_of(row, "x").latency
     assert told is not None
     assert told.figures == KNOWN.figures
-    assert told.processing.words == "? (not known then)"
+    assert told.processing.text == "? (not known then)"
     (none,) = samples(Reading("x", (replace(QUEUE, latency=None),)), NOW)
     assert snapshot_of(none, "x").latency is None
     slower = replace(QUEUE, latency=Latency(Percentiles(0.5, 0.6, 0.7), KNOWN.processing))
@@ -166,7 +166,7 @@ def test_a_recording_has_them_and_history_the_highest() -> None:
 
 
 def test_metrics_have_a_series_a_quantile_and_none_of_what_is_unknown() -> None:
-    of = ConnectionState(Reading("x", (QUEUE,)), looked_at=1.0)
+    of = ConnectionState(Reading("x", (QUEUE,)), sampled_at=1.0)
     found = {one.name: one for one in families([of])}
     waiting = found["dbq_queue_waiting_seconds"].samples
     assert {(s.labels["quantile"], s.value) for s in waiting} == {

@@ -79,8 +79,8 @@ def test_what_is_told_has_reached_the_limit_that_is_told(
         limits: Limits[float] = getattr(thresholds, name)
         assert one.value >= one.limit
         assert one.limit == (limits.critical if one.level is Severity.CRITICAL else limits.warning)
-        assert one.words
-        assert one.limit_words
+        assert one.text
+        assert one.limit_text
 
 
 @given(SNAPSHOTS, THRESHOLDS)
@@ -139,7 +139,7 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
 def test_words(figures: dict[str, Any], words: str, limit: str) -> None:
     low = Thresholds(300.0, Limits(10_000), Limits(60.0), Limits(0.29), Limits(1))
     (one,) = judge(replace(QUIET, **figures), low)
-    assert (one.words, one.limit_words) == (words, limit)
+    assert (one.text, one.limit_text) == (words, limit)
     told = "full" in words or limit == "1"
     assert one.reason == (words if told else f"{words} (limit {limit})")
 

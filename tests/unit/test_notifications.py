@@ -89,7 +89,9 @@ def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_tur
             told = [it.code for it in going_on if (it.target, it.queue) == (target.name, name)]
             assert len(told) == len(set(told))
             wanted = (
-                {CODES[it].name for it in codes} if target.wants(name, Severity.WARNING) else set()
+                {CODES[it].name for it in codes}
+                if target.accepts(name, Severity.WARNING)
+                else set()
             )
             assert wanted <= set(told) <= wanted | {CODES[it].name for it in unproven}
     assert len({it.event_key for it in entries.values()}) == len(entries)
@@ -174,9 +176,9 @@ def test_who_is_told_of_a_connection_its_group_or_all(tmp_path: Path) -> None:
     assert targets(whole, a) == ()  # type: ignore[arg-type]
     hook, page = targets(load_right, b)  # type: ignore[arg-type]
     assert (hook.level, hook.within_seconds) == (Severity.CRITICAL, 60.0)
-    assert hook.wants("invoices", Severity.CRITICAL)
-    assert not hook.wants("orders", Severity.CRITICAL)
-    assert not hook.wants("invoices", Severity.WARNING)
+    assert hook.accepts("invoices", Severity.CRITICAL)
+    assert not hook.accepts("orders", Severity.CRITICAL)
+    assert not hook.accepts("invoices", Severity.WARNING)
     assert page.receiver == Program(("/bin/page", "-u  x"))
     assert page.secret() == "2"
     assert "x" not in page.receiver.shown.removeprefix("exec:")

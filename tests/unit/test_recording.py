@@ -78,7 +78,7 @@ def test_what_is_written_is_read_again_open_or_closed(
         reader = RecordReader(root, connection)
         written = [one for of, rows in batches for one in rows if of is kind]
         assert reader.rows(kind, ALWAYS) == sorted(written, key=lambda one: one["at"])
-        assert reader.skipped.words == ""
+        assert reader.skipped.text == ""
     if not close:
         segment.close()
 
@@ -126,7 +126,7 @@ def test_lines_of_a_newer_console_and_damaged_files_are_skipped_and_counted(tmp_
     (folder / ".draft.parquet").write_bytes(b"nobody reads this")
     reader = RecordReader(tmp_path, "prod")
     assert [one["queues"] for one in reader.rows(LINKS, ALWAYS)] == [1]
-    assert reader.skipped.words == "skipped: 1 damaged files"
+    assert reader.skipped.text == "skipped: 1 damaged files"
 
 
 def test_a_segment_over_midnight_goes_to_both_days(tmp_path: Path) -> None:

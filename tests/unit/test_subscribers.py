@@ -13,7 +13,7 @@ from console.monitor.limits import DEFAULTS, judge
 from console.monitor.recording import segments
 from console.monitor.recording.history import history, points, since, thinned
 from console.monitor.sampler import Reading
-from console.monitor.subscribers import SubscriberSnapshot, as_text, of_text
+from console.monitor.subscribers import SubscriberSnapshot, from_text, to_text
 from tests.tui.feeds import queue
 
 AT = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
@@ -24,12 +24,12 @@ SEEN = queue("events", "ring", gap=95, capacity=100, subscribers=(BILLING, SEARC
 
 def test_the_limit_of_a_ring_names_the_slowest() -> None:
     (found,) = judge(SEEN, DEFAULTS)
-    assert found.words == "95 % full, search is slowest"
+    assert found.text == "95 % full, search is slowest"
     checked = check(SEEN, DEFAULTS, Most())
     assert "95 % full, search is slowest" in checked.words
     assert checked.as_json()["figures"]["gap_share"]["subscriber"] == "search"  # type: ignore[index]
     alone = replace(SEEN, subscribers=None)
-    assert [one.words for one in judge(alone, DEFAULTS)] == ["95 % full"]
+    assert [one.text for one in judge(alone, DEFAULTS)] == ["95 % full"]
 
 
 def test_where_one_is_not_known_nobody_is_slowest() -> None:
@@ -39,7 +39,7 @@ def test_where_one_is_not_known_nobody_is_slowest() -> None:
 def test_metrics_have_a_series_for_each_that_is_known() -> None:
     idle = replace(BILLING, age_seconds=None, ready=0)
     seen = replace(SEEN, subscribers=(idle, SEARCH))
-    state = ConnectionState(Reading("prod", (seen,)), looked_at=1.0)
+    state = ConnectionState(Reading("prod", (seen,)), sampled_at=1.0)
     found = {
         (sample.name, sample.labels["subscriber"]): sample.value
         for family in families([state])
@@ -80,8 +80,8 @@ def test_a_recording_has_them_again_and_an_older_one_none(tmp_path: Path) -> Non
 
 def test_who_fills_the_ring_now_is_said_so_once() -> None:
     found = replace(SEARCH, full_in_seconds=0.0)
-    assert found.words.endswith(", full")
-    assert "full in" not in found.words
+    assert found.text.endswith(", full")
+    assert "full in" not in found.text
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_who_fills_the_ring_now_is_said_so_once() -> None:
         *("{", "3", "[3]", "[{}]", '[{"subscriber": "a"}]', "[" * 9999),
         json.dumps([{**BILLING.as_json(), "subscriber": 3}]),
         json.dumps([{**BILLING.as_json(), "gap": "many"}]),
-        as_text([BILLING]).replace("40.0", "NaN"),
+        to_text([BILLING]).replace("40.0", "NaN"),
     ],
 )
 def test_what_is_no_record_of_subscribers_is_none(text: str) -> None:
-    assert of_text(text) is None
+    assert from_text(text) is None

@@ -75,7 +75,7 @@ class Filling:
     """On which it will be: `Monday`."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Hours and minutes: `at Monday's rate: 03:40`."""
         minutes = math.ceil(round(self.seconds, 3) / 60)
         days, rest = divmod(minutes, 24 * 60)
@@ -131,7 +131,7 @@ class Forecast:
             return None
         return Filling(seconds, f"{(now + timedelta(seconds=seconds)).astimezone(self.zone):%A}")
 
-    def told(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
+    def with_filling(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
         found = self.filling(seen, now)
         return seen if found is None else replace(seen, filling=found)
 

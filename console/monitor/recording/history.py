@@ -14,7 +14,7 @@ from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording import reader
 from console.monitor.recording.reader import RecordReader, Rollups, Sources
 from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
-from console.monitor.subscribers import of_text
+from console.monitor.subscribers import from_text
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """How long a point may be, in seconds."""
@@ -192,7 +192,7 @@ def history(
         tuple(points(rows, told.sources.step_seconds)),
         tuple(sorted(marks, key=lambda mark: mark.at)),
         told.skipped,
-        told.sources.words,
+        told.sources.names,
     )
 
 
@@ -213,7 +213,7 @@ class _Told:
 
     @property
     def skipped(self) -> str:
-        return self.reader.skipped.words
+        return self.reader.skipped.text
 
     def _thin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         # Where rollups tell the rest of a day, their minutes are found by those of the samples.
@@ -292,7 +292,7 @@ def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
     for row in rows:
         told = row.get("subscribers")
         if not isinstance(told, Mapping):
-            told = {one.subscriber: one.gap for one in of_text(told) or ()}
+            told = {one.subscriber: one.gap for one in from_text(told) or ()}
         for name, gap in told.items():
             if gap is not None:
                 highest[name] = max(gap, highest.get(name, gap))

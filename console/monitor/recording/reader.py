@@ -31,7 +31,7 @@ class SkippedRecords:
     """Records of a newer console than this one."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """For a person; empty where nothing was."""
         told = [
             (self.files, "damaged files"),
@@ -344,7 +344,7 @@ class Sources:
     step_seconds: int
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """Those that are used, the narrowest first."""
         tables = (width for width in rollup_files.WIDTHS if self.by_width.get(width))
         return (*((RAW,) if self.raw else ()), *tables)

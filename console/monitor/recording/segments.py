@@ -160,7 +160,7 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
             "problem": one.problem,
             "next_seconds": reading.next_seconds,
             **({} if one.latency is None else one.latency.figures),
-            "subscribers": subscribers.as_text(one.subscribers),
+            "subscribers": subscribers.to_text(one.subscribers),
         }
 
 
@@ -187,7 +187,7 @@ def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
         unknown=_names(row.get("unknown")),
         problem=str(row.get("problem") or ""),
         latency=Latency.recorded(row),
-        subscribers=subscribers.of_text(row.get("subscribers")),
+        subscribers=subscribers.from_text(row.get("subscribers")),
         **figures,  # type: ignore[arg-type]  # by name, as `samples` has written them
     )
 

@@ -309,7 +309,7 @@ _CUTS = ("trend", "warning", "critical")
 
 def _cut_words(kind: str, of: Percentiles) -> Pieces:
     if of.p50 is None:
-        return ((f"{kind} ", "strong"), (of.words, ""))
+        return ((f"{kind} ", "strong"), (of.text, ""))
     told = zip(("▄ p50 ", "  ⠒⠒ p95 ", "  ⠒⠒ p99 "), of.values, _CUTS, strict=True)
     pieces = [((sign, mood), (formats.duration(value or 0.0), "")) for sign, value, mood in told]
     return ((f"{kind} ", "strong"), *(piece for both in pieces for piece in both))

@@ -12,7 +12,15 @@ from textual.geometry import Size
 from console import formats
 from console.catalog import Queue
 from console.monitor.latency import KINDS, Percentiles
-from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge, slowest_name
+from console.monitor.limits import (
+    Exceeded,
+    Limits,
+    N,
+    Severity,
+    Thresholds,
+    judge,
+    slowest_subscriber,
+)
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import FindingView
 from console.tui.text import (
@@ -213,13 +221,13 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
         yield from _filling(snapshot, width)
     if snapshot.holders is not None or "holders" in snapshot.unknown:
         yield "writers", _holders(snapshot), ""
-    for kind, words in () if snapshot.latency is None else snapshot.latency.told:
+    for kind, words in () if snapshot.latency is None else snapshot.latency.labels_and_texts:
         yield kind, words, ""
 
 
 def _filling(snapshot: QueueSnapshot, width: int) -> Iterator[Piece]:
     seconds = snapshot.full_in_seconds
-    usual = [] if snapshot.filling is None else [snapshot.filling.words]
+    usual = [] if snapshot.filling is None else [snapshot.filling.text]
     if seconds is None:
         rates = (snapshot.push_per_second, snapshot.pop_per_second)
         known = snapshot.gap is not None and None not in rates
@@ -267,7 +275,7 @@ def limit_words(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str
 
 def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
     told = {
-        level: Exceeded(name, limit, limit, level).limit_words
+        level: Exceeded(name, limit, limit, level).limit_text
         for level, limit in (
             (Severity.WARNING, limits.warning),
             (Severity.CRITICAL, limits.critical),
@@ -373,8 +381,8 @@ class QueueDetail(TextView):
             used = figure(snapshot, "gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))
         if snapshot.filling is not None:
-            line.append(f"full in {snapshot.filling.words}  ", style_of(self, "quiet"))
-        if name := slowest_name(snapshot):
+            line.append(f"full in {snapshot.filling.text}  ", style_of(self, "quiet"))
+        if name := slowest_subscriber(snapshot):
             line.append(f"{name} is slowest  ", style_of(self, ""))
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
