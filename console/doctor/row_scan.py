@@ -54,7 +54,7 @@ def scan_rows(
         with context.limited_transaction() as connection:
             source = MessageSource.of(connection, context.queue)
             source.pass_gate(connection)
-            request = ScanRequest(scan, look=CHUNK_ROWS, after=after)
+            request = ScanRequest(scan, read_limit=CHUNK_ROWS, after=after)
             bound = values_of(source, request) | values
             return sql.rows(connection, row_type, query(source, request, last), **bound)
 
