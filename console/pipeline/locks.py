@@ -1,10 +1,10 @@
-"""Locks in the database: one run of a queue and a lake at a time, and no task outlives its run.
+"""Locks in the database: one run per queue and lake at a time, and no task outlives its run.
 
-The driver holds the lock `run`. Whoever works for it, its tasks and its own deletes, holds `work`
-together with others, in the session in which the work is done, and works only while the run's
-action has not ended in the audit. A successor takes `run`, which its predecessor's end gives back;
-then `work` for itself alone, which waits for all that its predecessor left behind; then it ends
-that one's action. So a task that comes late finds its action ended, and changes nothing.
+The driver holds the lock `run` exclusively. Its tasks and its deletes hold `work` shared, in the
+session that does the work, and only work while the run's action has not ended in the audit. A
+successor takes `run` once its predecessor has ended, then `work` exclusively, which waits for
+whatever the predecessor left running, and then ends that run's action. So a task that starts late
+finds its action ended, and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from console.errors import BusyError, ConsoleError, RefusedError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_STRAGGLERS_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 
@@ -38,32 +38,32 @@ class Action:
 
 
 def lock_name(kind: str, lake_id: str, queue: Queue) -> str:
-    """The name of a lock: short, whatever the names in it."""
+    """Short, however long the names in it."""
     whole = "\0".join((kind, lake_id, queue.schema, queue.name))
     return f"dbq pipeline {hashlib.sha256(whole.encode()).hexdigest()[:40]}"
 
 
 def lock_text(product: Product, name: str, mode: str) -> str:
-    """`acquire_lock` in a mode, for a driver."""
+    """The SQL that takes a lock, for a task's driver."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
     return sql.script("pipeline.acquire_lock", product.dialect, scope)
 
 
 def action_text(product: Product, action_id: int) -> str:
-    """The question for an action, for a driver."""
+    """The SQL that reads an action, for a task's driver."""
     scope = sql.Scope({"action_id": str(action_id)})
     return sql.script("pipeline.action", product.dialect, scope)
 
 
 def action(connection: Connection, action_id: int) -> Action | None:
-    """What the audit says of it; None: nothing."""
+    """None where the audit has no such action."""
     scope = sql.Scope({"action_id": str(action_id)})
-    found = sql.rows(connection, Action, "pipeline.action", scope)
-    return found[0] if found else None
+    rows = sql.rows(connection, Action, "pipeline.action", scope)
+    return rows[0] if rows else None
 
 
 def acquire(connection: Connection, name: str, mode: str) -> bool:
-    """Take a lock for the session, without waiting."""
+    """Take a lock for the session, without waiting; whether it was free."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
     return sql.value(connection, bool, "pipeline.acquire_lock", scope)
 
@@ -75,12 +75,12 @@ def release(connection: Connection, name: str, mode: str) -> None:
 
 @contextmanager
 def try_lock(connection: Connection, name: str, mode: str) -> Iterator[bool]:
-    """While the body runs; whether it was to be had. A connection that cannot give it back ends."""
-    got = acquire(connection, name, mode)
+    """Yields whether it was free. A connection that cannot release it is closed."""
+    acquired = acquire(connection, name, mode)
     try:
-        yield got
+        yield acquired
     finally:
-        if got:
+        if acquired:
             try:
                 release(connection, name, mode)
             except SQLAlchemyError:
@@ -90,8 +90,7 @@ def try_lock(connection: Connection, name: str, mode: str) -> Iterator[bool]:
 
 @contextmanager
 def hold(session: Session, name: str, mode: str, refusal: ConsoleError) -> Iterator[None]:
-    """The session has the lock while the body runs; `refusal` is raised where it is not to be
-    had."""
+    """The session has the lock while the body runs; where it is taken, `refusal` is raised."""
     with session.transaction("lock the pipeline's work") as connection:
         if not acquire(connection, name, mode):
             raise refusal
@@ -103,17 +102,17 @@ def hold(session: Session, name: str, mode: str, refusal: ConsoleError) -> Itera
 
 
 class RunLock:
-    """The lock of a run, while it is held."""
+    """A run's lock, held."""
 
     def __init__(self, connection: Connection, work: str) -> None:
         self._connection = connection
         self.work = work
-        """The lock of whoever works for it."""
+        """The name of the lock `work`."""
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While the body runs nobody works for any run. BusyError after a minute."""
-        deadline = time.monotonic() + _STRAGGLERS_SECONDS
+    def exclusive(self) -> Iterator[None]:
+        """While the body runs, no run's task is working. BusyError after a minute."""
+        deadline = time.monotonic() + _WAIT_SECONDS
         while not acquire(self._connection, self.work, "exclusive"):
             if time.monotonic() >= deadline:
                 raise BusyError(
@@ -128,25 +127,24 @@ class RunLock:
             release(self._connection, self.work, "exclusive")
 
     def require(self) -> None:
-        """An error of the connection's where the lock may be lost: its session has ended."""
+        """The connection's error where its session, and so the lock, may be gone."""
         sql.value(self._connection, datetime, "pipeline.server_time")
 
 
 @contextmanager
 def run_lock(database: Database, lake_id: str, queue: Queue) -> Iterator[RunLock]:
-    """The one run of a queue and a lake. RefusedError where there is another."""
+    """RefusedError where another run has it."""
     name = lock_name("run", lake_id, queue)
     with (
         database.autocommit("lock the pipeline's run") as connection,
-        try_lock(connection, name, "exclusive") as got,
+        try_lock(connection, name, "exclusive") as acquired,
     ):
-        if not got:
+        if not acquired:
             raise already_running(queue)
         yield RunLock(connection, lock_name("work", lake_id, queue))
 
 
 def already_running(queue: Queue) -> RefusedError:
-    """There is a run of the queue and the lake already."""
     return RefusedError(
         f"Another run is working on the queue {queue.name!r} and this lake.",
         why="It holds their lock in the database.",

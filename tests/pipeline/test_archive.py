@@ -63,7 +63,7 @@ def test_of_a_ring_with_subscribers_each_message_goes_once(
 
 def test_an_offer_changes_nothing(filled: Client, lake: Lake) -> None:
     offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
-    assert (offered.rows, len(offered.made.ranges), offered.unfinished) == (30, 3, None)
+    assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
     assert lake.files("") == []
     assert len(archived_keys(filled)) == 30
     assert offered.as_json()["rows"] == 30

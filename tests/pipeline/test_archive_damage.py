@@ -11,8 +11,8 @@ import pytest
 from console.actions.restore import Restore
 from console.errors import ConsoleError, RefusedError
 from console.pipeline.archive import delete, files, job
+from console.pipeline.archive.digests import RowHashSum
 from console.pipeline.archive.files import pq
-from console.pipeline.archive.row_sums import RowSums
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.spark import LocalTasks
 from tests.contract.client import Client
@@ -103,10 +103,10 @@ def as_an_earlier_version(lake: Lake) -> None:
     """The manifests of ranges as they were before there were digests of columns."""
     for path in range_manifests(lake):
         manifest = lake.read_json(path)
-        whole = RowSums()
+        whole = RowHashSum()
         for file in manifest["files"]:
             del file["sha256"]
-            file.update(files.read(lake, file["path"], "text", RowSums()).as_json())
+            file.update(files.read(lake, file["path"], "text", RowHashSum()).as_json())
             files.read(lake, file["path"], "text", whole)
         lake.write_json(path, manifest | whole.as_json())
 
@@ -158,7 +158,7 @@ def test_a_file_is_rewritten_only_as_it_was_verified(
 
     def doubling(writer: files.Writer, batch: pa.RecordBatch) -> None:
         write(writer, batch)
-        writer._waiting.append(batch)
+        writer._pending.append(batch)
 
     def restore() -> None:
         act(filled, lambda source: Restore(source, popped=True), "limit=4")

@@ -61,7 +61,7 @@ def test_a_file_whose_rows_were_all_restored_goes(filled: Client, lake: Lake) ->
 def test_rows_in_others_hands_stay_and_leave_the_lake(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.pipeline.archive.delete._PASSES_SECONDS", (0.0,))
+    monkeypatch.setattr("console.pipeline.archive.delete._RETRY_SECONDS", (0.0,))
     keys = archived_keys(filled)
     with filled.database.transaction("hold rows") as connection:
         name = sql.quote_identifier(connection.dialect, f"{filled.queue.name}_archive")
@@ -106,13 +106,13 @@ def test_there_are_ranges_enough_for_all_who_work(
     for large in (100_000, 7):
         monkeypatch.setattr(planning, "RANGE_ROWS", large)
         offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
-        ranges = offered.made.ranges
+        ranges = offered.plan.ranges
         assert len(ranges) >= 6
         assert sum(part.rows for part in ranges) == 20
         ends = [end for part in ranges for end in (part.after, part.last)]
         assert ends == sorted(ends)
     few = job.preview(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
-    assert 6 <= len(few.made.ranges) <= 10, "none smaller than is worth it"
+    assert 6 <= len(few.plan.ranges) <= 10, "none smaller than is worth it"
     job.archive(filled.database, few, lake, LocalTasks())
     assert len(rows_in_lake(lake)) == 20
 

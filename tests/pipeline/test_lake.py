@@ -13,7 +13,7 @@ import pytest
 
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline.archive import files
-from console.pipeline.archive.contents import Contents
+from console.pipeline.archive.digests import ColumnDigests
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import DamagedError, Lake
 
@@ -135,7 +135,9 @@ def test_files_are_written_and_read_in_bounded_parts(
         read = list(files.batches(parquet))
     assert [one for batch in read for one in batch.to_pylist()] == found
     assert max(batch.num_rows for batch in read) <= 5
-    assert files.read(lake, "a.parquet", "bytes", Contents()).as_json() == writer.contents.as_json()
+    assert (
+        files.read(lake, "a.parquet", "bytes", ColumnDigests()).as_json() == writer.digest.as_json()
+    )
 
 
 def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from console.pipeline import lake
 from console.pipeline.archive import delete, export, files
-from console.pipeline.archive.contents import Contents, Tally
-from console.pipeline.archive.row_sums import RowSums
+from console.pipeline.archive.digests import ColumnDigests, FileDigest, RowHashSum
 from console.rollup_files import connection_part
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
@@ -44,15 +43,15 @@ def batch(found: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(found, schema=files.SCHEMA)
 
 
-TALLIES = (Contents, RowSums)
+DIGESTS = (ColumnDigests, RowHashSum)
 """The manifests' of now, and those of earlier versions."""
 
 
-def told(found: list[Row], of: type[Tally] = Contents) -> Row:
+def told(found: list[Row], of: type[FileDigest] = ColumnDigests) -> Row:
     return counted([batch(found)], of)
 
 
-def counted(batches: Iterable[pa.RecordBatch], of: type[Tally] = Contents) -> Row:
+def counted(batches: Iterable[pa.RecordBatch], of: type[FileDigest] = ColumnDigests) -> Row:
     tally = of()
     for one in batches:
         tally.add(one)
@@ -60,10 +59,10 @@ def counted(batches: Iterable[pa.RecordBatch], of: type[Tally] = Contents) -> Ro
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("of", [Contents, pytest.param(RowSums, marks=pytest.mark.long)])
+@pytest.mark.parametrize("of", [ColumnDigests, pytest.param(RowHashSum, marks=pytest.mark.long)])
 @given(found=st.lists(ROW, min_size=1, max_size=6), cuts=st.lists(st.integers(0, 6), max_size=4))
 def test_where_batches_were_cut_makes_no_difference(
-    of: type[Tally], found: list[Row], cuts: list[int]
+    of: type[FileDigest], found: list[Row], cuts: list[int]
 ) -> None:
     ends = [0, *sorted(cuts), max(len(found), *cuts, 0)]
     whole = batch([*found, *found]).slice(len(found))
@@ -78,7 +77,7 @@ def test_the_sums_of_earlier_versions_are_what_they_were() -> None:
     moment = datetime(2026, 3, 29, 1, 0, 0, 7, tzinfo=UTC)
     one = {"id": "ü", "payload": b"\0x", "state": "done", "attempts": 3, "title": ""}
     rows = [{"archive_id": 2**62, "archived_at": moment, **one}, {"due_at": moment, **one}]
-    assert told(rows, RowSums) == {
+    assert told(rows, RowHashSum) == {
         "rows": 2,
         "bytes": 4,
         "checksum": "563fa169ed4a79781a9998854eb59147",
@@ -160,7 +159,7 @@ def test_whatever_changes_is_found(
 def test_what_looks_alike_is_not_the_same(one: Row, other: Row) -> None:
     whole = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
     empty = dict.fromkeys(files.SCHEMA.names) | whole
-    for of in TALLIES:
+    for of in DIGESTS:
         assert told([{**empty, **one}], of) != told([{**empty, **other}], of)
 
 
@@ -191,7 +190,7 @@ def test_the_day_is_that_of_utc_whatever_clocks_were_changed() -> None:
 
 @given(st.sets(st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1)))
 def test_runs_tell_exactly_the_keys(keys: set[int]) -> None:
-    told = delete.runs(sorted(keys))
+    told = delete.key_runs(sorted(keys))
     assert delete.keys_of(told) == keys
     assert all(a[0] + a[1] < b[0] for a, b in pairwise(told)), "none to join"
 

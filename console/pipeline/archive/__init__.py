@@ -1,7 +1,7 @@
-"""archive: what a queue is done with goes into the lake, and is then deleted where it was.
+"""Archive: move the rows that a queue no longer needs into the lake.
 
-`plan` says which keys, once; `export` writes them, range by range; `files` reads the files back;
-`delete` takes exactly those rows out of the database, and out of the lake what was not there to be
-deleted, because somebody had restored it; `job` is the whole of a run. Killed anywhere and run
-again, it goes on: the lake and the database together have everything, and nothing twice.
+`plan` chooses the ranges of keys; `export` writes each to Parquet; `files` reads them back;
+`delete` deletes exactly those rows from the database, and withdraws from the lake any that could
+not be deleted; `job` is a whole run. Killed at any point and run again, it continues: nothing is
+lost, nothing is there twice.
 """

@@ -1,8 +1,8 @@
-"""Exactly the exported rows out of the database, in small batches, and always known which.
+"""Delete exactly the exported rows from the database in small batches, and always know which ones.
 
-Before a batch is deleted its keys are written to the lake, with the count that the run's action
-will have in the audit once the transaction is committed: it counts the batch in that transaction.
-So after a kill the audit says of each such intent whether it came true.
+Before a batch is deleted, its keys (an intent) are written to the lake with the count that the
+run's action will have in the audit: the batch's own transaction counts it there. So after a kill
+the audit says which intents were committed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from console.audit import Ledger
 from console.catalog import Queue
 from console.engines import Session, product_of, retry_transient
 from console.errors import ConsoleError
-from console.pipeline.archive import contents, files
-from console.pipeline.archive.contents import Contents, Tally
+from console.pipeline.archive import digests, files
+from console.pipeline.archive.digests import ColumnDigests, FileDigest
 from console.pipeline.archive.export import range_manifest
 from console.pipeline.archive.files import SCHEMA, Writer, batches, pc, pq
 from console.pipeline.archive.plan import ARCHIVE, ArchivePlan, Range, scope
@@ -34,58 +34,57 @@ if TYPE_CHECKING:
 BATCH = 4_000
 """Each batch is made durable in the lake and in the database, whatever its size. With 5,000 locks
 SQL Server would lock the whole table."""
-_PASSES_SECONDS = (0.1, 0.5, 2.0)
-"""Rows that others hold are tried again after such pauses; then they stay, and leave the lake."""
+_RETRY_SECONDS = (0.1, 0.5, 2.0)
+"""Rows locked by others are tried again after these pauses; then they stay, and leave the lake."""
 _NAME = re.compile(r"(?P<range>\d{6,})-(?P<action>\d+)-(?P<batch>\d+)\.json")
 
 
-def runs(keys: Iterable[int]) -> list[list[int]]:
+def key_runs(keys: Iterable[int]) -> list[list[int]]:
     """Sorted keys as [first, how many in a row]."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for key in keys:
-        if found and found[-1][0] + found[-1][1] == key:
-            found[-1][1] += 1
+        if runs and runs[-1][0] + runs[-1][1] == key:
+            runs[-1][1] += 1
         else:
-            found.append([key, 1])
-    return found
+            runs.append([key, 1])
+    return runs
 
 
-def keys_of(told: Iterable[Sequence[int]]) -> set[int]:
-    return {key for first, count in told for key in range(first, first + count)}
+def keys_of(runs: Iterable[Sequence[int]]) -> set[int]:
+    return {key for first, count in runs for key in range(first, first + count)}
 
 
 def exported(lake: Lake, manifest: Mapping[str, Any], deleted: set[int]) -> dict[int, int]:
-    """Key -> attempts of all that a range's files have now. DamagedError.
+    """Key -> attempts of all rows in a range's files. DamagedError.
 
-    Keys that are to be deleted are those that were verified. A file that a run rewrote before it
-    was killed is not as its manifest says, and has only rows that are deleted already.
+    A file that a killed run rewrote differs from its manifest: it has only rows already deleted.
+    Any other difference is damage.
     """
     found: dict[int, int] = {}
-    for file in manifest["files"]:
-        keys, as_written = file_keys(lake, file, manifest["source"])
+    for entry in manifest["files"]:
+        keys, as_written = file_keys(lake, entry, manifest["source"])
         if not as_written and keys.keys() - deleted:
-            raise _unusable(lake, file["path"], "Its keys are not those that were written.")
+            raise _unusable(lake, entry["path"], "Its keys are not those that were written.")
         found |= keys
     return found
 
 
-def file_keys(lake: Lake, told: Mapping[str, Any], source: str) -> tuple[dict[int, int], bool]:
-    """Key -> attempts of one file, and whether they are as its manifest tells. DamagedError."""
+def file_keys(lake: Lake, entry: Mapping[str, Any], source: str) -> tuple[dict[int, int], bool]:
+    """Key -> attempts of one file, and whether they match its manifest. DamagedError."""
     names = ["archive_id" if source == ARCHIVE else "id", "attempts"]
     found: dict[int, int] = {}
-    tally = Contents()
+    digest = ColumnDigests()
     try:
-        with lake.reading(told["path"]) as opened, pq.ParquetFile(opened) as file:
+        with lake.reading(entry["path"]) as opened, pq.ParquetFile(opened) as file:
             for batch in batches(file, names):
-                tally.add(batch)
+                digest.add(batch)
                 keys, attempts = (batch.column(name).to_pylist() for name in names)
                 found |= zip(map(int, keys), attempts, strict=True)
     except (OSError, ValueError, TypeError) as error:
-        raise _unusable(lake, told["path"], str(error).splitlines()[0]) from error
-    digests = told.get(contents.DIGESTS)
-    # A manifest of an earlier version does not tell it of single columns.
-    as_written = digests is None or tally.digests.items() <= digests.items()
-    return found, as_written and len(found) == told["rows"]
+        raise _unusable(lake, entry["path"], str(error).splitlines()[0]) from error
+    written = entry.get(digests.DIGESTS)  # manifests of earlier versions have none
+    as_written = written is None or digest.digests.items() <= written.items()
+    return found, as_written and len(found) == entry["rows"]
 
 
 def _unusable(lake: Lake, path: str, why: str) -> DamagedError:
@@ -98,80 +97,76 @@ def _unusable(lake: Lake, path: str, why: str) -> DamagedError:
 
 
 class Intents:
-    """What batches wanted to delete, and which of them did. Of one plan."""
+    """The intents of one plan, and which of them were committed."""
 
     def __init__(self, lake: Lake, plan: ArchivePlan) -> None:
         self._lake = lake
         self._folder = f"{plan.manifests}/deletes"
         self._names: defaultdict[int, list[str]] = defaultdict(list)
-        self._done: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        """By action, the rows that the audit counts."""
         for name in lake.names(self._folder):
             if match := _NAME.fullmatch(name):
                 self._names[int(match["range"])].append(name)
-                self._done[int(match["action"])] = 0
+                self._committed[int(match["action"])] = 0
 
     @property
     def actions(self) -> list[int]:
-        """The actions that deleted."""
-        return sorted(self._done)
+        return sorted(self._committed)
 
-    def counted(self, action_id: int, done: int) -> None:
-        """What the audit says of one of them."""
-        self._done[action_id] = done
+    def set_committed(self, action_id: int, rows: int) -> None:
+        self._committed[action_id] = rows
 
-    def path(self, part: int, action_id: int, number: int) -> str:
-        """Where a batch tells what it wants."""
-        return f"{self._folder}/{part:06}-{action_id}-{number:06}.json"
+    def _name(self, part: int, action_id: int, batch: int) -> str:
+        return f"{part:06}-{action_id}-{batch:06}.json"
 
-    def add(self, part: int, action_id: int, number: int, content: Mapping[str, Any]) -> None:
+    def add(self, part: int, action_id: int, batch: int, content: Mapping[str, Any]) -> None:
         """Before the batch deletes."""
-        path = self.path(part, action_id, number)
-        self._lake.write_json(path, content)
-        name = path.rsplit("/", 1)[-1]
+        name = self._name(part, action_id, batch)
+        self._lake.write_json(f"{self._folder}/{name}", content)
         if name not in self._names[part]:
             self._names[part].append(name)
 
-    def drop(self, part: int, action_id: int, number: int) -> None:
-        """The server undid the batch: it did not come true."""
-        path = self.path(part, action_id, number)
-        name = path.rsplit("/", 1)[-1]
+    def drop(self, part: int, action_id: int, batch: int) -> None:
+        """The server rolled the batch back."""
+        name = self._name(part, action_id, batch)
         if name in self._names[part]:
-            self._lake.remove(path)
+            self._lake.remove(f"{self._folder}/{name}")
             self._names[part].remove(name)
 
     def deleted(self, part: int) -> set[int]:
-        """The keys of a range that are gone from the database by this plan's doing."""
+        """The keys of a range that this plan has deleted from the database."""
         found: set[int] = set()
         for name in self._names[part]:
-            told = self._read(name)
-            if told["done"] <= self._done[told["action"]]:
-                found |= keys_of(told["keys"])
+            intent = self._read(name)
+            if intent["done"] <= self._committed[intent["action"]]:
+                found |= keys_of(intent["keys"])
         return found
 
     def _read(self, name: str) -> dict[str, Any]:
         path = f"{self._folder}/{name}"
-        told = self._lake.read_json(path)
-        if not _is_batch(told) or told["action"] not in self._done:
+        intent = self._lake.read_json(path)
+        if not _is_intent(intent) or intent["action"] not in self._committed:
             raise DamagedError(
                 f"{self._lake.path(path)} is damaged.",
                 why="It does not say what a batch should delete.",
                 next_step="Nothing more is deleted. Restore the file.",
             )
-        return told
+        return intent
 
     def clear(self) -> None:
-        """When the plan is done: the files hold what was deleted, and nothing else."""
+        """Once the plan is done: the files hold what was deleted, and nothing else."""
         for names in self._names.values():
             for name in names:
                 self._lake.remove(f"{self._folder}/{name}")
         self._names.clear()
 
 
-def _is_batch(told: Mapping[str, Any]) -> bool:
-    keys = told.get("keys")
+def _is_intent(content: Mapping[str, Any]) -> bool:
+    keys = content.get("keys")
     return (
-        isinstance(told.get("action"), int)
-        and isinstance(told.get("done"), int)
+        isinstance(content.get("action"), int)
+        and isinstance(content.get("done"), int)
         and isinstance(keys, list)
         and all(
             isinstance(run, list) and len(run) == 2 and all(isinstance(n, int) for n in run)
@@ -191,106 +186,102 @@ class Deleter:
         intents: Intents,
         action_id: int,
         *,
-        batch: int = BATCH,
+        batch_rows: int = BATCH,
     ) -> None:
         self._session = session
         self._queue = queue
         self._plan = plan
         self._intents = intents
         self._action_id = action_id
-        self._batch_rows = batch
-        self._number = 0
+        self._batch_rows = batch_rows
+        self._batch = 0
         self.done = 0
-        """So many rows did this action delete."""
+        """Rows that this action has deleted."""
 
     def range(self, part: Range, keys: Mapping[int, int]) -> Iterator[int]:
-        """Delete what is still there of a range's exported rows; yields each batch's count."""
+        """Delete those of a range's exported rows that are still there; yields batch counts."""
         left = sorted(keys.keys() - self._intents.deleted(part.number))
-        for pause in (*_PASSES_SECONDS, None):
+        for pause in (*_RETRY_SECONDS, None):
             missed: list[int] = []
-            for at in range(0, len(left), self._batch_rows):
-                chosen = left[at : at + self._batch_rows]
-                gone = self._one(part, chosen, keys)
-                missed += [key for key in chosen if key not in gone]
-                yield len(gone)
-            left = self._still_there(part, missed, keys)
+            for selected in self._batches(left):
+                deleted = self._delete(part, selected, keys)
+                missed += [key for key in selected if key not in deleted]
+                yield len(deleted)
+            left = self._locked_by_others(part, missed, keys)
             if not left or pause is None:
                 return
             time.sleep(pause)
 
-    def _one(self, part: Range, chosen: Sequence[int], keys: Mapping[int, int]) -> set[int]:
-        self._number += 1
-        number = self._number
+    def _batches(self, keys: Sequence[int]) -> Iterator[Sequence[int]]:
+        for at in range(0, len(keys), self._batch_rows):
+            yield keys[at : at + self._batch_rows]
+
+    def _delete(self, part: Range, selected: Sequence[int], keys: Mapping[int, int]) -> set[int]:
+        """One batch; the keys of the rows that it deleted."""
+        self._batch += 1
 
         def batch() -> set[int]:
-            # A batch that runs again was undone by the server, for certain.
-            self._intents.drop(part.number, self._action_id, number)
+            # Where it is retried, the server is known to have rolled it back.
+            self._intents.drop(part.number, self._action_id, self._batch)
             with self._session.transaction("delete exported rows") as connection:
-                held = self._held(connection, part, chosen, keys, lock="yes")
-                if held:
-                    self._delete(connection, part, held, number, len(chosen))
-            return set(held)
+                locked = self._matching(connection, part, selected, keys, lock="yes")
+                if locked:
+                    self._delete_locked(connection, part, locked, len(selected))
+            return set(locked)
 
-        gone = retry_transient(batch)
-        self.done += len(gone)
-        return gone
+        deleted = retry_transient(batch)
+        self.done += len(deleted)
+        return deleted
 
-    def _delete(
-        self, connection: Connection, part: Range, held: Sequence[int], number: int, selected: int
+    def _delete_locked(
+        self, connection: Connection, part: Range, locked: Sequence[int], selected: int
     ) -> None:
-        self._intents.add(
-            part.number,
-            self._action_id,
-            number,
-            {"action": self._action_id, "done": self.done + len(held), "keys": runs(held)},
-        )
+        intent = {
+            "action": self._action_id,
+            "done": self.done + len(locked),
+            "keys": key_runs(locked),
+        }
+        self._intents.add(part.number, self._action_id, self._batch, intent)
         deleted = sql.value(
             connection,
             int,
             "pipeline.delete_rows",
             self._scope(connection, part),
-            keys=product_of(connection).array([str(key) for key in held]),
+            keys=product_of(connection).array([str(key) for key in locked]),
         )
-        if deleted != len(held):
+        if deleted != len(locked):
             raise ConsoleError(
-                "A batch did not delete all that it had locked: it was rolled back.",
-                why=f"{len(held):,} rows were locked, {deleted:,} deleted.",
+                "A batch did not delete all the rows that it had locked: it was rolled back.",
+                why=f"{len(locked):,} rows were locked, {deleted:,} deleted.",
                 next_step="This is a defect, or a trigger on the table: check before you go on.",
             )
         skipped = {"popped, changed or in other hands": selected - deleted}
-        ledger = Ledger(selected, deleted, deleted, skipped)
-        audit.batch(connection, self._action_id, ledger)
+        audit.batch(connection, self._action_id, Ledger(selected, deleted, deleted, skipped))
 
-    def _held(
+    def _matching(
         self,
         connection: Connection,
         part: Range,
-        chosen: Sequence[int],
+        selected: Sequence[int],
         keys: Mapping[int, int],
         *,
         lock: str,
     ) -> list[int]:
+        """The keys of the rows that the plan still covers; with `lock`, of those it could lock."""
         array = product_of(connection).array
-        values = {"keys": array([str(key) for key in chosen])}
+        values = {"keys": array([str(key) for key in selected])}
         if part.source != ARCHIVE:
-            values["attempts"] = array([str(keys[key]) for key in chosen])
-        return sql.values(
-            connection,
-            int,
-            "pipeline.lock_rows",
-            self._scope(connection, part, lock=lock),
-            **values,
-        )
+            values["attempts"] = array([str(keys[key]) for key in selected])
+        within = self._scope(connection, part, lock=lock)
+        return sql.values(connection, int, "pipeline.lock_rows", within, **values)
 
-    def _still_there(
+    def _locked_by_others(
         self, part: Range, missed: Sequence[int], keys: Mapping[int, int]
     ) -> list[int]:
-        """Of those that were not to be had: those that others only hold."""
         found: list[int] = []
-        for at in range(0, len(missed), self._batch_rows):
-            chosen = missed[at : at + self._batch_rows]
+        for selected in self._batches(missed):
             with self._session.transaction("find exported rows") as connection:
-                found += self._held(connection, part, chosen, keys, lock="no")
+                found += self._matching(connection, part, selected, keys, lock="no")
         return found
 
     def _scope(self, connection: Connection, part: Range, **conditions: str) -> sql.Scope:
@@ -298,10 +289,8 @@ class Deleter:
         return sql.Scope(within.values, {**within.options, **conditions}, within.roles)
 
 
-# Out of the lake again: exported rows that were not there to be deleted.
-#
-# Somebody restored them meanwhile, or holds them. Afterwards the files of a range have exactly
-# what its plan deleted. Done again, it does nothing.
+# Withdraw from the lake the exported rows that were not there to be deleted: restored meanwhile, or
+# locked by others. Then a range's files have exactly what its plan deleted. Idempotent.
 
 
 def withdraw(
@@ -312,30 +301,29 @@ def withdraw(
     deleted: set[int],
     require: Callable[[], None],
 ) -> Mapping[str, Any]:
-    """The range's manifest, whose files have what was deleted and no more.
+    """The range's manifest after it; its files have the deleted rows and no others.
 
-    `require` raises where the run may no longer write: it is asked before each change.
+    `require` is called before each change, and raises where this run may no longer write.
     """
     if manifest["rows"] == len(deleted):
         return manifest
     left: list[dict[str, Any]] = []
-    for told in manifest["files"]:
-        path = told["path"]
-        keys, _ = file_keys(lake, told, part.source)
+    for entry in manifest["files"]:
+        path = entry["path"]
+        keys, _ = file_keys(lake, entry, part.source)
         if not keys.keys() & deleted:
             continue
         if keys.keys() - deleted:
             require()
-            path, now = _rewrite(lake, told, part.source, deleted, plan.payload_kind)
-        elif len(keys) == told["rows"]:
-            left.append(told)
+            path, digest = _rewrite(lake, entry, part.source, deleted, plan.payload_kind)
+        elif len(keys) == entry["rows"]:
+            left.append(entry)
             continue
-        else:
-            # A run was killed when it had rewritten it.
-            now = Contents()
-            files.read(lake, path, plan.payload_kind, now)
-        left.append({"path": path, "size": lake.size(path), **now.as_json()})
-    if sum(file["rows"] for file in left) != len(deleted):
+        else:  # rewritten by a run that was killed afterwards
+            digest = ColumnDigests()
+            files.read(lake, path, plan.payload_kind, digest)
+        left.append({"path": path, "size": lake.size(path), **digest.as_json()})
+    if sum(entry["rows"] for entry in left) != len(deleted):
         raise _unusable(
             lake, plan.range_path(part.number), "The files do not hold each deleted row once."
         )
@@ -346,33 +334,35 @@ def withdraw(
 
 
 def _rewrite(
-    lake: Lake, told: Mapping[str, Any], source: str, deleted: set[int], kind: str
-) -> tuple[str, Contents]:
-    """The file with those rows only, in place of it or beside it, and where that is: read as it was
-    verified, and read back before it takes that place, for its rows are nowhere else."""
-    path, key = told["path"], "archive_id" if source == ARCHIVE else "id"
-    type_of = SCHEMA.field(key).type
-    wanted = pa.array([str(k) if source != ARCHIVE else k for k in sorted(deleted)], type_of)
-    before, now = contents.tally_like(told), lake.new_path(path)
+    lake: Lake, entry: Mapping[str, Any], source: str, deleted: set[int], payload_kind: str
+) -> tuple[str, ColumnDigests]:
+    """Write the file with the deleted rows only; its path and digest.
 
-    def check(beside: str) -> None:
-        _require_same(lake, path, told, before)
-        _require_same(
-            lake, beside, writer.contents.as_json(), files.read(lake, beside, kind, Contents())
-        )
+    The database no longer has these rows. So the old file is compared with its manifest as it is
+    read, and the new one is read back before it replaces the old.
+    """
+    path, key = entry["path"], "archive_id" if source == ARCHIVE else "id"
+    key_type = SCHEMA.field(key).type
+    kept = pa.array([k if source == ARCHIVE else str(k) for k in sorted(deleted)], key_type)
+    before, new_path = digests.digest_like(entry), lake.new_path(path)
+
+    def check(written_path: str) -> None:
+        _require_same(lake, path, entry, before)
+        read_back = files.read(lake, written_path, payload_kind, ColumnDigests())
+        _require_same(lake, written_path, writer.digest.as_json(), read_back)
 
     with (
         lake.reading(path) as opened,
         pq.ParquetFile(opened) as file,
-        lake.writing(now, check=check) as written,
-        Writer(written, kind) as writer,
+        lake.writing(new_path, check=check) as written,
+        Writer(written, payload_kind) as writer,
     ):
         for batch in batches(file):
             before.add(batch)
-            writer.write(batch.filter(pc.is_in(batch.column(key), value_set=wanted)))
-    return now, writer.contents
+            writer.write(batch.filter(pc.is_in(batch.column(key), value_set=kept)))
+    return new_path, writer.digest
 
 
-def _require_same(lake: Lake, path: str, told: Mapping[str, Any], found: Tally) -> None:
-    if not contents.same(told, found):
-        raise _unusable(lake, path, f"It has {files.difference(told, found)}.")
+def _require_same(lake: Lake, path: str, entry: Mapping[str, Any], digest: FileDigest) -> None:
+    if not digests.matches(entry, digest):
+        raise _unusable(lake, path, f"It has {files.difference(entry, digest)}.")

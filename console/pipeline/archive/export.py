@@ -1,4 +1,4 @@
-"""One range into the lake: read under the predicate, written a file a day, told in its manifest."""
+"""Export one range: read the rows that match, write a Parquet file per day, then the manifest."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,41 +24,39 @@ from console.pipeline.lake import Lake
 from console.pipeline.spark import Item
 
 _FETCHED = 5_000
-_OTHER_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 
 
 class TaskReader(Protocol):
-    """A connection in which a task locks and reads."""
+    """The connection in which a task takes its locks and reads."""
 
     def one(self, text: str) -> tuple[Any, ...] | None: ...
 
-    def batches(self, text: str) -> Iterator[pa.RecordBatch]:
-        """All rows of a statement, a part at a time."""
-        ...
+    def batches(self, text: str) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass
 class _Adbc:
-    """PostgreSQL through ADBC, which copies in binary."""
+    """PostgreSQL through ADBC: a binary COPY."""
 
     connection: Any
 
     def one(self, text: str) -> tuple[Any, ...] | None:
         with self.connection.cursor() as cursor:
-            cursor.execute(_bare(text))
-            found = cursor.fetchone()
-        return None if found is None else tuple(found)
+            cursor.execute(_copyable(text))
+            row = cursor.fetchone()
+        return None if row is None else tuple(row)
 
     def batches(self, text: str) -> Iterator[pa.RecordBatch]:
         with self.connection.cursor() as cursor:
-            cursor.execute(_bare(text))
+            cursor.execute(_copyable(text))
             yield from cursor.fetch_record_batch()
 
 
 @dataclass
 class _Odbc:
-    """SQL Server through the driver's own rows."""
+    """SQL Server through pyodbc's rows."""
 
     connection: Any
 
@@ -68,10 +66,10 @@ class _Odbc:
             cursor.execute(text)
             while cursor.description is None and cursor.nextset():
                 pass
-            found = cursor.fetchone()
+            row = cursor.fetchone()
         finally:
             cursor.close()
-        return None if found is None else tuple(found)
+        return None if row is None else tuple(row)
 
     def batches(self, text: str) -> Iterator[pa.RecordBatch]:
         cursor = self.connection.cursor()
@@ -86,17 +84,17 @@ class _Odbc:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
-    wanted = SCHEMA.field(name).type
-    if pa.types.is_binary(wanted):
+    type_ = SCHEMA.field(name).type
+    if pa.types.is_binary(type_):
         values = [value.encode() if isinstance(value, str) else value for value in values]
-    if pa.types.is_timestamp(wanted):
+    if pa.types.is_timestamp(type_):
         # A time without a zone is UTC, as everywhere here.
-        return pa.array(values, pa.timestamp("us")).cast(wanted)
-    return pa.array(values, wanted)
+        return pa.array(values, pa.timestamp("us")).cast(type_)
+    return pa.array(values, type_)
 
 
-def _bare(text: str) -> str:
-    """What can be copied: a query, without what ends it."""
+def _copyable(text: str) -> str:
+    """COPY takes a query without its semicolon."""
     return text.rstrip().removesuffix(";")
 
 
@@ -145,27 +143,27 @@ _OPEN: dict[str, Callable[[str], Any]] = {"libpq": _libpq, "odbc": _odbc}
 
 @contextmanager
 def reader(engine: str, url: str) -> Iterator[TaskReader]:
-    """A connection to read from, by `url_for_tasks`. ConnectionFailedError."""
+    """A connection to the URL that `url_for_tasks` gave. ConnectionFailedError."""
     with _OPEN[product(engine).protocol](url) as opened:
         yield opened
 
 
 def url_for_tasks(database: Database) -> str:
-    """Where to connect, with secrets, as the engine's reader takes it. Never shown or kept."""
+    """For the engine's reader, secrets included: never shown or stored."""
     return _URL[database.product.protocol](database)
 
 
 def _libpq_url(database: Database) -> str:
     url = database.complete_url()
     query = {k: v if isinstance(v, str) else " ".join(v) for k, v in url.query.items()}
-    given = query.pop("options", "")
+    options = query.pop("options", "")
     arguments = {
         "application_name": "dbq-console pipeline",
-        # It reads for as long as there is something to read: only the socket tells of an end.
+        # A read has no time limit: only the socket shows that the connection is lost.
         **SOCKET,
         "connect_timeout": str(database.timeouts.connect_seconds),
         **query,
-        "options": f"-c timezone=UTC -c statement_timeout=0 {given}".strip(),
+        "options": f"-c timezone=UTC -c statement_timeout=0 {options}".strip(),
         "client_encoding": "UTF8",
     }
     where = url.translate_connect_args(username="user", database="dbname")
@@ -179,7 +177,7 @@ def _odbc_url(database: Database) -> str:
 _URL: dict[str, Callable[[Database], str]] = {"libpq": _libpq_url, "odbc": _odbc_url}
 
 
-def items(  # noqa: PLR0913  # what a task needs comes from everywhere
+def items(  # noqa: PLR0913  # all that a task needs
     product: Product,
     queue: Queue,
     url: str,
@@ -191,7 +189,7 @@ def items(  # noqa: PLR0913  # what a task needs comes from everywhere
     action_id: int,
     clean: bool,
 ) -> list[Item]:
-    """A task a range: all that it needs, in plain words."""
+    """A task per range, as JSON."""
     return [
         {
             "engine": product.name,
@@ -216,10 +214,10 @@ def _rows_text(product: Product, queue: Queue, plan: ArchivePlan, part: Range) -
 
 
 def export(item: Item) -> dict[str, Any]:
-    """The task. What it returns is the range's manifest."""
+    """The task; returns the range's manifest."""
     lake = Lake(item["lake"])
-    told = {key: value for key, value in item["plan"].items() if key not in {"format", "version"}}
-    plan, part = ArchivePlan(**told), Range(**item["range"])
+    fields = {key: value for key, value in item["plan"].items() if key not in {"format", "version"}}
+    plan, part = ArchivePlan(**fields), Range(**item["range"])
     with reader(item["engine"], item["url"]) as source:
         _require_run(source, item)
         if item["clean"]:
@@ -228,31 +226,32 @@ def export(item: Item) -> dict[str, Any]:
 
 
 def _require_run(source: TaskReader, item: Item) -> None:
-    """RefusedError where the run that this task belongs to is over, or works on the range twice."""
-    deadline = time.monotonic() + _OTHER_SECONDS
-    while not _got(source, item["hold_range"]):
-        # A task of an executor that was lost holds it until the server has seen its end.
+    """RefusedError where this task's run has ended, or another task is working on the range."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not _acquired(source, item["hold_range"]):
+        # A lost executor's task holds it until the server notices that its session has ended.
         _require_action(source, item)
         if time.monotonic() >= deadline:
-            raise _over()
+            raise _too_late()
         time.sleep(_POLL_SECONDS)
-    if not _got(source, item["hold"]):
-        raise _over()
+    if not _acquired(source, item["hold"]):
+        raise _too_late()
     _require_action(source, item)
 
 
-def _got(source: TaskReader, lock: str) -> bool:
-    found = source.one(lock)
-    return found is not None and bool(found[0])
+def _acquired(source: TaskReader, lock: str) -> bool:
+    row = source.one(lock)
+    return row is not None and bool(row[0])
 
 
 def _require_action(source: TaskReader, item: Item) -> None:
-    found = source.one(item["action"])
-    if found is None or found[1]:
-        raise _over()
+    """RefusedError where the run's action has ended."""
+    row = source.one(item["action"])
+    if row is None or row[1]:
+        raise _too_late()
 
 
-def _over() -> RefusedError:
+def _too_late() -> RefusedError:
     return RefusedError(
         "A task of the pipeline started too late.",
         why="Its run has ended, or another task does its work.",
@@ -261,7 +260,7 @@ def _over() -> RefusedError:
 
 
 def remove_files(lake: Lake, plan: ArchivePlan, number: int) -> None:
-    """What an attempt that has no manifest left."""
+    """The files of attempts that left no manifest."""
     stem = plan.stem(number)
     for path in lake.files(plan.folder):
         name = path.rsplit("/", 1)[-1]
@@ -270,27 +269,27 @@ def remove_files(lake: Lake, plan: ArchivePlan, number: int) -> None:
 
 
 class _Export:
-    """A range while it is written. The files come to be together, at the end."""
+    """Writes a range. All its files appear together, at the end."""
 
     def __init__(self, lake: Lake, plan: ArchivePlan, part: Range) -> None:
         self._lake = lake
         self._plan = plan
         self._part = part
         self._writers: dict[str, tuple[str, Writer]] = {}
-        """By date, with the file's path."""
+        """By date: the file's path, and its writer."""
 
     def run(self, source: TaskReader, item: Item) -> dict[str, Any]:
-        """All of it; the manifest, which is in the lake then."""
+        """Write the files and the manifest; returns the manifest."""
         kind = self._plan.payload_kind
         with ExitStack() as files:
             with ExitStack() as writers:
-                for read in source.batches(item["rows"]):
-                    for date, batch in by_date(conform(read, kind)):
+                for rows in source.batches(item["rows"]):
+                    for date, batch in by_date(conform(rows, kind)):
                         self._writer(date, files, writers).write(batch)
-            # The session has held its lock until here: no successor has begun.
+            # Also shows that the session still has its lock: no successor has begun.
             _require_action(source, item)
         if not self._lake.can_replace:
-            # It took its time to put them.
+            # The uploads took a while.
             _require_action(source, item)
         manifest = self._manifest()
         self._lake.write_json(self._plan.range_path(self._part.number), manifest)
@@ -307,14 +306,14 @@ class _Export:
         return self._writers[date][1]
 
     def _manifest(self) -> dict[str, Any]:
-        files = []
-        for _, (path, writer) in sorted(self._writers.items()):
-            files.append({"path": path, "size": self._lake.size(path), **writer.contents.as_json()})
+        files = [
+            {"path": path, "size": self._lake.size(path), **writer.digest.as_json()}
+            for _, (path, writer) in sorted(self._writers.items())
+        ]
         return range_manifest(self._plan, self._part, files)
 
 
 def range_manifest(plan: ArchivePlan, part: Range, files: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a range's manifest says: of each file, and of all of them."""
     return {
         "plan": plan.id,
         "range": part.number,
@@ -326,9 +325,8 @@ def range_manifest(plan: ArchivePlan, part: Range, files: list[dict[str, Any]]) 
 
 
 def by_date(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-    """The rows of each day; mostly a batch is of one."""
     days = dates(batch)
-    found = pc.unique(days).to_pylist()
-    if len(found) == 1:
-        return [(str(found[0]), batch)]
-    return [(str(day), batch.filter(pc.equal(days, pa.scalar(day, days.type)))) for day in found]
+    distinct = pc.unique(days).to_pylist()
+    if len(distinct) == 1:
+        return [(str(distinct[0]), batch)]
+    return [(str(day), batch.filter(pc.equal(days, pa.scalar(day, days.type)))) for day in distinct]

@@ -10,10 +10,13 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from console.errors import ConsoleError
-from console.pipeline.archive import contents
-from console.pipeline.archive.contents import Contents, Tally
+from console.pipeline.archive import digests
+from console.pipeline.archive.digests import ColumnDigests, FileDigest
 from console.pipeline.lake import Lake
 from console.pipeline.spark import Item
+
+pc: Any = pyarrow.compute
+pq: Any = pyarrow.parquet
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -33,57 +36,52 @@ SCHEMA = pa.schema(
         pa.field("archived_at", TIME),
     ]
 )
-"""`archive_id` is null of what never was in an archive table. `payload` is the exact bytes: text
-and JSON in UTF-8; which of them the file's metadata says, as `payload_kind`."""
+"""`archive_id` is null for rows of a queue table. `payload` is the exact bytes, text and JSON in
+UTF-8; the file's metadata has its `payload_kind`."""
 
 KIND = b"payload_kind"
 
 
 def schema(payload_kind: str) -> pa.Schema:
-    """Of a file with such payloads: text, json or bytes."""
+    """`payload_kind`: text, json or bytes."""
     return SCHEMA.with_metadata({KIND: payload_kind.encode()})
 
 
 def conform(batch: pa.RecordBatch, payload_kind: str) -> pa.RecordBatch:
-    """What a driver returned, as the lake has it: what it did not ask for is null."""
-    there = set(batch.schema.names)
+    """A driver's batch with the lake's columns; those that it lacks are null."""
+    present = set(batch.schema.names)
     columns = [
         _cast(batch.column(field.name), field.type)
-        if field.name in there
+        if field.name in present
         else pa.nulls(batch.num_rows, field.type)
         for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema(payload_kind))
 
 
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, to: pa.DataType) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    return column if column.type == wanted else column.cast(wanted)
+    return column if column.type == to else column.cast(to)
 
 
 def dates(batch: pa.RecordBatch) -> pa.Array:
-    """The day, in UTC, under which each row lies: that of its archiving, else of its end."""
+    """The day (UTC) of each row's partition: when it was archived, else when it was done."""
     moment: pa.Array = pc.coalesce(batch.column("archived_at"), batch.column("done_at"))
     return moment.cast(pa.date32(), safe=False)
 
 
-pc: Any = pyarrow.compute
-pq: Any = pyarrow.parquet
-
-
 _COMPRESSION, _LEVEL = "zstd", 1
 _REPEATED = ["state", "attempts", "error", "reason", "title"]
-"""A dictionary of the others only costs: their values are each another."""
+"""Dictionary-encoded: the values of other columns hardly repeat."""
 _GROUP_BYTES = 64 * 2**20
 _READ_BYTES = 32 * 2**20
 _READ_ROWS = 16_384
-_IN_FLIGHT = 4
-"""Files of a range that are read at a time."""
+_FILES_AT_ONCE = 4
 
 
 class Writer:
-    """Writes batches as row groups of a bounded size: the format keeps one in memory, whole."""
+    """Writes batches as row groups of bounded size: each is in memory until it is written."""
 
     def __init__(self, file: Any, payload_kind: str) -> None:
         self._schema = schema(payload_kind)
@@ -94,23 +92,22 @@ class Writer:
             compression_level=_LEVEL,
             use_dictionary=_REPEATED,
         )
-        self._waiting: list[pa.RecordBatch] = []
+        self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
-        self.contents = Contents()
-        """Of all that was written."""
+        self.digest = ColumnDigests()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self.contents.add(batch)
-        self._waiting.append(batch)
+        self.digest.add(batch)
+        self._pending.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if self._waiting:
-            table: Any = pa.Table.from_batches(self._waiting, self._schema)
+        if self._pending:
+            table: Any = pa.Table.from_batches(self._pending, self._schema)
             self._writer.write_table(table)
-            self._waiting.clear()
+            self._pending.clear()
             self._bytes = 0
 
     def __enter__(self) -> Self:
@@ -122,18 +119,18 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Write what waits, and the end; where the body failed, nothing more."""
+        """Finish the file, unless the body failed."""
         if kind is None:
             self._flush()
             self._writer.close()
 
 
 def batches(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of an open `ParquetFile`, in their order, a bounded part at a time."""
-    end = file.metadata
-    size = sum(end.row_group(at).total_byte_size for at in range(end.num_row_groups))
-    each = size / max(end.num_rows, 1)
-    count = max(1, min(_READ_ROWS, int(_READ_BYTES / max(each, 1.0))))
+    """The rows of an open `ParquetFile`, in order, in batches of bounded size."""
+    metadata = file.metadata
+    size = sum(metadata.row_group(at).total_byte_size for at in range(metadata.num_row_groups))
+    row_bytes = size / max(metadata.num_rows, 1)
+    count = max(1, min(_READ_ROWS, int(_READ_BYTES / max(row_bytes, 1.0))))
     yield from file.iter_batches(batch_size=count, columns=columns)
 
 
@@ -142,31 +139,32 @@ def items(lake: Lake, manifests: Sequence[Mapping[str, Any]]) -> list[Item]:
 
 
 def verify(item: Item) -> dict[str, Any]:
-    """The task: what is wrong with the files of one range; nothing: they say what was written."""
+    """The task: compare the files of one range with its manifest. `wrong` lists differences."""
     lake, manifest = Lake(item["lake"]), item["manifest"]
 
-    def one(told: Mapping[str, Any]) -> tuple[int, int, str]:
+    def verify_file(entry: Mapping[str, Any]) -> tuple[int, int, str]:
+        path, empty = entry["path"], digests.digest_like(entry)
         try:
-            found = read(lake, told["path"], manifest["payload_kind"], contents.tally_like(told))
+            digest = read(lake, path, manifest["payload_kind"], empty)
         except (OSError, ValueError, pa.ArrowException, ConsoleError) as error:
-            return 0, 0, f"{told['path']}: {_line(error)}"
-        other = "" if contents.same(told, found) else f"{told['path']}: {difference(told, found)}"
-        return found.rows, found.bytes, other
+            return 0, 0, f"{path}: {_line(error)}"
+        wrong = "" if digests.matches(entry, digest) else f"{path}: {difference(entry, digest)}"
+        return digest.rows, digest.bytes, wrong
 
-    with ThreadPoolExecutor(_IN_FLIGHT) as threads:
-        results = list(threads.map(one, manifest["files"]))
-    rows, size = sum(counted for counted, _, _ in results), sum(sized for _, sized, _ in results)
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        results = list(threads.map(verify_file, manifest["files"]))
+    rows, size = sum(rows for rows, _, _ in results), sum(size for _, size, _ in results)
     wrong = [why for _, _, why in results if why]
     if not wrong and (rows, size) != (manifest["rows"], manifest["bytes"]):
-        wrong.append(f"range {manifest['range']}: the files are not what its manifest counts")
+        wrong.append(f"range {manifest['range']}: its files do not add up to its manifest's counts")
     return {"range": manifest["range"], "rows": rows, "bytes": size, "wrong": wrong}
 
 
-def read(lake: Lake, path: str, payload_kind: str, into: Tally) -> Tally:
-    """Tally one file, as it lies there. OSError, ArrowException: it is no such file."""
+def read(lake: Lake, path: str, payload_kind: str, into: FileDigest) -> FileDigest:
+    """Digest one file. OSError, ValueError, ArrowException: it is not such a file."""
     with lake.reading(path) as source, pq.ParquetFile(source) as file:
         if file.schema_arrow != SCHEMA:
-            raise ValueError("it has other columns than the archive's")
+            raise ValueError("its columns are not those of an archive")
         if (file.schema_arrow.metadata or {}).get(KIND) != payload_kind.encode():
             raise ValueError("its kind of payload is not the one in its manifest")
         for batch in batches(file):
@@ -174,15 +172,16 @@ def read(lake: Lake, path: str, payload_kind: str, into: Tally) -> Tally:
     return into
 
 
-def difference(told: Mapping[str, Any], found: Tally) -> str:
-    """In what a file is not as its manifest says."""
-    counts = (found.rows, found.bytes) == (told["rows"], told["bytes"])
-    digests = told.get(contents.DIGESTS, {})
-    other = found.digests.items() - digests.items() if isinstance(found, Contents) else ()
-    columns = ", ".join(name for name in SCHEMA.names if name in dict(other))
+def difference(entry: Mapping[str, Any], digest: FileDigest) -> str:
+    """How a file differs from its entry in the manifest."""
+    counts = (digest.rows, digest.bytes) == (entry["rows"], entry["bytes"])
+    written = entry.get(digests.DIGESTS, {})
+    columns_of = digest.digests if isinstance(digest, ColumnDigests) else {}
+    other = dict(columns_of.items() - written.items())
+    columns = ", ".join(name for name in SCHEMA.names if name in other)
     return (
-        f"{found.rows:,} rows with {found.bytes:,} bytes, "
-        f"{told['rows']:,} with {told['bytes']:,} were written"
+        f"{digest.rows:,} rows with {digest.bytes:,} bytes, "
+        f"{entry['rows']:,} with {entry['bytes']:,} were written"
         + (f", other values{f' in {columns}' if columns else ''}" if counts else "")
     )
 

@@ -1,4 +1,7 @@
-"""What a run is to take: a cut-off by the server's clock, and ranges of keys. Written once."""
+"""An archive plan: cut-offs by the server's clock, and ranges of keys. Written to the lake once.
+
+Also the archive of a queue, as its finished plans have it.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ class QueueArchive:
     schema: str
     queue: str
     files: dict[str, tuple[str, ...]]
-    """Paths in the lake, by the kind of their payloads."""
+    """Paths in the lake, by payload kind."""
     unfinished: int
-    """Plans that are not done: their rows may be in the database still, and are left out."""
+    """Plans that are left out: their rows may still be in the database."""
 
 
 def find_archive(
     lake: Lake, connection: str | None, schema: str | None, queue: str
 ) -> QueueArchive:
-    """The one queue of that name. UsageError where there is none, or there are several."""
+    """The archive of the one queue of that name. UsageError where there is none, or several."""
     found = [one for one in _queues(lake, connection) if one[2] == queue]
     if schema is not None:
         found = [one for one in found if one[1] == schema]
@@ -50,11 +53,11 @@ def find_archive(
             next_step=f"Create it with: dbq-console pipeline archive {queue}",
         )
     if len(found) > 1:
-        places = ", ".join(f"{one[1]}.{one[2]} of {one[0]}" for one in found)
+        names = ", ".join(f"{one[1]}.{one[2]} of {one[0]}" for one in found)
         raise UsageError(
             f"The lake {lake.location} has several archives of {queue!r}.",
-            why=f"They are: {places}.",
-            next_step="Say which with --schema, and with --from its connection.",
+            why=f"They are: {names}.",
+            next_step="Choose one with --schema, and its connection with --from.",
         )
     return _archive_of(lake, *found[0])
 
@@ -93,55 +96,54 @@ def _archive_of(lake: Lake, connection: str, schema: str, queue: str) -> QueueAr
 
 
 def _paths(lake: Lake, plan: ArchivePlan) -> tuple[str, ...]:
-    """The files of a plan that is done. Those that nobody names are left out."""
-    told = lake.read_json(plan.done_path).get("paths")
-    if told is None:  # an earlier version, which had renames wherever it was used
+    """The files that a finished plan names."""
+    paths = lake.read_json(plan.done_path).get("paths")
+    if paths is None:  # of an earlier version, which wrote to folders only
         files = lake.data_files(plan.folder)
         return tuple(f for f in files if f.rsplit("/", 1)[-1].startswith(f"{plan.id}-"))
-    if not isinstance(told, list) or not all(str(path).startswith(plan.folder) for path in told):
+    if not isinstance(paths, list) or not all(str(path).startswith(plan.folder) for path in paths):
         raise DamagedError(
             f"{lake.path(plan.done_path)} is damaged.",
             why="It does not say which files the archive has.",
             next_step="Restore the file.",
         )
-    return tuple(told)
+    return tuple(paths)
 
 
 RETENTION_SECONDS = 7 * 86_400.0
 """How long what was purged or archived stays in the database, for restore (DESIGN section 6)."""
 RANGE_ROWS = 250_000
-"""Each begins with a connection, which costs a task as much as some 20,000 rows."""
+"""Each takes a connection of its own, which costs a task as much as some 20,000 rows."""
 _LEAST_ROWS = 1_000
-"""A smaller range costs more to begin than to move."""
+"""Of a smaller range the connection costs more than the rows."""
 _FORMAT = "dbq-console archive plan"
 _VERSION = 1
 ARCHIVE, DONE = "archive", "done"
 _SOURCES = (ARCHIVE, DONE)
-_NO_TEXTS = ("ranges", "range_rows")
 
 
 @dataclass(frozen=True)
 class ArchiveRequest:
-    """What may go, as the operator said it; ages in seconds."""
+    """Which rows may be archived: minimum ages in seconds."""
 
     older: float = 0.0
-    """Popped rows of the archive at least so old."""
+    """Of popped rows of the archive table."""
     retention: float = RETENTION_SECONDS
-    """All other rows of the archive at least so old."""
+    """Of all its other rows."""
     done_older: float | None = None
-    """Done rows of the queue itself at least so old; None: none of them."""
+    """Of done rows of the queue itself; None: none of them."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The keys after one, up to another."""
+    """The keys greater than `after`, up to `last`."""
 
     number: int
     source: str
     after: int
     last: int
     rows: int
-    """So many went when the plan was made."""
+    """When the plan was made."""
 
     def as_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -149,7 +151,7 @@ class Range:
 
 @dataclass(frozen=True)
 class RangeStep:
-    """So many keys on, as the statement `step` tells it."""
+    """A row of the statement `step`: the next so many keys."""
 
     last: int | None
     looked: int
@@ -160,7 +162,7 @@ class RangeStep:
 
 @dataclass(frozen=True)
 class ArchivePlan:
-    """One plan: whatever it names is taken by it, and by no other."""
+    """What it names is archived by it, and by no other plan."""
 
     id: str
     connection: str
@@ -170,9 +172,9 @@ class ArchivePlan:
     payload_kind: str
     made_at: str
     cutoff: str
-    """Of popped rows, UTC without a zone, as all its moments."""
+    """Of popped rows. All times are UTC without a zone."""
     before: str
-    """Of all other rows of the archive."""
+    """Of all other rows of the archive table."""
     done_before: str
     """Of done rows of the queue; empty: none of them."""
     range_rows: int
@@ -182,37 +184,37 @@ class ArchivePlan:
 
     @property
     def rows(self) -> int:
-        """So many went when it was made."""
+        """When it was made."""
         return sum(part.rows for part in self.ranges)
 
     @property
     def folder(self) -> str:
-        """Of its data in the lake."""
+        """Of the queue's data files."""
         return data_folder(self.connection, self.schema, self.queue)
 
     @property
     def manifests(self) -> str:
-        """Its own folder."""
+        """The folder of its manifests."""
         return f"{manifests_folder(self.connection, self.schema, self.queue)}/{self.id}"
 
     def data_path(self, date: str, number: int) -> str:
-        """The one name of a range's file of one day, where files can take each other's place."""
+        """Of a range's file for one day, where files can replace each other."""
         return f"{self.folder}/date={date}/{self.stem(number)}.parquet"
 
     def stem(self, number: int) -> str:
-        """What the names of a range's files begin with."""
+        """The beginning of the names of a range's files."""
         return f"{self.id}-{number:06}"
 
     @property
     def done_path(self) -> str:
-        """Written last: what is in the lake."""
+        """Written last: says which files the plan has in the lake."""
         return f"{self.manifests}/done.json"
 
     def range_path(self, number: int) -> str:
         return f"{self.manifests}/range-{number:06}.json"
 
     def values(self, source: str) -> dict[str, str]:
-        """The moments that the predicate of a source compares with."""
+        """The cut-offs in a source's predicate."""
         return {
             "cutoff": self.cutoff,
             "before": self.before if source == ARCHIVE else self.done_before,
@@ -232,19 +234,18 @@ def manifests_folder(connection: str, schema: str, queue: str) -> str:
 
 
 def scope(on: sql.HasDialect, queue: Queue, source: str, **values: str) -> sql.Scope:
-    """For the statements of a source."""
     within = queue.scope(on, **values)
     return sql.Scope(within.values, {**within.options, "source": source}, within.roles)
 
 
-def require_archive(queue: Queue, wanted: ArchiveRequest) -> None:
-    """RefusedError or UsageError where the queue has nothing of the kind."""
+def require_archive(queue: Queue, request: ArchiveRequest) -> None:
+    """RefusedError or UsageError where the queue does not keep such rows."""
     if queue.kind is Kind.ADOPTED:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted and has no archive.",
             why="The console deletes nothing for good from tables of other programs.",
         )
-    if wanted.done_older is not None and (
+    if request.done_older is not None and (
         "done" not in queue.design.states or queue.kind is not Kind.INSTALLED
     ):
         keeping = [one.name for one in DESIGNS.values() if "done" in one.states]
@@ -259,18 +260,17 @@ def make(
     connection: Connection,
     queue: Queue,
     label: str,
-    wanted: ArchiveRequest,
+    request: ArchiveRequest,
     *,
     range_rows: int = RANGE_ROWS,
     at_once: int = 1,
 ) -> ArchivePlan:
-    """The plan of what may go now: ranges enough for twice as many tasks as work at a time.
+    """A plan of what may be archived now, not yet in the lake.
 
-    It is not in the lake yet.
+    With ranges for twice as many tasks as run `at_once`, of at most `range_rows`.
     """
-    require_archive(queue, wanted)
-    moment = sql.value(connection, datetime, "pipeline.server_time")
-    now = moment.astimezone(UTC)
+    require_archive(queue, request)
+    now = sql.value(connection, datetime, "pipeline.server_time").astimezone(UTC)
     empty = ArchivePlan(
         id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}",
         connection=label,
@@ -279,24 +279,24 @@ def make(
         design=queue.design.name,
         payload_kind=queue.options.get("payload", "text"),
         made_at=_plain(now, 0.0),
-        cutoff=_plain(now, wanted.older),
-        # Never later than the popped ones: whoever says --older means all.
-        before=_plain(now, max(wanted.retention, wanted.older)),
-        done_before="" if wanted.done_older is None else _plain(now, wanted.done_older),
+        cutoff=_plain(now, request.older),
+        # --older applies to all rows of the archive.
+        before=_plain(now, max(request.retention, request.older)),
+        done_before="" if request.done_older is None else _plain(now, request.done_older),
         range_rows=range_rows,
         ranges=(),
     )
-    whole = made_again(connection, queue, empty)
-    enough = max(_LEAST_ROWS, whole.rows // (2 * at_once))
+    plan = with_ranges(connection, queue, empty)
+    enough = max(_LEAST_ROWS, plan.rows // (2 * at_once))
     if at_once == 1 or enough >= range_rows:
-        return whole
-    return made_again(connection, queue, replace(empty, range_rows=enough))
+        return plan
+    return with_ranges(connection, queue, replace(empty, range_rows=enough))
 
 
-def made_again(connection: Connection, queue: Queue, plan: ArchivePlan) -> ArchivePlan:
-    """The same plan of what there is now: others may have taken some of it."""
+def with_ranges(connection: Connection, queue: Queue, plan: ArchivePlan) -> ArchivePlan:
+    """The plan with ranges of the rows that are there now."""
     sources = (ARCHIVE, DONE) if plan.done_before else (ARCHIVE,)
-    # By large steps to where anything goes, which may be a small part of all.
+    # Large steps first: they find the rows that match, which may be few.
     large = replace(plan, range_rows=max(plan.range_rows, RANGE_ROWS))
     steps: list[tuple[str, int, int, RangeStep]] = []
     for source in sources:
@@ -320,7 +320,7 @@ def made_again(connection: Connection, queue: Queue, plan: ArchivePlan) -> Archi
 
 
 def _plain(moment: datetime, ago: float) -> str:
-    """A moment as both engines read it in a literal."""
+    """A time so long ago, as a literal that both engines read."""
     earlier = moment.astimezone(UTC) - timedelta(seconds=ago)
     return earlier.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
@@ -332,31 +332,31 @@ def _steps(
     plan: ArchivePlan,
     spans: Sequence[tuple[int, int]] = ((-(2**63), 2**63 - 1),),
 ) -> Iterator[tuple[int, int, RangeStep]]:
-    """Ranges by steps along the key's index; those of which nothing goes are left out."""
+    """(after, last, step) for ranges along the key's index, without those where no row matches."""
     within = scope(connection, queue, source, **plan.values(source))
-    reached, look = -(2**63), plan.range_rows
+    reached, most = -(2**63), plan.range_rows
     for first, last in spans:
-        # A step may go beyond the end of its span, into the next.
+        # A step may end beyond its span, inside the next.
         reached = max(reached, first)
         while reached < last:
-            step = sql.row(connection, RangeStep, "pipeline.step", within, after=reached, look=look)
+            step = sql.row(connection, RangeStep, "pipeline.step", within, after=reached, look=most)
             if step.last is None:
                 return
             if step.rows:
                 yield reached, step.last, step
-            if step.looked < look:
+            if step.looked < most:
                 return
             reached = step.last
 
 
 def read(lake: Lake, folder: str) -> ArchivePlan:
-    """A plan of the lake. FileNotFoundError, DamagedError."""
+    """A plan in the lake. FileNotFoundError, DamagedError."""
     path = f"{folder}/plan.json"
-    told = lake.read_json(path)
+    content = lake.read_json(path)
     try:
-        _require_known(told.pop("format"), told.pop("version"))
-        ranges = [Range(**part) for part in told.pop("ranges")]
-        return _sound(ArchivePlan(**told, ranges=ranges), folder)
+        known = content.pop("format") == _FORMAT and content.pop("version") <= _VERSION
+        ranges = [Range(**part) for part in content.pop("ranges")]
+        return _valid(ArchivePlan(**content, ranges=ranges), folder, known=known)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
             f"{lake.path(path)} is not a plan that this console can read.",
@@ -365,28 +365,25 @@ def read(lake: Lake, folder: str) -> ArchivePlan:
         ) from error
 
 
-def _sound(plan: ArchivePlan, folder: str) -> ArchivePlan:
-    """The plan of that folder, each value of it of its kind. ValueError."""
+def _valid(plan: ArchivePlan, folder: str, *, known: bool) -> ArchivePlan:
+    """ValueError where it is not the plan of that folder, or a value has the wrong type."""
+    if not known:
+        raise ValueError("it is of another version")
     if plan.manifests != folder:
         raise ValueError("it is of another queue, or another plan")
     for part in plan.ranges:
-        whole = (part.number, part.after, part.last, part.rows)
-        if not all(isinstance(number, int) for number in whole) or part.source not in _SOURCES:
+        numbers = (part.number, part.after, part.last, part.rows)
+        if not all(isinstance(number, int) for number in numbers) or part.source not in _SOURCES:
             raise ValueError("one of its ranges is not valid")
-    texts = {name: value for name, value in vars(plan).items() if name not in _NO_TEXTS}
-    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
-    if wrong or not isinstance(plan.range_rows, int):
-        raise ValueError(f"{', '.join(wrong) or 'range_rows'} is not valid")
+    types = {"ranges": list, "range_rows": int}
+    wrong = [n for n, value in vars(plan).items() if not isinstance(value, types.get(n, str))]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} is not valid")
     return plan
 
 
-def _require_known(form: object, version: int) -> None:
-    if form != _FORMAT or version > _VERSION:
-        raise ValueError("it is of another version")
-
-
 def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
-    """The oldest plan of the queue that is not done; None: all are."""
+    """The oldest unfinished plan of the queue."""
     folder = manifests_folder(connection, queue.schema, queue.name)
     for name in lake.names(folder):
         if name.startswith(("_", ".")):
@@ -398,6 +395,6 @@ def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
     return None
 
 
-def write(lake: Lake, made: ArchivePlan) -> None:
-    """Keep it: from now on it is finished before there is another."""
-    lake.write_json(f"{made.manifests}/plan.json", made.as_json(), once=True)
+def write(lake: Lake, plan: ArchivePlan) -> None:
+    """From now on it is finished before another is begun."""
+    lake.write_json(f"{plan.manifests}/plan.json", plan.as_json(), once=True)
