@@ -28,7 +28,7 @@ from console.errors import BusyError, ConnectionFailedError, RefusedError
 from console.monitor import wording
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import ERROR_LENGTH, Message
-from console.monitor.messages import check_payload, doing
+from console.monitor.messages import check_payload, read_task
 from console.monitor.sample import take_sample
 from console.monitor.scan_query import MessageSource, scope_of, values_of, yes_no
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
@@ -269,7 +269,7 @@ class ArchiveSelection:
     def next(self, most: int) -> list[Message]:
         while self._goes_on():
             look = max(most, _READ_AT_ONCE) if self._narrow else most
-            with self._criteria.session.transaction(doing(self._source.queue)) as connection:
+            with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin(connection, self._criteria.database)
                 rows = self._fetch(connection, look, most)
             if rows:
@@ -287,7 +287,7 @@ class ArchiveSelection:
 
     def _of_the_kind(self, row: _ArchivedRow) -> bool:
         kind = self._filters.error_group
-        return kind is None or kind == wording.key_of(row.error or "")
+        return kind is None or kind == wording.group_key(row.error or "")
 
     @property
     def _narrow(self) -> bool:
@@ -339,11 +339,11 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
     queue, product = source.queue, source.product
     greatest: int | None = None
     before: int | None = None
-    with criteria.session.transaction(doing(queue)) as connection:
+    with criteria.session.transaction(read_task(queue)) as connection:
         wanted = audit.EntryFilter(queue.schema, queue.name, "purge")
         newest = next((e.action_id for e in audit.entries(connection, wanted, 1)), None)
     while True:
-        with criteria.session.transaction(doing(queue)) as connection:
+        with criteria.session.transaction(read_task(queue)) as connection:
             source.begin(connection, criteria.database)
             found = sql.row(
                 connection,

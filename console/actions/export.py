@@ -31,7 +31,14 @@ from console.errors import BusyError, ConnectionFailedError, ConsoleError, Refus
 from console.formats import numbered
 from console.monitor.filters import Filters
 from console.monitor.message import Masks, Message, MessageQuery
-from console.monitor.messages import check, check_payload, doing, looking, message, run_search
+from console.monitor.messages import (
+    check,
+    check_payload,
+    message,
+    message_session,
+    read_task,
+    run_search,
+)
 from console.monitor.scan_query import MessageSource, Search
 from console.rights import Rights
 
@@ -123,8 +130,8 @@ def export(
             f"{path} cannot be exported to.", next_step=f"Its name ends in {' or '.join(FORMS)}."
         )
     check(queue, request.filters)
-    with _Partial(path) as partial, looking(database, queue) as session:
-        with session.transaction(doing(queue)) as connection:
+    with _Partial(path) as partial, message_session(database, queue) as session:
+        with session.transaction(read_task(queue)) as connection:
             source = MessageSource.of(connection, queue)
             now = sql.value(connection, datetime, "actions.server_time")
         check_payload(source, request.filters)

@@ -25,7 +25,7 @@ from console.errors import UsageError
 from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
 from console.monitor.message import Message, MessageQuery, ReadBound
-from console.monitor.messages import check, check_payload, doing
+from console.monitor.messages import check, check_payload, read_task
 from console.monitor.scan_query import MessageSource, Search
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class QueueSelection:
 
     def _run(self, search: Search) -> None:
         while not search.ended:
-            with self._criteria.session.transaction(doing(self._source.queue)) as connection:
+            with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin(connection, self._criteria.database)
                 search.step(connection)
 

@@ -27,7 +27,7 @@ from console.formats import (
     offset,
     plain,
 )
-from console.monitor import errors as words
+from console.monitor import errors as message_text
 from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
@@ -263,8 +263,8 @@ def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
         return
     shared = _shared_offset(page.messages, zone)
     heads = [
-        words.heading(name) + (f" {shared}" if name in _TIMES and shared else "")
-        for name in words.columns(page.queue)
+        message_text.heading(name) + (f" {shared}" if name in _TIMES and shared else "")
+        for name in message_text.columns(page.queue)
     ]
     rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
@@ -300,8 +300,8 @@ def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]
         "due": due,
         "pushed": pushed,
     }
-    names = words.columns(queue)
-    return [told[name] if name in told else words.figure(message, name) for name in names]
+    names = message_text.columns(queue)
+    return [told[name] if name in told else message_text.figure(message, name) for name in names]
 
 
 def _time(at: datetime | None, zone: Zone) -> str:
@@ -314,11 +314,11 @@ def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]
         yield _indented(f"title {plain(message.title)}")
     if message.claimed_at is not None or message.claimed_by is not None:
         since = _time(message.claimed_at, zone)
-        yield _indented(f"claimed {since} by {plain(words.owner(message.claimed_by))}")
+        yield _indented(f"claimed {since} by {plain(message_text.claimant(message.claimed_by))}")
     if message.error is not None:
         yield _indented(f"error {plain(message.error)}")
     for one in message.history or ():
-        yield _indented(plain(words.past(one, zone)))
+        yield _indented(plain(message_text.past_attempt(one, zone)))
     if with_payload:
         yield from _payload(message)
 
@@ -419,7 +419,7 @@ def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
 def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:
     yield plain(group.wording) or "(no text)"
     times = f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}"
-    yield f"{times}, attempts: {words.tried(group)}"
+    yield f"{times}, attempts: {message_text.attempts_range(group)}"
     sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
     yield f"sample {sample_id}: {plain(group.sample)}"
     yield f"error-group={group.key}"

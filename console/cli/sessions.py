@@ -16,11 +16,18 @@ from console.cli.context import Call, Rights, aligned, complete_queues, queue_na
 from console.cli.streams import narrate
 from console.engines import Database
 from console.formats import count, duration, moment, numbered, plain, rate
-from console.monitor import consumers as who
-from console.monitor import waits as words
+from console.monitor import consumers as consumer_text
+from console.monitor import waits as labels
 from console.monitor.activity import Activity, Key
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import NOT_RECORDED, Consumer, Consumers, gone, latest, recorded
+from console.monitor.consumers import (
+    NOT_RECORDED,
+    Consumer,
+    Consumers,
+    disconnected,
+    latest,
+    recorded,
+)
 from console.monitor.figures import RateWindow, key_of
 from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
@@ -69,7 +76,7 @@ def consumers(call: Call, name: str, seconds: float, recordings: Path | None) ->
     root = recordings or folder()
     seen = latest(recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC)))
     found, looks, pop_rate = _sampled(database, queue, seconds, seen)
-    left = gone(seen, found.consumers)
+    left = disconnected(seen, found.consumers)
     answer = {"connection": database.label, "samples": looks, "pop_per_second": pop_rate}
     answer |= found.as_json() | {"gone": [one.as_json() for one in left], "recorded": bool(seen)}
     heading = f"{queue.name} ({queue.design.name}), {numbered(looks, 'sample')}"
@@ -106,17 +113,24 @@ def _consumer_lines(found: Consumers) -> Iterator[str]:
     if found.consumers:
         rows = [_HEADS, *(_row(one, found.at) for one in found.consumers)]
         yield from aligned([[plain(cell) for cell in row] for row in rows], left=2)
-        yield from (f"  {who.name(one)}: {who.where(one)}" for one in found.consumers)
+        yield from (
+            f"  {consumer_text.name(one)}: {consumer_text.client(one)}" for one in found.consumers
+        )
     else:
         yield "Nobody was seen that pops or pushes."
-    yield from (f"? {why}" for why in who.reasons(found.consumers))
+    yield from (f"? {why}" for why in consumer_text.unknown_reasons(found.consumers))
     yield from (f"Not visible: {what}: {why}" for what, why in found.missing.items())
 
 
 def _row(one: Consumer, now: datetime) -> tuple[str, ...]:
-    cells = (who.name(one), who.does(one), who.sessions(one), who.ago(one.since, now))
-    seen = (who.last_pop(one, now), who.last_call(one, now))
-    return (*cells, *seen, who.per_second(one), who.claims(one))
+    cells = (
+        consumer_text.name(one),
+        consumer_text.actions(one),
+        consumer_text.sessions(one),
+        consumer_text.ago(one.since, now),
+    )
+    seen = (consumer_text.last_pop(one, now), consumer_text.last_call(one, now))
+    return (*cells, *seen, consumer_text.rate_estimate(one), consumer_text.claims(one))
 
 
 def _gone_lines(call: Call, left: Sequence[Consumer], *, recorded: bool) -> Iterator[str]:
@@ -126,7 +140,8 @@ def _gone_lines(call: Call, left: Sequence[Consumer], *, recorded: bool) -> Iter
     yield f"Gone in the last day: {len(left)}"
     for one in left:
         seen = "" if one.last_seen is None else moment(one.last_seen, call.zone)
-        yield f"  {who.name(one)}: {who.does(one)}, last seen {seen}; {who.where(one)}"
+        what = f"{consumer_text.actions(one)}, last seen {seen}; {consumer_text.client(one)}"
+        yield f"  {consumer_text.name(one)}: {what}"
 
 
 _WIDTH = 80
@@ -226,7 +241,7 @@ def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> I
         yield from _wait_lines("Waits in the whole database", found, told)
     if report.samples:
         yield ""
-        for line in words.horizon(report):
+        for line in labels.horizon_lines(report):
             yield from _wrapped("", "  ", line)
     for why in report.missing.values():
         yield from _wrapped("Not visible: ", "  ", why)
@@ -256,17 +271,17 @@ def _node_lines(
 ) -> Iterator[str]:
     """`head` stands before its first line, `below` before all others; `told`: whom it is under."""
     session = activity.by_key[node.key]
-    doing = words.doing(session)
+    doing = labels.session_activity(session)
     others = [str(key) for key in session.blocked_by if key not in told]
     if node.cut:
         doing = f"in a DEADLOCK: {doing}"
     elif others and told:
-        doing += f", and for {words.some(others)}"
+        doing += f", and for {labels.first_three(others)}"
     line = below + ("│ " if node.waiters else "  ")
-    yield from _wrapped(head, line + "  ", f"{words.title(session)}  {doing}")
-    yield from _wrapped(line, line + "  ", words.who(session))
+    yield from _wrapped(head, line + "  ", f"{labels.session_title(session)}  {doing}")
+    yield from _wrapped(line, line + "  ", labels.session_client(session))
     if session.query:
-        yield from _wrapped(line, line + "  ", words.statement(session))
+        yield from _wrapped(line, line + "  ", labels.session_statement(session))
     shown = _MOST if len(below) < _DEEPEST else 0
     hidden = node.waiters[shown:]
     for number, waiter in enumerate(node.waiters[:shown], 1):
@@ -291,10 +306,14 @@ def _other_lines(activity: Activity) -> Iterator[str]:
     yield ""
     yield "Other sessions with locks there:"
     for session in others[:_MOST]:
-        yield from _wrapped("", "    ", f"{words.title(session)}  {words.doing(session)}")
-        yield from _wrapped("  ", "    ", f"{words.who(session)}; {words.locks(session)}")
+        yield from _wrapped(
+            "", "    ", f"{labels.session_title(session)}  {labels.session_activity(session)}"
+        )
+        yield from _wrapped(
+            "  ", "    ", f"{labels.session_client(session)}; {labels.lock_summary(session)}"
+        )
         if session.query:
-            yield from _wrapped("  ", "    ", words.statement(session))
+            yield from _wrapped("  ", "    ", labels.session_statement(session))
     if (more := len(others) - _MOST) > 0:
         yield f"and {numbered(more, 'session')} more"
 
@@ -308,7 +327,7 @@ def _wait_lines(
     yield ""
     yield from _wrapped("", "", f"{heading}:")
     for wait in waits[:_MOST]:
-        yield from _wrapped("  ", "    ", f"{words.name_of(wait)}  {words.amount(wait)}")
+        yield from _wrapped("  ", "    ", f"{labels.wait_name(wait)}  {labels.wait_amount(wait)}")
         if wait.meaning and (wait.kind, wait.wait) not in told:
             yield from _wrapped("    ", "    ", wait.meaning)
     if (more := len(waits) - _MOST) > 0:

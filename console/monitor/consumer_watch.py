@@ -24,7 +24,14 @@ from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import Key, key_of
 from console.monitor.owners import owner_of
 from console.monitor.sample_queries import groups, limit_transaction
-from console.monitor.statement_text import POP, PUSH, has_own_table, names, pattern, said
+from console.monitor.statement_text import (
+    POP,
+    PUSH,
+    actions_in,
+    call_pattern,
+    called_names,
+    has_own_table,
+)
 
 MOST = 1_000
 """So many of a queue's claims are read, and so many sessions."""
@@ -224,7 +231,7 @@ class ConsumerWatch:
         for queue in queues:
             owners = (owner_of(row.claimed_by, queue) for row in claimants.get(key_of(queue), ()))
             sessions |= {owner.session for owner in owners if owner is not None}
-        asked = {name.lower() for queue in queues for name in names(product, queue)}
+        asked = {name.lower() for queue in queues for name in called_names(product, queue)}
         with self._database.transaction("read the sessions", read_only=True) as connection:
             at = limit_transaction(connection, self._database, SAMPLE_TIMEOUT_SECONDS).now or utc()
             rows = sql.rows(
@@ -252,11 +259,11 @@ class ConsumerWatch:
         for claimant in claimants:
             if not _foreign(queue) and (owner := owner_of(claimant.claimed_by)) is not None:
                 claimed[owner.session].add(owner.consumer)
-        statement = pattern(self._database.product, queue)
+        statement = call_pattern(self._database.product, queue)
         sessions: dict[str, _Session] = {}
         for row in clients:
             name = row.session or str(row.session_id)
-            does = said(statement, queue, row.query)
+            does = actions_in(statement, queue, row.query)
             places = [q for i in document(row.relations) for q in objects.queues_of(i)]
             locks = key_of(queue) in places and has_own_table(queue)
             if does or locks or name in claimed or name in known.sessions:
@@ -395,7 +402,7 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
 
 def _order(one: Consumer) -> tuple[object, ...]:
     """Who pops first, then by name; without a name last."""
-    return (POP not in one.does, one.name is None, one.name or "", str(one.who))
+    return (POP not in one.does, one.name is None, one.name or "", str(one.identity))
 
 
 def names_claims(queue: Queue, product: Product) -> bool:

@@ -46,7 +46,7 @@ class Consumer:
     """Of one that is gone: when it was there last."""
 
     @property
-    def who(self) -> tuple[str | None, ...]:
+    def identity(self) -> tuple[str | None, ...]:
         return (self.name, self.program, self.host, self.user)
 
     def as_json(self) -> dict[str, object]:
@@ -88,12 +88,12 @@ def name(one: Consumer) -> str:
     return one.name or UNKNOWN
 
 
-def does(one: Consumer) -> str:
+def actions(one: Consumer) -> str:
     """`pops`, `pops, pushes`."""
     return ", ".join(f"{what}{'es' if what == 'push' else 's'}" for what in one.does) or UNKNOWN
 
 
-def where(one: Consumer) -> str:
+def client(one: Consumer) -> str:
     program = one.program if one.program != one.name else None
     parts = (one.host, program, f"user {one.user}" if one.user else None)
     return ", ".join(part for part in parts if part) or UNKNOWN
@@ -117,7 +117,7 @@ def last_call(one: Consumer, now: datetime) -> str:
     return ago(one.last_call, now)
 
 
-def per_second(one: Consumer) -> str:
+def rate_estimate(one: Consumer) -> str:
     """An estimate, where anybody can tell."""
     known = one.messages_per_second
     return UNKNOWN if known is None else f"≈{rate(known)}"
@@ -129,7 +129,7 @@ def claims(one: Consumer) -> str:
     return count(one.claims, estimated="claims" in one.estimated)
 
 
-def reasons(found: Iterable[Consumer]) -> list[str]:
+def unknown_reasons(found: Iterable[Consumer]) -> list[str]:
     """Why something is not known, each reason once: `last pop: no claim of it was seen yet`."""
     told: dict[str, dict[str, None]] = {}
     for one in found:
@@ -173,19 +173,19 @@ def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
     last = {}
     for row in recorded_rows:
         if (one := consumer_of(row)) is not None:
-            last[one.who] = one
+            last[one.identity] = one
     return tuple(last.values())
 
 
-def gone(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
+def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
     """Those that were there and are not now, who was seen last first."""
     whole = {one.name for one in (*seen, *there) if one.program or one.host}
-    present = {one.who for one in there}
+    present = {one.identity for one in there}
     found = [
         one
         for one in seen
         # Claims that outlived their session are told without where it was.
-        if one.who not in present and (one.program or one.host or one.name not in whole)
+        if one.identity not in present and (one.program or one.host or one.name not in whole)
     ]
     return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
 

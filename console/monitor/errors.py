@@ -18,10 +18,10 @@ from console.errors import UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment
 from console.monitor.filters import Filters
 from console.monitor.message import Masks, Message, PastAttempt, ReadBound, last_key, masked, pages
-from console.monitor.messages import check, doing, looking
+from console.monitor.messages import check, message_session, read_task
 from console.monitor.scan_query import MessageSource, fetch
 from console.monitor.scans import Scan, ScanKey, ScanRequest, scans_of
-from console.monitor.wording import TEXT_LENGTH, key_of, kind_of
+from console.monitor.wording import TEXT_LENGTH, group_key, group_wording
 
 MOST_ERRORS = 1_000_000
 """So many error rows are counted at most."""
@@ -101,13 +101,13 @@ def _require_texts(queue: Queue) -> None:
 
 
 def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[ErrorRow]]:
-    with looking(database, queue) as session:
-        with session.transaction(doing(queue)) as connection:
+    with message_session(database, queue) as session:
+        with session.transaction(read_task(queue)) as connection:
             source = MessageSource.of(connection, queue)
 
         def read(scan: Scan, key: ScanKey | None) -> list[ErrorRow]:
             request = ScanRequest(scan, read_limit=_PAGE, after=key, error_length=TEXT_LENGTH)
-            with session.transaction(doing(queue)) as connection:
+            with session.transaction(read_task(queue)) as connection:
                 source.begin(connection, database)
                 return fetch(connection, source, request, ErrorRow, "error_texts")
 
@@ -151,7 +151,7 @@ class _Grouping:
     def take(self, rows: list[ErrorRow]) -> None:
         self.counted += len(rows)
         for row in rows:
-            kind = kind_of(row.error or "")
+            kind = group_wording(row.error or "")
             group = self._groups.get(kind)
             if group is None:
                 if len(self._groups) == MOST_GROUPS:
@@ -172,7 +172,7 @@ class _Grouping:
         raw = "" if sample is None else sample.error or ""
         text = masked(raw, self._masks)
         return ErrorGroup(
-            wording=kind_of(text),
+            wording=group_wording(text),
             count=counted.count,
             first_at=first_at,
             last_at=last_at,
@@ -180,7 +180,7 @@ class _Grouping:
             attempts_most=most,
             sample_id=None if sample is None else sample.id,
             sample=text[:_SAMPLE_LENGTH],
-            key=key_of(raw),
+            key=group_key(raw),
         )
 
 
@@ -208,7 +208,7 @@ def heading(column: str) -> str:
 def figure(message: Message, column: str) -> str:
     """One of those that are neither a time nor free text."""
     if column == "tries":
-        return tries(message)
+        return attempts(message)
     if column in {"number", "slot"}:
         value = message.number if column == "number" else message.slot
         return NOT_APPLICABLE if value is None else str(value)
@@ -217,14 +217,14 @@ def figure(message: Message, column: str) -> str:
     return UNKNOWN if message.payload_bytes is None else count(message.payload_bytes)
 
 
-def tries(message: Message) -> str:
+def attempts(message: Message) -> str:
     if message.attempts is not None:
         return str(message.attempts)
     in_its_slot = message.number is not None
     return NOT_APPLICABLE if in_its_slot else UNKNOWN
 
 
-def owner(claimed_by: str | None) -> str:
+def claimant(claimed_by: str | None) -> str:
     """Who claimed: the name that the consumer gave first, for lines are short."""
     if claimed_by is None:
         return UNKNOWN
@@ -232,14 +232,14 @@ def owner(claimed_by: str | None) -> str:
     return f"{consumer} ({session})" if named else claimed_by
 
 
-def past(one: PastAttempt, zone: tzinfo | None) -> str:
+def past_attempt(one: PastAttempt, zone: tzinfo | None) -> str:
     """How an attempt ended, whose it was and when."""
     number = UNKNOWN if one.attempts is None else one.attempts
     ended = "released" if one.error is None else f"error {one.error}"
-    return f"attempt {number}, {moment(one.at, zone)}, {owner(one.claimed_by)}: {ended}"
+    return f"attempt {number}, {moment(one.at, zone)}, {claimant(one.claimed_by)}: {ended}"
 
 
-def tried(group: ErrorGroup) -> str:
+def attempts_range(group: ErrorGroup) -> str:
     """How often the messages of a kind of error were popped: `1`, `1 to 5`, `?`."""
     least, most = (
         UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)

@@ -79,8 +79,8 @@ def read_page(
     """
     check(queue, filters)
     wanted = MessageQuery(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
-    with looking(database, queue) as session:
-        with session.transaction(doing(queue)) as connection:
+    with message_session(database, queue) as session:
+        with session.transaction(read_task(queue)) as connection:
             source = MessageSource.of(connection, queue)
         check_payload(source, filters)
         wanted = replace(wanted, filters=source.known(filters))
@@ -118,7 +118,7 @@ def _look_at_each(
 def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
     """To its end, in short transactions."""
     while not search.ended:
-        with session.transaction(doing(source.queue)) as connection:
+        with session.transaction(read_task(source.queue)) as connection:
             source.begin(connection, database)
             started = time.monotonic()
             while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
@@ -135,7 +135,7 @@ def _each_with_history(
     """The same where none is asked for by its id, or the queue keeps no history."""
     if not (wanted.filters.ids and source.queue.keeps_history and found):
         return found
-    with session.transaction(doing(source.queue)) as connection:
+    with session.transaction(read_task(source.queue)) as connection:
         source.begin(connection, database)
         return [_with_history(connection, source, one, wanted.masks) for one in found]
 
@@ -176,7 +176,10 @@ def message(
     wanted = MessageQuery(
         NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True
     )
-    with looking(database, queue) as session, session.transaction(doing(queue)) as connection:
+    with (
+        message_session(database, queue) as session,
+        session.transaction(read_task(queue)) as connection,
+    ):
         source = MessageSource.of(connection, queue)
         source.check(scan, place)
         source.begin(connection, database)
@@ -270,16 +273,16 @@ def check_payload(source: MessageSource, filters: Filters) -> None:
         )
 
 
-def doing(queue: Queue) -> str:
+def read_task(queue: Queue) -> str:
     """Completes "Could not ..."."""
     return f"read the messages of {queue.name!r}"
 
 
 @contextmanager
-def looking(database: Database, queue: Queue) -> Iterator[Session]:
+def message_session(database: Database, queue: Queue) -> Iterator[Session]:
     """One connection for all reads of messages; a time-out says which queries are cheaper."""
     try:
-        with database.session(doing(queue), read_only=True) as session:
+        with database.session(read_task(queue), read_only=True) as session:
             yield session
     except TooSlowError as error:
         raise TooSlowError(

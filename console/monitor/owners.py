@@ -199,7 +199,7 @@ def _evidence(
     return {row.session: Evidence(row.owner) for row in rows}
 
 
-def still_there(connection: Connection, acting: Sequence[Acting]) -> list[Acting]:
+def in_progress(connection: Connection, acting: Sequence[Acting]) -> list[Acting]:
     """Those whose session is not gone: what was cut off is no longer going on."""
     if not acting:
         return []

@@ -168,7 +168,7 @@ def take_sample(
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:
                 known = catalog.read(connection)
-                acting = owners.still_there(connection, known.acting)
+                acting = owners.in_progress(connection, known.acting)
             if database.remembered:
                 known_queues.keep(database.label, (queue.name for queue in known.queues))
             wanted = known.queues if only is None else only

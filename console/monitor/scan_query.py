@@ -33,7 +33,7 @@ from console.monitor.scans import (
     read_key,
     scans_for,
 )
-from console.monitor.wording import key_of as wording_key
+from console.monitor.wording import group_key
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, TextClause
@@ -441,7 +441,7 @@ class Search:
 
     def _of_the_kind(self, row: MessageRow) -> bool:
         kind = self._wanted.filters.error_group
-        return kind is None or kind == wording_key(row.error or "")
+        return kind is None or kind == group_key(row.error or "")
 
     def _next_scan(self) -> None:
         self._at, self._key = self._at + 1, None

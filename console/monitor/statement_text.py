@@ -155,7 +155,7 @@ def has_own_table(queue: Queue) -> bool:
     return queue.design.known and not queue.part
 
 
-def names(product: Product, queue: Queue) -> dict[str, str]:
+def called_names(product: Product, queue: Queue) -> dict[str, str]:
     """What a statement that pops or pushes has in it, as it is quoted -> what it does.
 
     Of a table that somebody else made the statement's own verb says that: here it is empty.
@@ -170,9 +170,9 @@ def names(product: Product, queue: Queue) -> dict[str, str]:
     return {sql.quote_identifier(product.dialect, name)[1:-1]: of for name, of in does.items()}
 
 
-def pattern(product: Product, queue: Queue) -> re.Pattern[str] | None:
+def call_pattern(product: Product, queue: Queue) -> re.Pattern[str] | None:
     """How such a statement looks, with the schema or without; None: it cannot tell."""
-    found = names(product, queue)
+    found = called_names(product, queue)
     if not found:
         return None
     named = "|".join(re.escape(name) for name in sorted(found, key=len, reverse=True))
@@ -180,7 +180,7 @@ def pattern(product: Product, queue: Queue) -> re.Pattern[str] | None:
     return re.compile(rf'{head}{_SCHEMA}(?<![\w$])["\[]?(?P<name>{named})(?![\w$])', re.IGNORECASE)
 
 
-def said(found: re.Pattern[str] | None, queue: Queue, text: str | None) -> set[str]:
+def actions_in(found: re.Pattern[str] | None, queue: Queue, text: str | None) -> set[str]:
     """What the statement tells that its session does at the queue."""
     does: set[str] = set()
     installed = queue.kind is Kind.INSTALLED

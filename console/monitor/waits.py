@@ -335,19 +335,19 @@ def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueKey, int]:
 # of a session are its own or its client's: whoever shows them makes them safe first.
 
 
-def some(words: Sequence[str]) -> str:
+def first_three(words: Sequence[str]) -> str:
     """The first three, and how many more there are."""
     more = f" and {count(len(words) - 3)} more" if len(words) > 3 else ""
     return ", ".join(words[:3]) + more
 
 
-def title(session: Session) -> str:
+def session_title(session: Session) -> str:
     if isinstance(session.key, str):
         return f"prepared transaction {session.key}"
     return f"session {session.key}"
 
 
-def doing(session: Session) -> str:
+def session_activity(session: Session) -> str:
     if session.waits_for is not None:
         words = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
     elif session.state is None:
@@ -366,7 +366,7 @@ def _for(seconds: float | None) -> str:
     return f" for {duration(max(seconds, 0.0))}" if seconds is not None else ""
 
 
-def who(session: Session) -> str:
+def session_client(session: Session) -> str:
     """Whose it is; all of that is the client's own word."""
     if session.kind is None and session.user is None:
         return "ended meanwhile"
@@ -379,31 +379,33 @@ def who(session: Session) -> str:
     return ", ".join(names)
 
 
-def statement(session: Session) -> str:
+def session_statement(session: Session) -> str:
     text = session.query or ""
     return text if session.state == "active" else f"last: {text}"
 
 
-def locks(session: Session) -> str:
+def lock_summary(session: Session) -> str:
     modes: dict[str, list[str]] = {}
     for lock in session.locks:
         modes.setdefault(lock.object, []).append(lock.mode)
-    return some([f"{', '.join(dict.fromkeys(found))} on {name}" for name, found in modes.items()])
+    return first_three(
+        [f"{', '.join(dict.fromkeys(found))} on {name}" for name, found in modes.items()]
+    )
 
 
-def name_of(wait: Wait) -> str:
+def wait_name(wait: Wait) -> str:
     """`Lock/tuple`."""
     return f"{wait.kind}/{wait.wait}" if wait.wait is not None else f"{UNKNOWN} (hidden)"
 
 
-def amount(wait: Wait) -> str:
+def wait_amount(wait: Wait) -> str:
     if wait.share is not None:
         sessions = numbered(wait.sessions or 0, "session")
         return f"in {wait.share:.0%} of the samples, {sessions}, {wait.average:.1f} at a time"
     return f"{duration((wait.ms or 0) / 1000)} in {numbered(wait.count or 0, 'wait')}"
 
 
-def horizon(report: WaitReport) -> Iterator[str]:
+def horizon_lines(report: WaitReport) -> Iterator[str]:
     for row in report.horizon[:1]:
         whose = f"{row.kind} {row.name}".strip()
         whose += f", session {row.session_id}" if row.session_id is not None else ""
@@ -417,4 +419,4 @@ def horizon(report: WaitReport) -> Iterator[str]:
         if rows
     ]
     if dead:
-        yield f"Dead rows: {some(dead)}"
+        yield f"Dead rows: {first_three(dead)}"

@@ -117,14 +117,14 @@ def _name(value: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=10_000)
-def kind_of(text: str) -> str:
+def group_wording(text: str) -> str:
     """The wording by which errors are one kind: of the beginning of the text, and cut itself."""
     return wording(text[:TEXT_LENGTH])[:WORDING_LENGTH]
 
 
-def key_of(text: str) -> str:
+def group_key(text: str) -> str:
     """The key of the kind that an error's text is of: the version of the rules, and a hash."""
-    return f"{RULES}-{sha256(kind_of(text).encode()).hexdigest()[:16]}"
+    return f"{RULES}-{sha256(group_wording(text).encode()).hexdigest()[:16]}"
 
 
 _KEY = re.compile(r"(?P<rules>[1-9]\d{0,5})-[0-9a-f]{16}")

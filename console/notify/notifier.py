@@ -23,8 +23,8 @@ from console.notify.outbox import (
     Outbox,
     Pair,
     changes,
+    endings_of_missing_queues,
     lacks_rights,
-    of_gone_queues,
 )
 from console.notify.targets import SECONDS, Event, NotSentError, Source, Target
 
@@ -39,24 +39,26 @@ _LONGEST_RETRY_AFTER = 3_600.0
 
 
 @dataclass(frozen=True)
-class Pace:
+class Intervals:
     """How often what is done, in seconds."""
 
     lease: float = LEASE_SECONDS
     renew: float = LEASE_SECONDS / 3
-    look: float = 1.0
+    poll: float = 1.0
     first_back_off: float = 2.0
     longest_back_off: float = 300.0
     sure: float = SECONDS
     """So long at least the lease has to hold yet when something is sent."""
 
 
-PACE = Pace()
+INTERVALS = Intervals()
 
 
-def back_off(failures: int, pace: Pace = PACE) -> float:
+def back_off(failures: int, intervals: Intervals = INTERVALS) -> float:
     """How long to wait after so many failures in a row; two recorders do not go in step."""
-    longest = min(pace.first_back_off * 2.0 ** min(failures - 1, 30), pace.longest_back_off)
+    longest = min(
+        intervals.first_back_off * 2.0 ** min(failures - 1, 30), intervals.longest_back_off
+    )
     return longest * random.uniform(0.75, 1.0)  # noqa: S311  # no secret
 
 
@@ -120,15 +122,15 @@ class Notifier:
         database: Database,
         targets: Sequence[Target],
         source: Source,
-        tell: Callable[[str], None],
-        pace: Pace = PACE,
+        on_message: Callable[[str], None],
+        intervals: Intervals = INTERVALS,
     ) -> None:
         """`tell`: a word to the person at the terminal, in any thread."""
         self._database = database
         self._source = source
-        self._tell = tell
-        self._pace = pace
-        self._outbox = Outbox(database, pace.lease)
+        self._on_message = on_message
+        self._intervals = intervals
+        self._outbox = Outbox(database, intervals.lease)
         self._queues = [_Queue(target) for target in targets]
         self._targets = tuple(targets)
         self._entries: dict[int, Entry] | None = None
@@ -185,7 +187,7 @@ class Notifier:
     # The notifier's thread.
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._pace.look):
+        while not self._stopped.wait(self._intervals.poll):
             self._guarded(self._step)
         for one in self._queues:
             if one.delivery is not None:
@@ -200,14 +202,14 @@ class Notifier:
         except ConsoleError as error:
             # The samples tell of a connection that is lost.
             self._entries = None
-            self._next_hold = time.monotonic() + self._pace.renew
+            self._next_hold = time.monotonic() + self._intervals.renew
             if lacks_rights(error):
                 self._next_hold = time.monotonic() + _REFUSED_SECONDS
                 self._say(f"it sends no notifications: {str(error).replace(chr(10), ' ')}")
         except Exception:  # noqa: BLE001  # a thread that dies tells nobody ever again
             _LOG.exception("the notifier failed")
             self._entries = None
-            self._next_hold = time.monotonic() + self._pace.renew
+            self._next_hold = time.monotonic() + self._intervals.renew
 
     def _step(self) -> None:
         self._collect()
@@ -222,12 +224,12 @@ class Notifier:
             self._entries = self._outbox.unfinished()
             self._reload_at = time.monotonic() + _RELOAD_SECONDS
         self._entries = self._with_news(self._entries)
-        if self._outbox.held_seconds() > self._pace.sure:
+        if self._outbox.held_seconds() > self._intervals.sure:
             self._deliver(self._entries)
 
     def _hold(self) -> None:
         ours = self._outbox.hold()
-        self._next_hold = time.monotonic() + self._pace.renew
+        self._next_hold = time.monotonic() + self._intervals.renew
         names = ", ".join(target.name for target in self._targets)
         self._say(
             f"it sends the notifications to {names}"
@@ -243,7 +245,7 @@ class Notifier:
         if made := changes(tuple(entries.values()), self._targets, found, datetime.now(UTC)):
             entries = self._outbox.write(made, entries)
         if there is not None:
-            gone = of_gone_queues(tuple(entries.values()), self._targets, there)
+            gone = endings_of_missing_queues(tuple(entries.values()), self._targets, there)
             entries = self._outbox.write(gone, entries) if gone else entries
         with self._lock:  # what is newer is for the next time
             self._news = {k: one for k, one in self._news.items() if news.get(k) is not one}
@@ -294,7 +296,7 @@ class Notifier:
         name = f"notifications to {one.target.name}"
         if (error := delivery.error) is None:
             if one.failures:
-                self._tell(f"{self._database.label}: {name} arrive again")
+                self._on_message(f"{self._database.label}: {name} arrive again")
                 _LOG.warning("%s: %s arrive again", self._database.label, name)
             one.failures, one.not_before = 0, 0.0
             if delivery.whole:
@@ -302,18 +304,18 @@ class Notifier:
             return
         one.failures += 1
         pause = max(
-            back_off(one.failures, self._pace), min(error.retry_after, _LONGEST_RETRY_AFTER)
+            back_off(one.failures, self._intervals), min(error.retry_after, _LONGEST_RETRY_AFTER)
         )
         one.not_before = time.monotonic() + pause
         # Its own words are not for the log.
         _LOG.warning("%s: %s: not sent, try %d", self._database.label, name, one.failures)
         if one.failures == 1:
             again = f"tried again in {duration(pause)}, then less and less often"
-            self._tell(f"{self._database.label}: {name} are not sent: {error}; {again}")
+            self._on_message(f"{self._database.label}: {name} are not sent: {error}; {again}")
 
     def _say(self, words: str) -> None:
         """Once, until it is otherwise."""
         if words != self._said:
             self._said = words
             _LOG.info("%s: notifications: what is done has changed", self._database.label)
-            self._tell(f"{self._database.label}: {words}")
+            self._on_message(f"{self._database.label}: {words}")

@@ -154,7 +154,7 @@ def changes(
     return Changes(tuple(begun), tuple(ended), tuple(withdrawn))
 
 
-def of_gone_queues(
+def endings_of_missing_queues(
     entries: Sequence[Entry], targets: Sequence[Target], there: set[Pair]
 ) -> Changes:
     """The end of what was found at queues that are not there any more."""

@@ -16,7 +16,7 @@ from console.errors import RefusedError
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer
 from console.monitor.figures import key_of
-from console.monitor.statement_text import pattern, said
+from console.monitor.statement_text import actions_in, call_pattern
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 
@@ -98,6 +98,6 @@ def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
 def test_what_a_statement_tells(statement: str | None, does: set[str]) -> None:
     product = PRODUCTS["postgresql"]
     queue = installed_queue("public", "mail", design("fifo"), {"payload": "text"})
-    found = pattern(product, queue)
+    found = call_pattern(product, queue)
     assert isinstance(found, re.Pattern)
-    assert said(found, queue, statement) == does
+    assert actions_in(found, queue, statement) == does

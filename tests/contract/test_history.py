@@ -9,7 +9,7 @@ from console.actions import execute, plan, upgrade
 from console.actions.requeue import Release, Requeue
 from console.designs import DESIGNS
 from console.errors import UsageError
-from console.monitor.errors import past
+from console.monitor.errors import past_attempt
 from console.monitor.message import Message
 from console.monitor.messages import follow, message
 from tests.contract.client import Client
@@ -63,7 +63,7 @@ def test_the_last_ends_are_kept_with_whose_they_were(use: Use, variant: Variant)
     last = failed(client, "x" * 1_500)
     ends = [("x" * 1_000, 4), ("e3", 3), (None, 2)]
     assert [(one.error, one.attempts) for one in last.history or ()] == ends
-    assert past((last.history or ())[2], None).endswith(": released")
+    assert past_attempt((last.history or ())[2], None).endswith(": released")
     same = message(client.database, client.queue, last.key)
     assert same is not None
     assert same.history == last.history

@@ -18,7 +18,7 @@ from console.engines import Database
 from console.errors import ConnectionFailedError
 from console.monitor.limits import Severity
 from console.notify import outbox
-from console.notify.notifier import Notifier, Pace
+from console.notify.notifier import Intervals, Notifier
 from console.notify.outbox import Outbox, prepare
 from console.notify.targets import Source, Target, Webhook
 from console.sql import templates
@@ -28,7 +28,7 @@ from tests.contract.variants import Variant
 from tests.receivers import Receiver, receiving
 from tests.servers import wait_until
 
-PACE = Pace(renew=0.2, look=0.02, first_back_off=0.1, longest_back_off=0.2)
+INTERVALS = Intervals(renew=0.2, poll=0.02, first_back_off=0.1, longest_back_off=0.2)
 """With the real lease: on a machine however slow nobody loses it."""
 HOUR = 3600.0
 STOPPED = Code("consumer_stopped", Severity.WARNING, "messages wait")
@@ -55,7 +55,7 @@ class Recorder:
 
     def __init__(self, database: Database, *targets: Target) -> None:
         self.said: list[str] = []
-        self.notifier = Notifier(database, targets, Source("orders"), self.said.append, PACE)
+        self.notifier = Notifier(database, targets, Source("orders"), self.said.append, INTERVALS)
 
     def sees(self, queue: Queue, *codes: Code, unproven: str = "") -> None:
         """Its doctor has been round."""

@@ -11,7 +11,7 @@ import pytest
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.silent_consumers import SILENT, ConsumerHistory
 from console.doctor.stopped_consumers import STOPPED, ConsumptionHistory
-from console.monitor.consumers import Consumers, gone, latest, recorded
+from console.monitor.consumers import Consumers, disconnected, latest, recorded
 from console.monitor.consumers import rows as rows_of
 from console.monitor.figures import key_of
 from console.monitor.limits import DEFAULTS, Limits
@@ -146,11 +146,11 @@ def test_a_new_doctor_knows_it_from_the_recording(crew: Crew, tmp_path: Path) ->
     assert "who popped last: bob" in stopped[-1].cause
     # Who has left is known for a day.
     seen = latest(rows)
-    left = {one.name: one for one in gone(seen, ())}
+    left = {one.name: one for one in disconnected(seen, ())}
     assert (left["ada"].program, left["ada"].does) == ("ada program", ("pop",))
     assert left["ada"].last_seen == rows[-1]["at"]
-    assert not gone(seen, crew.see("bob")[1].consumers), "both are connected"
+    assert not disconnected(seen, crew.see("bob")[1].consumers), "both are connected"
     crew.workers["ada"].database.close()
     there = crew.see("bob")[1].consumers
-    absent = [*gone(seen, there), *(one for one in there if one.sessions == 0)]
+    absent = [*disconnected(seen, there), *(one for one in there if one.sessions == 0)]
     assert [one.name for one in absent] == ["ada"]

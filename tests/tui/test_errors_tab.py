@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from console.errors import ConnectionFailedError
 from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
-from console.monitor.wording import key_of
+from console.monitor.wording import group_key
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.text import TextView
@@ -19,7 +19,7 @@ AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
 def group(wording: str, count: int = 1, sample: str = "") -> ErrorGroup:
     later = AT + timedelta(minutes=10)
     text = sample or wording
-    return ErrorGroup(wording, count, AT, later, 1, 5, "17", text, key_of(text))
+    return ErrorGroup(wording, count, AT, later, 1, 5, "17", text, group_key(text))
 
 
 NO_ROUTE = group("no route to <ip>: <text> [bold]", 12, "no route to 10.0.0.7: 'x'\x1b [bold]")

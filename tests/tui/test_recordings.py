@@ -67,7 +67,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
     recordings = console.app.context.recordings
     assert recordings is not None
     recordings.wait(60.0)
-    assert not segments.leftovers(tmp_path, "prod"), "the segment is open still"
+    assert not segments.open_segments(tmp_path, "prod"), "the segment is open still"
     assert {row["queue"] for row in reader.rows(SAMPLES, ALWAYS)} == {"mail", "late"}
     (kept,) = reader.rows(FINDINGS, ALWAYS)
     assert (kept["queue"], kept["code"], kept["summary"]) == ("mail", "odd", "it is odd")
@@ -156,7 +156,7 @@ def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: P
     console.kill(9)
     console.expect(pexpect.EOF)
     console.close()
-    (left,) = segments.leftovers(root, name)
+    (left,) = segments.open_segments(root, name)
     before = kept()
     with started(database_url, tmp_path) as second:
         second.expect("letters")
@@ -172,7 +172,7 @@ def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: P
             third.expect(pexpect.EOF)
         second.send("\x11")
         second.expect(pexpect.EOF)
-    wait_for(lambda: not segments.leftovers(root, name))
+    wait_for(lambda: not segments.open_segments(root, name))
 
 
 # The clock of the tests stands at 02:14:07, the recording begins at 01:00.

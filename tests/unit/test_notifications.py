@@ -14,7 +14,7 @@ from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.monitor.limits import Severity
 from console.notify.notifier import back_off
-from console.notify.outbox import Changes, Entry, changes, of_gone_queues
+from console.notify.outbox import Changes, Entry, changes, endings_of_missing_queues
 from console.notify.targets import (
     TEMPLATES,
     Bell,
@@ -95,7 +95,7 @@ def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_tur
             )
             assert wanted <= set(told) <= wanted | {CODES[it].name for it in unproven}
     assert len({it.event_key for it in entries.values()}) == len(entries)
-    gone = applied(entries, of_gone_queues(tuple(entries.values()), TOLD, set()))
+    gone = applied(entries, endings_of_missing_queues(tuple(entries.values()), TOLD, set()))
     assert all(it.ended_at is not None for it in gone.values())
     for one in gone.values():
         assert [event.ended for event in one.events] == [False, True]
@@ -105,7 +105,7 @@ def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_tur
 def test_another_recorders_receivers_are_left_alone() -> None:
     (entry,) = applied({}, changes((), TOLD[1:], [seen("q1", {0})], NOW)).values()
     assert not changes([entry], TOLD[:1], [seen("q1", set())], NOW)
-    assert not of_gone_queues([entry], TOLD[:1], set())
+    assert not endings_of_missing_queues([entry], TOLD[:1], set())
 
 
 def test_texts_of_errors_and_what_is_below_its_level_are_told_to_nobody() -> None:

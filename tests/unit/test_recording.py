@@ -109,7 +109,7 @@ def test_a_crash_between_the_steps_of_closing_doubles_nothing(tmp_path: Path) ->
     segment.path.write_bytes(copy)  # as if the last step, removing it, had not come
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
     Recorder(tmp_path, "prod", now=lambda: NOW).close()
-    assert not segments.leftovers(tmp_path, "prod")
+    assert not segments.open_segments(tmp_path, "prod")
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
 
@@ -200,7 +200,7 @@ def test_a_recorder_that_is_killed_loses_nothing_that_was_flushed(tmp_path: Path
         process.kill()
     before = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
     Recorder(tmp_path, "prod").close()
-    assert not segments.leftovers(tmp_path, "prod")
+    assert not segments.open_segments(tmp_path, "prod")
     assert RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS) == before
     assert [one["latency_seconds"] for one in before] == [float(n) for n in range(len(before))]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import UsageError
-from console.monitor.wording import RULES, key_of, require_key, wording
+from console.monitor.wording import RULES, group_key, require_key, wording
 
 WORDINGS = {
     "": "",
@@ -142,13 +142,13 @@ def test_codes_and_types_are_kinds_of_their_own() -> None:
         "V1Error of order 7",
         "V2Error of order 7",
     ]
-    assert len({key_of(text) for text in texts}) == 4
-    assert key_of("HTTP 503  of\norder 8") == key_of(texts[0])
+    assert len({group_key(text) for text in texts}) == 4
+    assert group_key("HTTP 503  of\norder 8") == group_key(texts[0])
 
 
 def test_another_rule_is_another_version() -> None:
     """Who changes the rules raises RULES, and writes down here what the keys are then."""
-    every = "".join(key_of(text) for text in WORDINGS)
+    every = "".join(group_key(text) for text in WORDINGS)
     assert (RULES, sha256(every.encode()).hexdigest()[:16]) == (1, "0a34befba06c3ded")
 
 
@@ -161,7 +161,7 @@ def test_what_is_no_key_is_said(key: str) -> None:
 def test_a_key_of_other_rules_is_said_to_be_one() -> None:
     with pytest.raises(UsageError, match=f"these are version {RULES}"):
         require_key(f"{RULES + 1}-{'a' * 16}")
-    assert require_key(key_of("x")) == key_of("x")
+    assert require_key(group_key("x")) == group_key("x")
 
 
 ENDLESS = [

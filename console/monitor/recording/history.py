@@ -209,7 +209,7 @@ class _Told:
         if lake is not None:
             self._rollups = Rollups(lake, connection, self.reader.skipped)
             made = self._rollups.days()
-            self.sources = reader.choose(root, connection, made, span, step_seconds)
+            self.sources = reader.choose_sources(root, connection, made, span, step_seconds)
 
     @property
     def skipped(self) -> str:
@@ -232,8 +232,10 @@ class _Told:
             if self._rollups is None or not days:
                 continue
             table = self._rollups.rows(kind.name, width, days, self._span, **equal)
-            rows = reader.unseen(table, seen, self.sources.both)
-            found += reader.looks(rows) if kind is SAMPLES else reader.findings(rows)
+            rows = reader.not_recorded(table, seen, self.sources.both)
+            found += (
+                reader.rollup_samples(rows) if kind is SAMPLES else reader.rollup_findings(rows)
+            )
         return sorted(found, key=lambda row: row["at"])
 
 

@@ -93,7 +93,7 @@ class RecordReader:
     ) -> tuple[list[dict[str, Any]], set[str]]:
         found: list[dict[str, Any]] = []
         read: set[str] = set()
-        for path in segments.leftovers(self.root, self.connection):
+        for path in segments.open_segments(self.root, self.connection):
             try:
                 lines = segments.read_lines(path)
             except FileNotFoundError:
@@ -350,7 +350,7 @@ class Sources:
         return (*((RAW,) if self.raw else ()), *tables)
 
 
-def choose(
+def choose_sources(
     root: Path, connection: str, made: Mapping[date, Made], span: TimeRange, step_seconds: int
 ) -> Sources:
     """From where each day of a span is best taken, for points of about that length."""
@@ -398,7 +398,7 @@ def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
 def _first_open(root: Path, connection: str) -> date | None:
     """The first day of which an open segment may have something."""
     days = []
-    for path in segments.leftovers(root, connection):
+    for path in segments.open_segments(root, connection):
         try:
             days.append(datetime.strptime(path.name[:8], "%Y%m%d").replace(tzinfo=UTC).date())
         except ValueError:
@@ -406,7 +406,7 @@ def _first_open(root: Path, connection: str) -> date | None:
     return min(days, default=None)
 
 
-def looks(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def rollup_samples(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of a table of samples as `history.points` takes them: highest, means, a weight."""
     for row in rows:
         highest = {name: row.get(f"{name}_max") for name in rollup_files.MEANS}
@@ -419,12 +419,12 @@ def looks(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
-def findings(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def rollup_findings(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of a table of findings, by the beginnings of their stretches."""
     return ({**row, "at": row["begin"]} for row in rows)
 
 
-def unseen(
+def not_recorded(
     rows: Sequence[Mapping[str, Any]], seen: Iterable[datetime], days: Iterable[date]
 ) -> list[Mapping[str, Any]]:
     """Rows of a table, of these days without those in whose minute the recordings have a sample."""

@@ -238,7 +238,7 @@ class Recorder:
     def _close_leftovers(self) -> None:
         with suppress(OSError):
             segments.remove_drafts(self._root, self.connection)
-        for path in segments.leftovers(self._root, self.connection):
+        for path in segments.open_segments(self._root, self.connection):
             try:
                 self.torn += self._seal(path)
             except OSError as error:

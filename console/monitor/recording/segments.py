@@ -284,7 +284,7 @@ class Segment:
         return seal(self._root, self._connection, self.path)
 
 
-def leftovers(root: Path, connection: str) -> list[Path]:
+def open_segments(root: Path, connection: str) -> list[Path]:
     """Segments that nobody closed. Only whoever holds the connection's lock may ask."""
     return sorted(open_folder(root, connection).glob(f"*{_OPEN}"))
 

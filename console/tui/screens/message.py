@@ -187,7 +187,9 @@ class MessageScreen(LiveScreen):
             lines = "\n".join(map(plain, error.splitlines())) + cut
             shown.append(f"error  {lines}\n", style_of(text, "warning"))
         for one in history:
-            shown.append(f"{plain(errors.past(one, self.context.zone))}\n", style_of(text, "quiet"))
+            shown.append(
+                f"{plain(errors.past_attempt(one, self.context.zone))}\n", style_of(text, "quiet")
+            )
         shown.rstrip()
         text.set_text(shown)
 

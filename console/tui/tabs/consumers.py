@@ -10,9 +10,9 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 
 from console.formats import numbered, short_moment
-from console.monitor import consumers as words
+from console.monitor import consumers as labels
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers, gone, latest, recorded
+from console.monitor.consumers import Consumer, Consumers, disconnected, latest, recorded
 from console.monitor.figures import key_of
 from console.monitor.statement_text import POP, PUSH
 from console.tui.context import Context
@@ -52,7 +52,7 @@ def _tone(row: Row) -> str:
 
 
 def _since(row: Row) -> str:
-    return row.left or words.ago(row.consumer.since, row.at)
+    return row.left or labels.ago(row.consumer.since, row.at)
 
 
 def _unless_gone(value: str, row: Row) -> str:
@@ -60,19 +60,19 @@ def _unless_gone(value: str, row: Row) -> str:
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("who", "who", lambda r: plain(words.name(r.consumer)), _tone, 18, 40),
-    Column("does", "does", lambda r: words.does(r.consumer), "", 6, 12),
+    Column("who", "who", lambda r: plain(labels.name(r.consumer)), _tone, 18, 40),
+    Column("does", "does", lambda r: labels.actions(r.consumer), "", 6, 12),
     Column("sessions", "sessions",
-           lambda r: "gone" if r.left else words.sessions(r.consumer), _tone, 8, 8, right=True),
-    Column("pop", "last pop", lambda r: words.last_pop(r.consumer, r.at), "", 8, 12, right=True),
-    Column("call", "last call", lambda r: words.last_call(r.consumer, r.at), "quiet", 9, 12,
+           lambda r: "gone" if r.left else labels.sessions(r.consumer), _tone, 8, 8, right=True),
+    Column("pop", "last pop", lambda r: labels.last_pop(r.consumer, r.at), "", 8, 12, right=True),
+    Column("call", "last call", lambda r: labels.last_call(r.consumer, r.at), "quiet", 9, 12,
            right=True),
-    Column("rate", "msg/s", lambda r: _unless_gone(words.per_second(r.consumer), r), "", 7, 9,
+    Column("rate", "msg/s", lambda r: _unless_gone(labels.rate_estimate(r.consumer), r), "", 7, 9,
            right=True),
-    Column("claims", "claims", lambda r: _unless_gone(words.claims(r.consumer), r), "", 6, 8,
+    Column("claims", "claims", lambda r: _unless_gone(labels.claims(r.consumer), r), "", 6, 8,
            right=True),
     Column("since", "connected", _since, "quiet", 11, 15, right=True),
-    Column("where", "where", lambda r: plain(words.where(r.consumer)), "quiet", 10, 60),
+    Column("where", "where", lambda r: plain(labels.client(r.consumer)), "quiet", 10, 60),
 )  # fmt: skip
 LOST_FIRST = ("where", "since", "call")
 
@@ -108,7 +108,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
         key = key_of(queue)
         self._watch.sample_sessions_for([queue], _SAMPLING_SECONDS if self.result else 0.0)
         found = self._watch.sample([queue], {key: self._pop_rate})[key]
-        return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
+        return SeenConsumers(found, None if seen is None else disconnected(seen, found.consumers))
 
     def _recorded_consumers(self) -> tuple[Consumer, ...] | None:
         """Those of the last day; None: none are recorded."""
@@ -123,10 +123,10 @@ class ConsumersTab(TableTab[SeenConsumers]):
 
     def show(self, result: SeenConsumers) -> None:
         at = result.now.at
-        rows = {repr(one.who): Row(one, at) for one in result.now.consumers}
+        rows = {repr(one.identity): Row(one, at) for one in result.now.consumers}
         for one in result.gone or ():
             left = short_moment(one.last_seen or at, self.context.zone)
-            rows.setdefault(repr(one.who), Row(one, at, left))
+            rows.setdefault(repr(one.identity), Row(one, at, left))
         self.table.show(rows)
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
@@ -180,9 +180,9 @@ def _detail(row: Row) -> list[tuple[str, str]]:
     """What is known of it, and why the rest is not."""
     one = row.consumer
     said = [
-        (plain(words.name(one)), "strong"),
-        (f"  {words.does(one)}; {plain(words.where(one))}", ""),
+        (plain(labels.name(one)), "strong"),
+        (f"  {labels.actions(one)}; {plain(labels.client(one))}", ""),
     ]
     if row.left:
         return [*said, (f"\nlast seen {row.left}", "quiet")]
-    return [*said, *((f"\n? {why}", "quiet") for why in words.reasons([one]))]
+    return [*said, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([one]))]

@@ -15,7 +15,6 @@ from console.monitor.errors import (
     ErrorGroups,
     error_groups,
     filters_of,
-    tried,
 )
 from console.tui.context import Context
 from console.tui.findings import QueueKey
@@ -51,7 +50,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
             Column("count", "errors", self._count, "strong", 6, 12, right=True),
             Column("first", "first", lambda group: self._time(group.first_at), "quiet", 14, 14),
             Column("last", "last", lambda group: self._time(group.last_at), "", 14, 14),
-            Column("tries", "attempts", tried, "quiet", 8, 8, right=True),
+            Column("tries", "attempts", attempts_range, "quiet", 8, 8, right=True),
             Column("wording", "group", _wording, "", 40, 400),
         )
         self.table = KeyedTable(columns, ("tries", "first"), id="groups")

@@ -11,7 +11,7 @@ from console.actions.end_session import sessions_holding
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.formats import UNKNOWN, duration, numbered
-from console.monitor import waits as words
+from console.monitor import waits as labels
 from console.monitor.activity import Session
 from console.monitor.owners import Claim, Claims, Evidence, claims_with_evidence
 from console.tui.context import Context
@@ -85,13 +85,13 @@ def _of_session(session: Session, limit: float) -> Row:
     who = ", ".join(one for one in (session.application, session.user) if one)
     return Row(
         stuck=stuck,
-        what=plain(words.title(session)),
+        what=plain(labels.session_title(session)),
         held_for=session.held_for,
         owner="holds rows",
         owner_tone="warning" if stuck else "",
         who=plain(who) or UNKNOWN,
         where=plain(session.client or "local"),
-        does=plain(words.doing(session)),
+        does=plain(labels.session_activity(session)),
         session=session,
     )
 
@@ -101,11 +101,18 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
     if row.session is not None:
         session = row.session
         said = [
-            (f"{plain(words.title(session))}  ", "strong"),
-            (plain(f"{words.who(session)}; {words.doing(session)}"), ""),
-            (f"\nlocks {plain(words.locks(session))}", ""),
+            (f"{plain(labels.session_title(session))}  ", "strong"),
+            (
+                plain(f"{labels.session_client(session)}; {labels.session_activity(session)}"),
+                "",
+            ),
+            (f"\nlocks {plain(labels.lock_summary(session))}", ""),
         ]
-        return [*said, (f"\n{plain(words.statement(session))}", "quiet")] if session.query else said
+        return (
+            [*said, (f"\n{plain(labels.session_statement(session))}", "quiet")]
+            if session.query
+            else said
+        )
     claim = row.claim
     if claim is None:
         return []

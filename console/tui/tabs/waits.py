@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from console import catalog
 from console.errors import ConsoleError
 from console.formats import clock, duration, numbered
-from console.monitor import waits as words
+from console.monitor import waits as labels
 from console.monitor.activity import Activity, Key, Session
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
@@ -55,7 +55,7 @@ def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
         return sparkline([None if share is None else round(100 * share) for share in shares])
 
     return (
-        Column("wait", "wait", lambda wait: plain(words.name_of(wait)), _wait_tone, 12, 34),
+        Column("wait", "wait", lambda wait: plain(labels.wait_name(wait)), _wait_tone, 12, 34),
         _number("at_a_time", "at a time", "average", "{:.1f}", 9),
         _number("share", "of samples", "share", "{:.0%}", 8),
         _number("sessions", "sessions", "sessions", "{:,}", 8),
@@ -111,7 +111,9 @@ def waiters(activity: Activity) -> dict[str, Waiter]:
 
 def _name(row: Waiter) -> str:
     key = row.session.key
-    return row.branch + plain(str(key) if isinstance(key, int) else words.title(row.session))
+    return row.branch + plain(
+        str(key) if isinstance(key, int) else labels.session_title(row.session)
+    )
 
 
 def _waits_for(row: Waiter) -> str:
@@ -121,7 +123,7 @@ def _waits_for(row: Waiter) -> str:
 
 
 def _does(row: Waiter) -> str:
-    doing = words.doing(row.session)
+    doing = labels.session_activity(row.session)
     return plain(f"DEADLOCK: {doing}" if row.deadlock else doing)
 
 
@@ -135,7 +137,7 @@ WAITERS: tuple[Column[Waiter], ...] = (
     Column("session", "session", _name, lambda row: "strong" if row.in_tree else "quiet", 12, 40),
     Column("for", "for", _waits_for, "", 9, 10, right=True),
     Column("does", "does", _does, _does_tone, 20, 80),
-    Column("who", "who", lambda row: plain(words.who(row.session)), "quiet", 12, 200),
+    Column("who", "who", lambda row: plain(labels.session_client(row.session)), "quiet", 12, 200),
 )
 _DEEPEST = 12
 """Branches are indented up to this depth."""
@@ -250,7 +252,7 @@ class WaitsPane(Vertical):
         self.report, self._error, self._at = report, None, self.context.clock.utc()
         waits = self.waits
         self._past.append(past_of(waits) if report.samples else None)
-        self._names |= {key_of(wait): plain(words.name_of(wait)) for wait in waits}
+        self._names |= {key_of(wait): plain(labels.wait_name(wait)) for wait in waits}
         self.table.show({key_of(wait): wait for wait in waits})
         self.waiters.show(waiters(report.activity), keep=True)
         self.query_one(WaitsChart).show_past([*self._past], self._names)
@@ -289,7 +291,7 @@ class WaitsPane(Vertical):
         if self.report is not None:
             lines += [
                 Text(plain(line), style_of(head, "quiet"), no_wrap=True)
-                for line in words.horizon(self.report)
+                for line in labels.horizon_lines(self.report)
                 if self.report.samples and not self._is_small
             ]
             lines += [
@@ -344,19 +346,22 @@ class WaitsPane(Vertical):
         session, wait = self.session, self.table.row
         if session is not None and (self.waiters.has_focus or wait is None):
             said = [
-                (f"{plain(words.title(session))}  ", "strong"),
-                (plain(f"{words.who(session)}; {words.doing(session)}"), ""),
+                (f"{plain(labels.session_title(session))}  ", "strong"),
+                (
+                    plain(f"{labels.session_client(session)}; {labels.session_activity(session)}"),
+                    "",
+                ),
             ]
             if session.locks:
-                said.append((f"\nlocks {plain(words.locks(session))}", "quiet"))
+                said.append((f"\nlocks {plain(labels.lock_summary(session))}", "quiet"))
             if session.query:
-                said.append((f"\n{plain(words.statement(session))}", "quiet"))
+                said.append((f"\n{plain(labels.session_statement(session))}", "quiet"))
             return said
         if wait is None:
             return []
         means = wait.meaning or "Nothing is known about this wait."
         return [
-            (f"{plain(words.name_of(wait))}  {words.amount(wait)}\n", "strong"),
+            (f"{plain(labels.wait_name(wait))}  {labels.wait_amount(wait)}\n", "strong"),
             (plain(means), ""),
         ]
 

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from console.catalog import Queue
 from console.errors import ConsoleError
 from console.formats import UNKNOWN, count, duration, offset, short_moment
-from console.monitor import errors as words
+from console.monitor import errors as message_text
 from console.monitor.message import Message
 from console.monitor.owners import Evidence
 from console.tui.context import Context
@@ -67,19 +67,19 @@ def columns_of(
         Column("title", "title", lambda m: plain(m.title or ""), "", 16, 40),
         Column("error", "error", lambda m: first_line(m.error or ""), "", 30, 1000),
     )
-    has = {*words.columns(queue), *_EVERY_QUEUE_HAS}
+    has = {*message_text.columns(queue), *_EVERY_QUEUE_HAS}
     return [column for column in columns if column.name in has]
 
 
 def _figure(name: str, style: str, least: int, title: str = "") -> Column[Message]:
     return Column(
-        name, title or name, lambda m: words.figure(m, name), style, least, 36, right=True
+        name, title or name, lambda m: message_text.figure(m, name), style, least, 36, right=True
     )
 
 
 def _owner(message: Message) -> str:
     claimed = message.claimed_by is not None or message.claimed_at is not None
-    return plain(words.owner(message.claimed_by)) if claimed else ""
+    return plain(message_text.claimant(message.claimed_by)) if claimed else ""
 
 
 def by_row(messages: Sequence[Message]) -> dict[str, Message]:
@@ -266,7 +266,7 @@ class MessageHead(TextView):
         line = Text(no_wrap=True)
         if owner is not None:
             line.append(f"owner {owner.value}  ", style_of(self, _OWNERS.get(owner, "quiet")))
-        return line.append(f"claimed by {plain(words.owner(message.claimed_by))}")
+        return line.append(f"claimed by {plain(message_text.claimant(message.claimed_by))}")
 
 
 class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
