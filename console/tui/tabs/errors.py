@@ -13,6 +13,7 @@ from console.formats import ESTIMATE, count, numbered, short_moment
 from console.monitor.errors import (
     ErrorGroup,
     ErrorGroups,
+    attempts_range,
     error_groups,
     filters_of,
 )
