@@ -100,7 +100,7 @@ def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
         return SwitchPlan(queue, health(connection, queue), production)
 
 
-def switch_on(database: Database, queue: Queue) -> SwitchPlan:
+def enable_queue(database: Database, queue: Queue) -> SwitchPlan:
     """Switch it on, where it is off; as it is afterwards."""
     planned = plan_switch(database, queue)
     if not planned.needed:

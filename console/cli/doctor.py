@@ -299,8 +299,8 @@ def _examining(
                 thresholds_of=call.thresholds,
                 masks=call.masks,
                 consumption=consumption,
-                memory=memory,
-                usual=usual,
+                consumers=memory,
+                forecasts=usual,
             )
 
     return look

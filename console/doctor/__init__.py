@@ -10,27 +10,25 @@ if TYPE_CHECKING:
     from console.engines import Database
 
 
-class PlannedVerb(Protocol):
+class VerbPlan(Protocol):
     """The plan of a verb, as far as a repair needs it."""
 
     @property
-    def lines(self) -> Sequence[str]:
-        """In words."""
-        ...
+    def lines(self) -> Sequence[str]: ...
 
     def run_to_end(self) -> Sequence[str]:
-        """Do what the plan says; what came of it, in words. Raises ConsoleError."""
+        """Run it; the result, line by line. Raises ConsoleError."""
         ...
 
 
-Planner = Callable[["Database", "VerbRepair"], PlannedVerb]
+Planner = Callable[["Database", "VerbRepair"], VerbPlan]
 _planners: list[Planner] = []
 
 
 def set_planner(planner: Planner) -> None:
-    """Let this plan repairs that name a verb: the verbs are a layer above, which says so itself."""
+    """The verbs are a layer above: they register here what plans a repair that is a verb."""
     _planners[:] = [planner]
 
 
-def planned(database: Database, repair: VerbRepair) -> PlannedVerb:
+def plan_verb(database: Database, repair: VerbRepair) -> VerbPlan:
     return _planners[0](database, repair)

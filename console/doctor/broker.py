@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from console.catalog import Kind, Queue
 from console.doctor.context import MOST, CheckContext, CheckGroup, counted
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import end_conversations, switch_on
+from console.doctor.repairs import enable_queue, end_conversations
 from console.formats import duration
 from console.monitor.figures import BrokerHealth, health
 from console.monitor.limits import Severity
@@ -92,7 +92,7 @@ def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
         "head), or somebody disabled it",
         consequence="every pop fails, and pushes pile up in sys.transmission_queue until it is "
         "enabled",
-        repair=None if queue.kind is not Kind.INSTALLED else switch_on(queue),
+        repair=None if queue.kind is not Kind.INSTALLED else enable_queue(queue),
     )
 
 

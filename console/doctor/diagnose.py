@@ -1,7 +1,4 @@
-"""All families on all queues: findings in order of gravity, and what could not be examined.
-
-"All clear" is said only of a queue of which everything was examined.
-"""
+"""Runs all checks on all queues; a queue is "all clear" only if everything was examined."""
 
 import contextvars
 import time
@@ -38,12 +35,12 @@ from console.monitor.message import Masks
 from console.monitor.sample import DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 
-_TOGETHER = 16
-"""Queues that wait at the same time, at most. One of them at a time is at work."""
+_AT_ONCE = 16
+"""Queues whose checks may wait at the same time. Only one of them works at a time."""
 _ALL = frozenset(code.name for code in CODES)
 _RATE_STEPS = 4
 _RATE_SECONDS = 1.5
-"""A ring that may be full soon is sampled so often within this, for the range of its rates."""
+"""A ring that may soon be full is sampled `_RATE_STEPS` times within this, for its rates."""
 
 
 def diagnose(  # noqa: PLR0913  # what is known from before
@@ -55,18 +52,17 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     snapshots: Sequence[QueueSnapshot] = (),
     masks: Masks = (),
     consumption: ConsumptionHistory | None = None,
-    memory: ConsumerHistory | None = None,
-    usual: TrafficForecasts | None = None,
+    consumers: ConsumerHistory | None = None,
+    forecasts: TrafficForecasts | None = None,
 ) -> list[Diagnosis]:
-    """What is wrong with the queues (None: with all). Changes nothing.
+    """What is wrong with the queues (None: all of them). Changes nothing.
 
-    `snapshots`: what a sampler has seen of them lately, for their rates. `consumption`: what
-    earlier checks have shown of it; without one this check waits for its second sample. `memory`:
-    the same of each consumer. `usual`: what to expect of their hours. Raises ConnectionFailedError;
-    what else is in the way is told in `unseen`.
+    `snapshots`: recent ones, for their rates. `consumption`, `consumers`: what earlier calls saw;
+    without `consumption` this call waits for its second sample. Raises ConnectionFailedError; any
+    other obstacle is reported in `unseen`.
     """
 
-    def sampled(some: Sequence[Queue] | None) -> DatabaseSample:
+    def sample(some: Sequence[Queue] | None) -> DatabaseSample:
         return take_sample(
             database,
             only=some,
@@ -75,114 +71,108 @@ def diagnose(  # noqa: PLR0913  # what is known from before
 
     known = {(one.schema, one.queue): one for one in snapshots}
     consumption = ConsumptionHistory() if consumption is None else consumption
-    first, consumed = consumption.watch(database, lambda: sampled(queues), thresholds_of, known)
-    rated = _rated(first, known, sampled, min(patience_seconds, _RATE_SECONDS))
-    memory = ConsumerHistory(database) if memory is None else memory
+    consumers = ConsumerHistory(database) if consumers is None else consumers
+    latest, verdicts = consumption.watch(database, lambda: sample(queues), thresholds_of, known)
+    figures = _with_rates(latest, known, sample, min(patience_seconds, _RATE_SECONDS))
     late = {
         key
-        for key, seen in rated.items()
+        for key, seen in figures.items()
         if not seen.paused and consumption.waits_long(seen, thresholds_of(seen.queue))
     }
-    known_queues = [one.queue for one in first.queues if not one.queue.not_known]
-    there, why_not = memory.look(known_queues, rated, late)
+    readable = [one.queue for one in latest.queues if not one.queue.not_known]
+    seen_consumers, consumers_unseen = consumers.update(readable, figures, late)
+    known_forecasts = {} if forecasts is None else forecasts.refreshed()
     turn = Semaphore()
-    forecasts = {} if usual is None else usual.refreshed()
 
-    def diagnosed(one: QueueSample) -> Diagnosis:
-        if one.queue.not_known:
-            return Diagnosis(one.queue, (), (one.queue.not_known,), unproven=_ALL)
-        looked = check_context(
+    def diagnose_one(one: QueueSample) -> Diagnosis:
+        queue, key = one.queue, key_of(one.queue)
+        if queue.not_known:
+            return Diagnosis(queue, (), (queue.not_known,), unproven=_ALL)
+        opened = check_context(
             database,
-            one.queue,
-            snapshot=rated[key_of(one.queue)],
-            thresholds=thresholds_of(one.queue.name),
+            queue,
+            snapshot=figures[key],
+            thresholds=thresholds_of(queue.name),
             patience_seconds=patience_seconds,
             masks=masks,
-            clock_ahead=first.clock_ahead,
+            clock_ahead=latest.clock_ahead,
+            forecasts=forecasts,
             turn=turn,
         )
-        with turn, looked as context:
-            key = key_of(one.queue)
-            context.forecasts = usual
-            silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
-            diagnosis = _diagnosed(context, one, consumed[key], memory, silent, why_not)
+        with turn, opened as context:
+            silent = consumers.silent(queue, figures[key], consumption.idle_for_seconds)
+            diagnosis = _diagnose(context, one, verdicts[key], consumers, silent, consumers_unseen)
             return replace(
                 diagnosis,
-                consumers=there.get(key),
+                consumers=seen_consumers.get(key),
                 messages_late=key in late,
-                forecast=forecasts.get(key),
+                forecast=known_forecasts.get(key),
             )
 
-    return _overlapped(diagnosed, first.queues)
-
-
-def _overlapped(
-    diagnosed: Callable[[QueueSample], Diagnosis], samples: Sequence[QueueSample]
-) -> list[Diagnosis]:
-    """Each after the other, but where one waits the next goes on."""
-    if len(samples) < 2:
-        return [diagnosed(one) for one in samples]
-    with ThreadPoolExecutor(min(len(samples), _TOGETHER), "doctor") as pool:
-        # This thread's patience is theirs too.
-        running = [pool.submit(contextvars.copy_context().run, diagnosed, one) for one in samples]
+    if len(latest.queues) < 2:
+        return [diagnose_one(one) for one in latest.queues]
+    with ThreadPoolExecutor(min(len(latest.queues), _AT_ONCE), "doctor") as pool:
+        # The copied context hands on this thread's `patience`.
+        running = [
+            pool.submit(contextvars.copy_context().run, diagnose_one, one) for one in latest.queues
+        ]
         try:
             return [one.result() for one in running]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _rated(
-    first: DatabaseSample,
+def _with_rates(
+    latest: DatabaseSample,
     known: Mapping[Key, QueueSnapshot],
-    sampled: Callable[[Sequence[Queue]], DatabaseSample],
+    sample: Callable[[Sequence[Queue]], DatabaseSample],
     seconds: float,
 ) -> dict[Key, QueueSnapshot]:
-    """The figures with their rates, where somebody has those; a ring's, where they matter."""
-    found = {key_of(one.queue): snapshot(one, first.connection) for one in first.queues}
-    for key, seen in found.items():
+    """The figures, with their rates if these are known; those of a filling ring are measured."""
+    figures = {key_of(one.queue): snapshot(one, latest.connection) for one in latest.queues}
+    for key, seen in figures.items():
         if before := known.get(key):
-            found[key] = replace(
+            figures[key] = replace(
                 seen,
                 push_per_second=before.push_per_second,
                 pop_per_second=before.pop_per_second,
                 filling_per_second=before.filling_per_second,
             )
-    filling = [one.queue for one in first.queues if may_fill(found[key_of(one.queue)])]
+    filling = [one.queue for one in latest.queues if may_fill(figures[key_of(one.queue)])]
     windows = {key_of(queue): RateWindow(Flow.NUMBERS) for queue in filling}
 
     def add(at: DatabaseSample) -> None:
         for one in at.queues:
             if window := windows.get(key_of(one.queue)):
                 rates = window.add(one.taken_at or at.taken_at, one.row, counts_rows=at.counts_rows)
-                found[key_of(one.queue)] = snapshot(one, at.connection, rates)
+                figures[key_of(one.queue)] = snapshot(one, at.connection, rates)
 
-    add(first)
-    # Twice, where the first time says that it fills: what is so by chance is not so for long.
+    add(latest)
+    # If it fills, measure again: chance rarely lasts.
     for _ in range(2):
         for _ in range(_RATE_STEPS if filling else 0):
             time.sleep(seconds / _RATE_STEPS)
-            add(sampled(filling))
-        filling = [queue for queue in filling if fills(found[key_of(queue)])]
-    return found
+            add(sample(filling))
+        filling = [queue for queue in filling if fills(figures[key_of(queue)])]
+    return figures
 
 
 def may_fill(seen: QueueSnapshot) -> bool:
-    """Whether it is worth a check of the rates of a ring."""
+    """Whether a ring's rates are worth measuring."""
     if seen.push_per_second is not None or seen.gap is None or not seen.capacity:
         return False
     return FULL_SHARE <= seen.gap / seen.capacity < 1
 
 
-def _diagnosed(
+def _diagnose(
     context: CheckContext,
     sample: QueueSample,
     consumed: ConsumptionVerdict,
-    memory: ConsumerHistory,
+    consumers: ConsumerHistory,
     silent: Finding | None,
     consumers_unseen: str,
 ) -> Diagnosis:
-    queue = context.queue
-    silences = sample.silences
+    queue, silences = context.queue, sample.silences
     if sample.problem:
         context.unseen.append(f"its figures: {sample.problem}")
     elif sample.slow:
@@ -191,52 +181,48 @@ def _diagnosed(
     if consumed.why:
         context.unseen.append(f"consumption not known: {consumed.why}")
     if consumed.findings:
-        stopped = [with_last_consumers(one, memory.popped_last(queue)) for one in consumed.findings]
-        findings += [one.with_since(context.now) for one in stopped]
-    elif silent is not None:  # where all have stopped, that is told of each
+        last = consumers.popped_last(queue)
+        findings += [
+            with_last_consumers(one, last).with_since(context.now) for one in consumed.findings
+        ]
+    elif silent is not None:  # if all have stopped, the findings above name each
         findings.append(silent)
-    found = [
-        replace(
-            finding,
-            silenced=silence_for(
-                silences, finding.code.name, finding.code.severity, finding.subject
-            ),
-        )
-        for finding in findings
+    findings = [
+        replace(one, silenced=silence_for(silences, one.code.name, one.code.severity, one.subject))
+        for one in findings
     ]
-    ordered = sorted(found, key=lambda one: (-one.effective_severity, -one.code.severity))
-    told = tuple(_with_command(queue, finding) for finding in ordered)
+    findings.sort(key=lambda one: (-one.effective_severity, -one.code.severity))
+    findings = [_with_command(queue, one) for one in findings]
     if consumed.state in UNPROVEN:
         unproven |= {STOPPED.name, SUBSCRIBER.name}
     if consumers_unseen:
         context.unseen.append(f"consumers: {consumers_unseen}")
-    if consumers_unseen or memory.is_new(queue):
+    if consumers_unseen or consumers.is_new(queue):
         unproven.add(SILENT.name)
     return Diagnosis(
         queue,
-        told,
+        tuple(findings),
         tuple(dict.fromkeys(context.unseen)),
         context.snapshot,
         context.clock_ahead,
-        tuple(finished_acknowledgements(silences, told, unproven.__contains__)),
+        tuple(finished_acknowledgements(silences, findings, unproven.__contains__)),
         frozenset(unproven),
     )
 
 
 def _run_checks(context: CheckContext) -> tuple[list[Finding], set[str]]:
-    """What they found; the codes of which nobody knows, for they could not look."""
+    """The findings, and the codes whose checks did not complete."""
     findings: list[Finding] = []
     unproven = set(_ALL if context.unseen else ())
     for group in CHECK_GROUPS:
-        seen = len(context.unseen)
+        unseen = len(context.unseen)
         findings += group.run(context)
-        if len(context.unseen) > seen:
+        if len(context.unseen) > unseen:
             unproven |= {code.name for code in group.codes}
     return findings, unproven
 
 
 def _with_command(queue: Queue, finding: Finding) -> Finding:
-    """What only the doctor repairs, it repairs on the command line too."""
     if finding.repair is None:
         return finding
     if not queue.design.trusted:

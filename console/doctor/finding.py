@@ -1,4 +1,4 @@
-"""A finding: something proven wrong, with its evidence, its cause and what repairs it."""
+"""A finding: something proven wrong, with its evidence, cause and repair."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
-"""Of findings, in the order in which they are shown."""
+"""Of findings, in display order."""
 
 
 DEFAULT_JUDGEMENT = "no repair is safe without a decision: its evidence says where to look"
@@ -24,16 +24,16 @@ DEFAULT_JUDGEMENT = "no repair is safe without a decision: its evidence says whe
 
 @dataclass(frozen=True)
 class Code:
-    """One kind of finding. `name` is stable: tickets and scripts are written around it."""
+    """A type of finding. `name` is stable: tickets and scripts rely on it."""
 
     name: str
     severity: Severity
     meaning: str
     """One line, for --help and --codes."""
     judgement: str = DEFAULT_JUDGEMENT
-    """Of a finding without a repair: why somebody has to judge, and what to do."""
+    """If a finding has no repair: why it takes a human decision, and what to do."""
     repair: str = ""
-    """What repairs it, where anything does."""
+    """What repairs it, if anything does."""
 
     @property
     def advice(self) -> str:
@@ -71,30 +71,28 @@ class Repair(Protocol):
 
     @property
     def command(self) -> str:
-        """The verb that does the same on the command line; empty: only the doctor does it."""
+        """The verb that does the same on the command line; empty: only the doctor can."""
         ...
 
     @property
     def unattended(self) -> bool:
-        """Whether `--fix` runs it: it needs no lock that stops traffic and no judgement."""
+        """Whether `--fix` runs it: it takes no lock that stops traffic, and no judgement."""
         ...
 
     @property
-    def rights(self) -> Rights:
-        """What the connection must be allowed."""
-        ...
+    def rights(self) -> Rights: ...
 
     @property
     def requires_name(self) -> bool:
-        """Whether the queue's name has to be typed for it."""
+        """Whether the queue's name has to be typed to confirm it."""
         ...
 
     def plan(self, database: Database) -> Sequence[str]:
-        """What it would do, in words; changes nothing."""
+        """What it would do, line by line. Changes nothing."""
         ...
 
     def run(self, database: Database) -> Sequence[str]:
-        """Do it; what it did, in words. Raises ConsoleError."""
+        """Do it; what was done, line by line. Raises ConsoleError."""
         ...
 
 
@@ -108,65 +106,63 @@ class Finding:
     cause: str = ""
     consequence: str = ""
     since: datetime | None = None
-    """By the database's clock, as all times are that it keeps."""
+    """By the database's clock."""
     repair: Repair | None = None
     for_seconds: float | None = None
-    """How long it has been so, where no time was kept: `with_since` makes `since` of it."""
+    """How long it has lasted, if `since` is not known: see `with_since`."""
+    judgement: str = ""
+    """Instead of its code's: more precise, with a command or the SQL to judge by."""
+    command: str = ""
+    """Runs its repair on the command line."""
+    estimated: tuple[str, ...] = ()
+    """Names of evidence that is an estimate."""
+    silenced: Decision | None = None
+    """By which it was silenced or acknowledged: then it is shown, but counts as a note."""
 
     def with_since(self, now: datetime) -> "Finding":
-        """With since when it has been so; `now` is by the database's clock."""
+        """With its `since`, if that follows from `for_seconds`; `now` by the database's clock."""
         if self.since is not None or self.for_seconds is None:
             return self
         return replace(self, since=now - timedelta(seconds=self.for_seconds))
 
-    judgement: str = ""
-    """As of its code, where more can be said of this one: a command, or the SQL to judge by."""
-    command: str = ""
-    """What runs its repair on the command line."""
-    estimated: tuple[str, ...] = ()
-    """Names of evidence that is an estimate."""
-    silenced: Decision | None = None
-    """Who has silenced or acknowledged it: then it is shown, and is no problem."""
-
     @property
     def public_summary(self) -> str:
-        """Its summary without what it quotes of an error, which may hold parts of a payload: for
-        what leaves the console, or is kept."""
+        """Its summary without the error text that it quotes, which may hold parts of a payload:
+        for whatever leaves the console or is stored."""
         if not self.evidence.get("first_error"):
             return self.summary
         return self.summary.partition("; the first:")[0]
 
     @property
     def subscriber(self) -> str:
-        """Of a ring that has some: whose finding it is; empty: the whole queue's."""
+        """Of a ring with subscribers; empty: the finding is about the whole queue."""
         return str(self.evidence.get("subscriber") or "")
 
     @property
     def subject(self) -> str:
-        """Of several of its code: the figure whose limit it is about, or the subscriber."""
+        """What tells it from others of its code: the figure that has a limit, or the subscriber."""
         return str(self.evidence.get("figure") or self.subscriber)
 
     @property
     def effective_severity(self) -> Severity:
-        """How grave it is to whoever asks whether all is well."""
         return self.code.severity if self.silenced is None else Severity.NOTE
 
     @property
     def severity_text(self) -> str:
-        """Its severity, for a reader: `warning`, `warning, silenced`."""
+        """`warning`, or `warning, silenced`."""
         if self.silenced is None:
             return self.code.severity.word
         return f"{self.code.severity.word}, {self.silenced.done}"
 
     @property
     def judgement_text(self) -> str:
-        """What it takes where there is no repair; nothing where there is one."""
+        """What it takes if there is no repair; empty if there is one."""
         if self.repair is not None:
             return ""
         return f"needs your judgement: {self.judgement or self.code.judgement}"
 
     def for_subscriber(self, name: str) -> "Finding":
-        """It is about what one subscriber of a ring has; empty: the same."""
+        """Named after a ring's subscriber; unchanged if `name` is empty."""
         if not name:
             return self
         evidence = {"subscriber": name, **self.evidence}
@@ -174,7 +170,7 @@ class Finding:
 
     @property
     def evidence_lines(self) -> list[str]:
-        """The evidence for a reader, several lines for a list of things; `≈` is an estimate."""
+        """The evidence as text, with several lines for a list; `≈` marks an estimate."""
         return [
             line
             for name, value in self.evidence.items()
@@ -204,18 +200,18 @@ class Finding:
         }
 
 
-_MOST = 20
-"""Lines of one piece of evidence; the doctor keeps it short itself."""
+_MOST_LINES = 20
+"""Of one piece of evidence."""
 
 
 def _lines(name: str, value: object) -> list[str]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if any(isinstance(one, Mapping) for one in value):
-            lines = [f"{name}: {_flat(one)}" for one in value[:_MOST]]
+            lines = [f"{name}: {_flat(one)}" for one in value[:_MOST_LINES]]
             left = len(value) - len(lines)
             return [*lines, f"and {left} more"] if left else lines
         return [f"{name}: {_flat(value)}"]
-    return f"{name}: {_flat(value)}".splitlines()[:_MOST]
+    return f"{name}: {_flat(value)}".splitlines()[:_MOST_LINES]
 
 
 def _flat(value: object) -> str:
@@ -238,30 +234,29 @@ def _estimate(value: object) -> object:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found at one queue. `unseen`: what could not be examined, and why."""
+    """Everything found about one queue. `unseen`: what could not be checked, and why."""
 
     queue: Queue
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
     figures: QueueSnapshot | None = None
-    """Those by which it was judged."""
+    """By which it was judged."""
     clock_ahead: timedelta = timedelta()
-    """How far the database's clock, by which findings say since when, is ahead of ours."""
+    """How far the database's clock is ahead of ours."""
     finished_decisions: tuple[tuple[Decision, str], ...] = ()
-    """Acknowledgements that end by this, and why: `ended`, `worsened`."""
+    """Acknowledgements that end with this, and why: `ended`, `worsened`."""
     unproven: frozenset[str] = frozenset()
-    """Codes of which nobody can say that there is no such finding."""
+    """Codes whose checks did not complete: there may be such a finding."""
     consumers: Consumers | None = field(default=None, compare=False)
-    """Who popped and pushed then; None: it could not be seen."""
+    """Also producers; None: they could not be seen."""
     messages_late: bool = False
     """Whether messages waited for too long."""
     forecast: Forecast | None = field(default=None, compare=False)
-    """What to expect of its hours; None: nobody knows."""
 
     @property
     def severity(self) -> Severity:
-        """Of its gravest finding that nobody has silenced; unknown, where none is grave and not
-        everything was seen."""
+        """Of its most severe finding, silenced ones aside; unknown if not everything was seen and
+        nothing worse was found."""
         unseen = [Severity.UNKNOWN] if self.unseen else []
         return max(
             (*(one.effective_severity for one in self.findings), *unseen), default=Severity.OK
@@ -269,16 +264,16 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """All clear, or notes only; and everything was examined."""
+        """All clear, or notes only, with everything examined."""
         return self.severity <= Severity.NOTE
 
     @property
     def verdict(self) -> str:
-        """`all clear` is only said after everything was examined."""
+        """`all clear` only if everything was examined."""
         silenced = any(one.silenced is not None for one in self.findings)
         notes = "silenced" if silenced else "notes"
-        words = {Severity.OK: "all clear", Severity.NOTE: notes}
-        return words.get(self.severity, self.severity.word)
+        texts = {Severity.OK: "all clear", Severity.NOTE: notes}
+        return texts.get(self.severity, self.severity.word)
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -17,7 +17,7 @@ from console.doctor.context import (
     shortened,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import archive_done, maintained
+from console.doctor.repairs import archive_done, maintain_queue
 from console.doctor.sessions import holder
 from console.formats import duration
 from console.monitor.activity import Session, find_objects
@@ -322,7 +322,7 @@ def _bloat(context: CheckContext) -> Iterator[Finding]:
             evidence={"steps": [step.as_json() for step in steps]},
             cause="the server's own maintenance has not got to it, or was prevented",
             consequence="reads and writes touch more pages than necessary",
-            repair=maintained(
+            repair=maintain_queue(
                 context.queue, first_few([f"{s.what} {s.target}" for s in steps], between=", ")
             ),
         )

@@ -23,7 +23,7 @@ from console.doctor.context import (
     shortened,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import CreateMissing, maintained
+from console.doctor.repairs import CreateMissing, maintain_queue
 from console.doctor.schema import Index, ShippedIndex, bare
 from console.engines import Product
 from console.monitor.limits import Severity
@@ -91,7 +91,7 @@ def _by_definition(context: CheckContext) -> Iterator[Finding]:
             evidence={"invalid": [index.name for index in broken]},
             cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
             consequence="every write maintains it and no query can use it",
-            repair=maintained(queue, f"rebuild {names}"),
+            repair=maintain_queue(queue, f"rebuild {names}"),
         )
 
 
@@ -143,7 +143,7 @@ def _by_plan(context: CheckContext) -> Iterator[Finding]:
         consequence="each pop reads all rows of the table, slower the deeper the queue",
         repair=None
         if any(index.valid for index in same)
-        else maintained(queue, f"rebuild {same[0].name}"),
+        else maintain_queue(queue, f"rebuild {same[0].name}"),
     )
 
 

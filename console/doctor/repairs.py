@@ -1,7 +1,7 @@
-"""What repairs a queue: verbs and their words; and what no verb does, each a value of its own.
+"""Repairs of findings: verbs with their arguments, and what no verb does.
 
-All implement `Repair`: planned, audited, each row checked at its own moment. A ring's numbers have
-repairs of their own.
+All implement `Repair`. They are planned and audited, and check each row when they change it. Those
+of a ring's numbers are in `ring_repairs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from console.actions import end_session, maintain, maintain_plan
 from console.actions.plan import MANY_MESSAGES
 from console.audit import Ledger
 from console.catalog import Queue
-from console.doctor import planned, row_scan
+from console.doctor import plan_verb, row_scan
 from console.doctor.context import command, counted, texts
 from console.doctor.finding import Diagnosis, Repair
 from console.engines import Database, product_of
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 def allowed_repairs(
     diagnosis: Diagnosis, rights: Rights, codes: Collection[str] = (), subscriber: str = ""
 ) -> list[Repair]:
-    """Those that the connection may, the gravest finding's first: those that run by themselves, or
-    of findings that are named all. `subscriber`: of its findings only."""
-    found = [
+    """The repairs that these rights allow, the most severe finding's first: the unattended ones, or
+    all of the findings with these codes. `subscriber`: only of its findings."""
+    repairs = [
         finding.repair
         for finding in diagnosis.findings
         if finding.repair is not None
         and subscriber in {"", finding.subscriber}
         and (finding.code.name in codes if codes else finding.repair.unattended)
     ]
-    return [repair for repair in found if repair.rights <= rights]
+    return [repair for repair in repairs if repair.rights <= rights]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RepairResult:
 
 
 def try_repair(repair: Repair, database: Database) -> RepairResult:
-    """Run it; one that cannot be done ends none of the others. Raises ConnectionFailedError."""
+    """Run it. A failure is a result, so that others can follow. Raises ConnectionFailedError."""
     try:
         return RepairResult(tuple(repair.run(database)))
     except ConnectionFailedError:
@@ -72,86 +72,83 @@ class VerbRepair:
     verb: str
     arguments: tuple[str, ...] = ()
     summary: str = ""
-    """What it does."""
     unattended: bool = False
     requires_name: bool = False
     rights: Rights = Rights.OPERATOR
     stuck_after_seconds: float = DEFAULTS.stuck_after_seconds
-    """By which the finding was judged; the verb judges by the same."""
+    """By which finding and verb tell which claims are stuck."""
 
     @property
     def command(self) -> str:
         return command(self.queue, self.verb, *self.arguments)
 
     def plan(self, database: Database) -> Sequence[str]:
-        return planned(database, self).lines
+        return plan_verb(database, self).lines
 
     def run(self, database: Database) -> Sequence[str]:
-        return planned(database, self).run_to_end()
+        return plan_verb(database, self).run_to_end()
 
 
-def _filtered(older_seconds: float) -> tuple[str, ...]:
-    return tuple(f"--filter={word}" for word in Filters(older=older_seconds).words)
+def _older_than(seconds: float) -> tuple[str, ...]:
+    return tuple(f"--filter={word}" for word in Filters(older=seconds).words)
 
 
 def release_claims(
-    queue: Queue, count: int, stuck_after_seconds: float, how: str = "gone"
+    queue: Queue, count: int, stuck_after_seconds: float, owners: str = "gone"
 ) -> VerbRepair:
-    """Claims can be popped again. `how`: gone, unknown or alive, as their owners are."""
-    # By force also what is young would be released.
-    words = {
+    """`owners`: gone, unknown or alive."""
+    arguments = {
         "gone": (),
         "unknown": ("--unknown",),
-        "alive": ("--force", *_filtered(stuck_after_seconds)),
-    }[how]
+        # Without the filter, --force would release young claims too.
+        "alive": ("--force", *_older_than(stuck_after_seconds)),
+    }[owners]
     if queue.subscriber:
-        words = (*words, "--subscriber", queue.subscriber)
+        arguments = (*arguments, "--subscriber", queue.subscriber)
     return VerbRepair(
         queue,
         "release",
-        words,
-        f"release the claims whose owner is {how}",
-        unattended=how == "gone",  # only on evidence
+        arguments,
+        f"release the claims whose owner is {owners}",
+        unattended=owners == "gone",  # which takes evidence
         requires_name=count > MANY_MESSAGES,
         stuck_after_seconds=stuck_after_seconds,
     )
 
 
 def archive_done(queue: Queue) -> VerbRepair:
-    """It may be millions of rows: somebody chooses the hour and the rate."""
-    words = _filtered(_ARCHIVED_AFTER_SECONDS)
-    return VerbRepair(queue, "archive", words, "archive messages done for longer than a day")
+    """Not unattended: of millions of rows an operator chooses the hour and the rate."""
+    arguments = _older_than(_ARCHIVED_AFTER_SECONDS)
+    return VerbRepair(queue, "archive", arguments, "archive messages done for longer than a day")
 
 
 def upgrade(queue: Queue, *, by_hand: bool) -> VerbRepair:
-    """`by_hand`: somebody changed the code on purpose, perhaps: not without being asked."""
+    """`by_hand`: the installed code was modified, perhaps on purpose: not unattended."""
     return VerbRepair(
         queue,
         "upgrade",
         summary="install the code of this console's version (upgrade)",
-        unattended=not by_hand,  # callers go on, and no message is touched
+        unattended=not by_hand,  # callers continue, and no message is touched
         rights=Rights.ADMIN,
     )
 
 
 def resume(queue: Queue) -> VerbRepair:
-    """Whoever paused it may still want it so: not without being asked."""
+    """Not unattended: whoever paused it may still want the pause."""
     return VerbRepair(queue, "resume", summary="end its pause (resume)", rights=Rights.ADMIN)
 
 
-def maintained(queue: Queue, what: str) -> VerbRepair:
-    """What the measures call for: VACUUM, REINDEX, ANALYZE. Callers go on."""
+def maintain_queue(queue: Queue, what: str) -> VerbRepair:
+    """VACUUM, REINDEX, ANALYZE as needed. Callers continue."""
     return VerbRepair(queue, "maintain", summary=f"maintain: {what}", unattended=True)
 
 
-def switch_on(queue: Queue) -> VerbRepair:
-    """Service Broker's queue gives and takes messages again. A poison message would switch it off
-    again: somebody reads its head first."""
+def enable_queue(queue: Queue) -> VerbRepair:
+    """Not unattended: a poison message would disable the queue again, so read its head first."""
     return VerbRepair(queue, "requeue", summary="enable the queue again", rights=Rights.ADMIN)
 
 
 def end_conversations(queue: Queue, count: int) -> VerbRepair:
-    """Conversations that are over on the other side are ended here too."""
     return VerbRepair(
         queue,
         "release",
@@ -162,7 +159,6 @@ def end_conversations(queue: Queue, count: int) -> VerbRepair:
 
 
 def relay(queue: Queue) -> VerbRepair:
-    """All live messages are numbered anew; callers wait meanwhile."""
     return VerbRepair(
         queue,
         "relay",
@@ -174,12 +170,12 @@ def relay(queue: Queue) -> VerbRepair:
 
 
 def skip(queue: Queue, subscriber: str) -> VerbRepair:
-    """Only its operator knows whether it comes back for what it owes."""
+    """Not unattended: only its operator knows whether the subscriber comes back."""
     return VerbRepair(
         queue,
         "skip",
         ("--to", "now", subscriber),
-        f"let go what {subscriber} owes, into the archive (skip)",
+        f"move what {subscriber} owes into the archive (skip)",
         requires_name=True,
         rights=Rights.ADMIN,
     )
@@ -187,23 +183,22 @@ def skip(queue: Queue, subscriber: str) -> VerbRepair:
 
 @dataclass(frozen=True)
 class EndSession(VerbRepair):
-    """A session that holds rows is ended; they come back by its rollback."""
+    """Terminates a session that holds rows; its rollback frees them."""
 
     older_seconds: float = 0.0
-    """Its transaction was older than this; a younger one is another and is skipped."""
+    """Its transaction was older than this; a younger one is a different one and is skipped."""
 
     def run(self, database: Database) -> Sequence[str]:
-        """End it, if it is in its old transaction still."""
-        # The verb leaves alone whoever is in another transaction than the one that it planned for.
-        found = planned(database, self)
+        # The verb itself skips a session whose transaction changes after the plan.
+        plan = plan_verb(database, self)
         now = end_session.plan(database, self.queue, self.arguments[0])
         if (now.session.transaction_seconds or 0.0) < self.older_seconds:
             return [f"{now.label} is in another transaction by now: it was skipped"]
-        return found.run_to_end()
+        return plan.run_to_end()
 
 
-def session_ended(queue: Queue, key: Key, older_seconds: float) -> EndSession:
-    """`key`: of a session, or the name of a prepared transaction."""
+def terminate_session(queue: Queue, key: Key, older_seconds: float) -> EndSession:
+    """`key`: a session's, or the name of a prepared transaction."""
     summary = f"terminate session {key}, which rolls its transaction back"
     if isinstance(key, str):
         summary = f"roll the prepared transaction {key!r} back"
@@ -211,7 +206,7 @@ def session_ended(queue: Queue, key: Key, older_seconds: float) -> EndSession:
 
 
 class DoctorRepair:
-    """What no verb does. It is begun by itself, and changes no message, unless it says so."""
+    """What no verb does. Unless it says otherwise it runs unattended, and changes no message."""
 
     requires_name: bool = False
     rights: Rights = Rights.OPERATOR
@@ -224,18 +219,18 @@ class DoctorRepair:
 
 @dataclass(frozen=True)
 class CreateMissing(DoctorRepair):
-    """Indexes and keys that are missing are made beside the traffic."""
+    """Creates missing indexes, keys and constraints, online where the server can."""
 
     queue: Queue
     steps: tuple[maintain_plan.MaintainStep, ...]
     waits: str = ""
-    """For how long callers do, where that is known."""
+    """For how long callers have to wait, if known."""
 
     rights = Rights.ADMIN
 
     @property
     def unattended(self) -> bool:
-        """Not where the server can only make it with its table locked, for however short."""
+        """Not if the table has to be locked for it, however briefly."""
         texts = [text for step in self.steps for text in step.statements]
         return all("CONCURRENTLY" in text or "ONLINE = ON" in text for text in texts)
 
@@ -256,39 +251,39 @@ class CreateMissing(DoctorRepair):
 
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads no longer exists"
-"""The error of a message that is set aside."""
-_TRIES = 100
-_TRY_AGAIN_SECONDS = 0.01
+"""The error text of messages that are marked as errors."""
+_ATTEMPTS = 100
+_RETRY_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class RepairCounts:
-    """What a repair's statement returns: how many it chose, and how many of them it put right."""
+    """The result of a repair's statement: rows selected, and repaired."""
 
     selected: int
     done: int
 
     def ledger(self, skipped: str = "") -> Ledger:
-        """`skipped`: why some may be left as they are; without it a rest is an imbalance."""
+        """`skipped`: why some may be left; without it, any difference is an imbalance."""
         left = self.selected - self.done if skipped else 0
         return Ledger(self.selected, self.done, self.done, {skipped: left} if left else {})
 
 
 @dataclass(frozen=True)
 class IncompleteMessages:
-    """What the statement `missing_payloads` tells of a chunk of a split queue's messages."""
+    """The result of `missing_payloads` for a chunk of a split queue's messages."""
 
     looked: int
     lowest: int | None
     ready: int
     ready_ids: Any
     stuck: int
-    """Claimed for longer than the threshold, or by an owner who is gone."""
+    """Claimed for longer than the threshold, or by an owner that is gone."""
     stuck_ids: Any
     kept: int
     kept_ids: Any
     owners: Any
-    """Who claimed those that are kept."""
+    """Of the claims among those kept."""
 
 
 def incomplete_messages(
@@ -297,9 +292,9 @@ def incomplete_messages(
     stuck_after_seconds: float,
     **where: object,
 ) -> tuple[IncompleteMessages, list[str]]:
-    """A chunk, after a check of the owners of claims; those of the owners that are gone.
+    """A chunk's result after a check of the owners of claims, and which of these are gone.
 
-    Only of an owner who bound its claim to its session, as with any claim: see `release`.
+    As for any release, an owner is only gone if its claim was bound to its session.
     """
     product = product_of(connection)
     statement, scope = f"{queue.design.name}.missing_payloads", queue.scope(connection)
@@ -319,17 +314,17 @@ def incomplete_messages(
 
 @dataclass(frozen=True)
 class MarkAsErrors(DoctorRepair):
-    """Rows of a split queue that have no payload, ready or stuck, become errors; it goes on.
+    """Marks rows of a split queue without a payload, ready or stuck, as errors, so that pops go on.
 
-    Nothing that could be delivered is touched, nor what a living owner claimed a moment ago. The
-    rows stay: with a payload from a backup they can be requeued.
+    Nothing that could be delivered is touched, nor a recent claim of a live owner. The rows stay:
+    with a payload from a backup they can be requeued.
     """
 
     queue: Queue
     count: int
     stuck_after_seconds: float
     chunks: tuple[int, ...] = (row_scan.NEWEST,)
-    """Where they are: the newest id of each chunk that has some."""
+    """The newest id of each chunk that has such rows."""
 
     @property
     def summary(self) -> str:
@@ -339,35 +334,34 @@ class MarkAsErrors(DoctorRepair):
         return [f"{self.summary}; with a payload from a backup they can be requeued"]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Each chunk its own transaction, with its audit."""
-        aside = left = 0
+        """Each chunk in its own transaction, with its audit."""
+        marked = left = 0
         subject = audit.Subject.of(database, self.queue, "mend", self.summary)
         for newest in self.chunks:
             with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
                 n, held = self._chunk(act.connection, database, newest)
                 act.record.batch(act.connection, n.ledger().require_balance())
                 act.detail = f"{n.done} rows without a payload are errors"
-            aside, left = aside + n.done, left + held
-        told = f"marked as errors: {counted(aside, 'row')} without a payload"
-        held_by_others = f"; {counted(left, 'row')} left, held by sessions" if left else ""
-        return [told + held_by_others]
+            marked, left = marked + n.done, left + held
+        rest = f"; {counted(left, 'row')} left, held by sessions" if left else ""
+        return [f"marked as errors: {counted(marked, 'row')} without a payload{rest}"]
 
     def _chunk(
         self, connection: Connection, database: Database, newest: int
     ) -> tuple[RepairCounts, int]:
-        """What was set aside, and how many are left.
+        """The rows marked, and how many are left.
 
-        A pop that meets such a row holds it for a moment, and pops meet it again and again: what
-        they hold is skipped, and tried once more.
+        Pops meet such rows again and again and hold them for a moment: what they hold is skipped
+        and retried.
         """
         product, queue = database.product, self.queue
         stuck_after = self.stuck_after_seconds
         where = {"newest": newest, "most": row_scan.CHUNK_ROWS}
         selected = done = 0
         found, gone = incomplete_messages(connection, queue, stuck_after, **where)
-        for attempt in range(_TRIES):
+        for attempt in range(_ATTEMPTS):
             if attempt:
-                time.sleep(_TRY_AGAIN_SECONDS)
+                time.sleep(_RETRY_SECONDS)
             n = sql.row(
                 connection,
                 RepairCounts,

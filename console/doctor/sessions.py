@@ -16,7 +16,7 @@ from console.doctor.context import (
     shortened,
 )
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import CreateMissing, maintained, session_ended
+from console.doctor.repairs import CreateMissing, maintain_queue, terminate_session
 from console.errors import TooSlowError
 from console.formats import duration
 from console.monitor.activity import Session
@@ -83,7 +83,7 @@ def _holders(context: CheckContext) -> Iterator[Finding]:
             cause=_why_held(session),
             consequence=_consequence(context),
             for_seconds=session.held_exactly_seconds,
-            repair=session_ended(context.queue, session.key, limit),
+            repair=terminate_session(context.queue, session.key, limit),
         )
 
 
@@ -201,7 +201,9 @@ def _dead_head(context: CheckContext) -> Iterator[Finding]:
         else "the server has not got to them",
         consequence="every pop reads past them to the first live message, slower with each",
         for_seconds=keeper.seconds if keeper else None,
-        repair=None if keeper or not measures.dead_rows else maintained(context.queue, "vacuum"),
+        repair=None
+        if keeper or not measures.dead_rows
+        else maintain_queue(context.queue, "vacuum"),
     )
 
 

@@ -1,9 +1,9 @@
-"""Who has fallen silent: a consumer that popped regularly and pops no more while messages wait.
+"""Silent consumers: each popped regularly, and pops no more while messages wait.
 
-Looks are samples: that a claim was not seen proves nothing by itself. A consumer that popped
-between so many looks of so many before does not by chance fail to do so in several looks in a row;
-when that is less likely than one in ten thousand it has stopped. One that holds a claim is at work,
-and one whose place another has taken is not missed.
+Consumers are seen in samples, so a claim that was not seen proves nothing by itself. But one that
+popped between most samples does not fail to pop in several samples in a row by chance: when that
+is less likely than one in ten thousand, it has stopped. A consumer that holds a claim is at work,
+and one that was replaced by another is not missed.
 """
 
 from collections import defaultdict
@@ -30,44 +30,44 @@ from console.monitor.statement_text import POP
 SILENT = Code(
     "consumer_silent",
     Severity.WARNING,
-    "a consumer that popped regularly pops no more, while messages wait",
+    "a consumer that popped regularly is silent, while messages wait",
     judgement="consumers run outside the database: start it, or find out what it waits for",
 )
 _APART_SECONDS = 5.0
-"""Looks that follow faster tell nothing new."""
+"""Samples that follow faster show nothing new."""
 _LEAST_POPS = 5
 _LEAST_SHARE = 0.5
 _CHANCE = 1e-4
-_SURE_LOOKS = 10
-"""After so few a new memory knows nothing of who popped before."""
+_ENOUGH_SAMPLES = 10
+"""With fewer, a new history does not know who popped before."""
 _WITHIN = timedelta(hours=1)
-"""Messages have to wait so soon after its last pop: else it was stopped when it was not needed."""
+"""Messages have to wait this soon after its last pop: else it was stopped as not needed."""
 _DAY = timedelta(days=1)
 _SHOWN = 5
 
 Recall = Callable[[Queue], Sequence[Mapping[str, Any]]]
-"""What was recorded of a queue's consumers."""
+"""Reads a queue's consumers from the recording."""
 
 
 @dataclass
 class _Record:
-    """What looks have shown of one consumer of a queue, by its name."""
+    """What samples have shown of one consumer of a queue, identified by its name."""
 
     newest: Consumer
     seen_at: datetime
-    looks: int = 0
+    samples: int = 0
     pops: int = 0
-    """Looks between which it popped."""
+    """Samples before which it popped."""
     until_last: int = 0
-    """Looks until the last of them."""
+    """Samples up to the last of them."""
     first_pop: datetime | None = None
     last_pop: datetime | None = None
     silent: int = 0
-    """Looks in a row since then at which messages waited."""
+    """Consecutive samples since then with waiting messages."""
     silent_from: datetime | None = None
 
-    def saw(self, one: Consumer | None, at: datetime, *, late: bool) -> None:
-        self.looks += 1
+    def add(self, one: Consumer | None, at: datetime, *, late: bool) -> None:
+        self.samples += 1
         popped = None if one is None else one.last_pop
         if one is not None:
             self.newest, self.seen_at = one, at
@@ -76,7 +76,7 @@ class _Record:
         if popped is not None and (self.last_pop is None or popped > self.last_pop):
             self.pops += 1
             self.first_pop = self.first_pop or popped
-            self.last_pop, self.until_last = popped, self.looks
+            self.last_pop, self.until_last = popped, self.samples
             self.silent, self.silent_from = 0, None
         elif late:
             self.silent += 1
@@ -111,19 +111,19 @@ class _Record:
         }
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """`worker-1 of 10.0.0.4 (last pop 2026-11-22 03:04:05 UTC, disconnected)`."""
         one = self.newest
         where = f" of {one.host}" if one.host else ""
         state = "disconnected" if one.sessions == 0 else "connected"
         state = "" if one.sessions is None else f", {state}"
-        when = f"last pop {moment(self.last_pop, UTC)}" if self.last_pop else (
-            f"last seen {moment(self.seen_at, UTC)}")  # fmt: skip
+        last, at = ("pop", self.last_pop) if self.last_pop else ("seen", self.seen_at)
+        when = f"last {last} {moment(at, UTC)}"
         return f"{one.name or '?'}{where} ({when}{state})"
 
 
 class ConsumerHistory:
-    """What looks at a database's consumers have shown, one check after the other."""
+    """What samples of a database's consumers have shown, over several diagnoses."""
 
     def __init__(
         self,
@@ -132,22 +132,23 @@ class ConsumerHistory:
         *,
         apart_seconds: float = _APART_SECONDS,
     ) -> None:
-        """`recall`: asked once of a queue whose messages wait, for what was recorded of it."""
+        """`recall`: called once for each queue whose messages wait."""
         self._watch = ConsumerWatch(database)
         self._recall = recall
         self._apart = timedelta(seconds=apart_seconds)
         self._records: defaultdict[Key, dict[str, _Record]] = defaultdict(dict)
-        self._looked: dict[Key, tuple[datetime, int]] = {}
-        """When last, and how often."""
+        self._sampled: dict[Key, tuple[datetime, int]] = {}
+        """The time of the last sample, and their number."""
 
-    def look(
+    def update(
         self, queues: Sequence[Queue], snapshots: Mapping[Key, QueueSnapshot], late: set[Key]
     ) -> tuple[dict[Key, Consumers], str]:
-        """Who is there, and why nobody could be seen. `late`: where messages wait for too long."""
+        """Sample the consumers: those of each queue, or why they could not be seen. `late`: queues
+        whose messages wait for too long."""
         rates = {key: one.pop_per_second for key, one in snapshots.items()}
         for queue in queues:
             key = key_of(queue)
-            if self._recall is not None and key in late and key not in self._looked:
+            if self._recall is not None and key in late and key not in self._sampled:
                 self._remember(queue, self._recall(queue))
         try:
             found = self._watch.sample(queues, rates)
@@ -157,7 +158,7 @@ class ConsumerHistory:
             return {}, error.why or error.what
         for queue in queues:
             key = key_of(queue)
-            self._saw(key, found[key].at, found[key].consumers, late=key in late)
+            self._add(key, found[key].at, found[key].consumers, late=key in late)
         return found, ""
 
     def _remember(self, queue: Queue, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -165,63 +166,63 @@ class ConsumerHistory:
         for at, of in groupby(rows, lambda row: row["at"]):
             seen = list(of)
             consumers = [one for row in seen if (one := consumer_of(row)) is not None]
-            self._saw(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
+            self._add(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
 
-    def _saw(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
-        before, looks = self._looked.get(key, (None, 0))
+    def _add(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
+        before, samples = self._sampled.get(key, (None, 0))
         if before is not None and at - before < self._apart:
             return
-        self._looked[key] = (at, looks + 1)
+        self._sampled[key] = (at, samples + 1)
         records = self._records[key]
         now: dict[str, Consumer] = {}
         for one in seen:
             if POP in one.does and one.name is not None:
-                now[one.name] = _together(now.get(one.name), one)
+                now[one.name] = _merged(now.get(one.name), one)
         for name, one in now.items():
             if name not in records:
-                # Whether it has popped since the look before, nobody knows.
-                records[name] = _Record(one, at, last_pop=one.last_pop if looks == 0 else None)
+                # It may have popped before the previous sample.
+                records[name] = _Record(one, at, last_pop=one.last_pop if samples == 0 else None)
         for name, record in list(records.items()):
-            record.saw(now.get(name), at, late=late)
+            record.add(now.get(name), at, late=late)
             if at - record.seen_at > _DAY:
                 del records[name]
 
     def is_new(self, queue: Queue) -> bool:
-        return self._looked.get(key_of(queue), (None, 0))[1] < _SURE_LOOKS
+        return self._sampled.get(key_of(queue), (None, 0))[1] < _ENOUGH_SAMPLES
 
     def silent(
         self, queue: Queue, figures: QueueSnapshot, least_seconds: float = IDLE_FOR_SECONDS
     ) -> Finding | None:
-        """The finding on those that have fallen silent; None: nobody has."""
         key = key_of(queue)
-        if key not in self._looked:
+        if key not in self._sampled:
             return None
-        at, _ = self._looked[key]
+        at, _ = self._sampled[key]
         records = self._records[key].values()
         found = [one for one in records if one.is_silent(at, least_seconds)]
         found.sort(key=lambda one: str(one.last_pop), reverse=True)
-        # Whoever began to pop after they had stopped has taken the place of one of them.
+        # One that began to pop after they had stopped has replaced one of them.
         first = min((one.last_pop for one in found if one.last_pop), default=None)
         new = sum(1 for one in records if first and one.first_pop and one.first_pop > first)
         found = found[: max(0, len(found) - new)]
         return _finding(queue, figures, found, at) if found else None
 
     def popped_last(self, queue: Queue) -> list[str]:
-        """Who popped, in words, the last one first; those who never left a claim by when seen."""
+        """Labels of the consumers, the last to pop first; by when seen if no pop was."""
         records = self._records[key_of(queue)].values()
         known = [one for one in records if one.last_pop is not None] or list(records)
         known.sort(key=lambda one: str(one.last_pop or one.seen_at), reverse=True)
-        return [one.words for one in known]
+        return [one.label for one in known]
 
 
-def _together(one: Consumer | None, other: Consumer) -> Consumer:
-    """Of one name, wherever they are."""
+def _merged(one: Consumer | None, other: Consumer) -> Consumer:
+    """Consumers of one name on several hosts are one."""
     if one is None:
         return other
     pops = [pop for pop in (one.last_pop, other.last_pop) if pop is not None]
     newer = other if other.sessions else one
-    sessions = None if None in (one.sessions, other.sessions) else (
-        (one.sessions or 0) + (other.sessions or 0))  # fmt: skip
+    sessions = None
+    if one.sessions is not None and other.sessions is not None:
+        sessions = one.sessions + other.sessions
     claims = (one.claims or 0) + (other.claims or 0)
     return replace(newer, last_pop=max(pops, default=None), sessions=sessions, claims=claims)
 
@@ -234,7 +235,7 @@ def _finding(
     ready = count(figures.ready or 0, estimated="ready" in figures.estimated)
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     gone = [record for record in silent if record.newest.sessions == 0]
-    state = "disconnected" if len(gone) == len(silent) else "connected, in part at least"
+    state = "disconnected" if len(gone) == len(silent) else "at least one is connected"
     return Finding(
         SILENT,
         f"{one.newest.name}{more} popped regularly and has not popped for "
@@ -247,8 +248,8 @@ def _finding(
         },
         estimated=("ready",) if "ready" in figures.estimated else (),
         cause=f"it stopped, hangs or waits for something else ({state}): "
-        + first_few([record.words for record in silent], most=3),
-        consequence="the others pop alone; where they are too few the backlog grows",
+        + first_few([record.label for record in silent], most=3),
+        consequence="only the others pop; if they are too few, the backlog grows",
         since=since,
         judgement="consumers run outside the database: start it, or find out what it waits for: "
         f"{command(queue, 'consumers')}, {command(queue, 'waits')}",
@@ -256,7 +257,7 @@ def _finding(
 
 
 def with_last_consumers(finding: Finding, who: Sequence[str]) -> Finding:
-    """The finding that consumers have stopped, with who they were where that is known."""
+    """The finding that consumers have stopped, with who popped last, if known."""
     if not who:
         return finding
     cause = f"{finding.cause}; who popped last: {first_few(who, most=3)}"

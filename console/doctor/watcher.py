@@ -1,8 +1,9 @@
-"""A connection is watched: sampled, then update by the doctor. For screens, `record`, metrics.
+"""Watches a connection: samples it, and has the doctor diagnose its queues. For screens, `record`,
+metrics.
 
-Two daemon threads: the sampler's, and the doctor's beside it. The doctor works a tenth of the time
-at most, and waits while there is no connection: the sampler is the one that tries again. What
-somebody asks for, or a figure calls for, goes before the rounds.
+Two daemon threads: the sampler's and the doctor's. The doctor works at most a tenth of the time,
+and waits while there is no connection: only the sampler reconnects. What an operator requests, or
+a figure calls for, goes before the routine rounds.
 """
 
 import logging
@@ -32,46 +33,46 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECONDS = 30.0
-"""Between two rounds of all queues at least..."""
+"""At least this long between two rounds of all queues..."""
 UNATTENDED_SECONDS = 60.0
-"""... where nobody waits at a screen..."""
+"""... or this long if nobody watches a screen..."""
 REST = 10.0
-"""... and so many times as long as the round took."""
+"""... and at least this many times the duration of the round."""
 SOON_REST = 3.0
-"""The same after queues whose figures call for it; it goes on for as long as there is trouble."""
+"""The same after queues whose figures called for a diagnosis."""
 CHUNK = 8
-"""Queues that are update together; what was found is delivered after each."""
+"""Queues that are diagnosed together; the results of each chunk are delivered at once."""
 CHUNK_SECONDS = 120.0
-"""How long one chunk may take, whatever a silent server does."""
+"""Time-out of one chunk, also for a server that does not respond."""
 _FIRST_BACK_OFF_SECONDS = 1.0
 _LONGEST_BACK_OFF_SECONDS = 30.0
 
-Pair = tuple[str, str]
-"""Schema and name of a queue."""
+QueueName = tuple[str, str]
+"""Schema and name."""
 
 
 @dataclass(frozen=True)
 class DoctorUpdate:
     diagnoses: tuple[Diagnosis, ...] = ()
     next_seconds: float | None = None
-    """Until the next round; None: this one is still under way."""
+    """Until the next round; None: this one still runs."""
     error: ConsoleError | None = None
     whole_round: bool = False
-    """Whether a round of all queues has come to its end with it."""
+    """Whether it completes a round of all queues."""
 
 
 class Sampling(Protocol):
-    """What brings the readings: a `Sampler`."""
+    """A source of readings, such as a `Sampler`."""
 
     def start(self, deliver: Callable[[Reading], None]) -> None:
-        """Begin; `deliver` may be called in any thread."""
+        """`deliver` may be called in any thread."""
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """Deliver nothing more; wait for what is under way so long at most."""
+        """Deliver nothing more; wait for the current sample for at most `timeout_seconds`."""
 
 
 class Doctor:
-    """Examines the queues of one database, and remembers who popped between two examinations."""
+    """Diagnoses the queues of one database, and remembers what it saw of their consumers."""
 
     def __init__(
         self,
@@ -81,14 +82,14 @@ class Doctor:
         *,
         rights: Rights = Rights.READ_ONLY,
     ) -> None:
-        """`rights`: with those of an operator it ends acknowledgements whose finding has ended."""
+        """`rights`: an operator's let it end acknowledgements whose finding has ended."""
         self._writes = rights >= Rights.OPERATOR
         self.database = database
         self._thresholds_of = thresholds_of
         self._masks = masks
         self._consumption: ConsumptionHistory | None = None
-        self._memory: ConsumerHistory | None = None
-        self._usual: TrafficForecasts | None = None
+        self._consumers: ConsumerHistory | None = None
+        self._forecasts: TrafficForecasts | None = None
 
     def queues(self) -> list[Queue]:
         return catalog.in_use(self.database)
@@ -97,7 +98,7 @@ class Doctor:
         self, queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]
     ) -> list[Diagnosis]:
         """What is wrong with them. Raises ConnectionFailedError."""
-        # Loaded in the doctor's thread: the console shall start at once.
+        # Imported in the doctor's thread, so that the console starts quickly.
         from console.doctor.decisions import end_acknowledgements  # noqa: PLC0415
         from console.doctor.diagnose import diagnose  # noqa: PLC0415
         from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
@@ -106,10 +107,10 @@ class Doctor:
 
         if self._consumption is None:
             self._consumption = ConsumptionHistory(waits=False)
-        if self._memory is None:
-            self._memory = ConsumerHistory(self.database)
-        if self._usual is None:
-            self._usual = TrafficForecasts(self.database.label)
+        if self._consumers is None:
+            self._consumers = ConsumerHistory(self.database)
+        if self._forecasts is None:
+            self._forecasts = TrafficForecasts(self.database.label)
         found = diagnose(
             self.database,
             queues,
@@ -117,8 +118,8 @@ class Doctor:
             snapshots=snapshots,
             masks=self._masks,
             consumption=self._consumption,
-            memory=self._memory,
-            usual=self._usual,
+            consumers=self._consumers,
+            forecasts=self._forecasts,
         )
         if self._writes and not self.database.read_only:
             end_acknowledgements(self.database, found)
@@ -126,17 +127,17 @@ class Doctor:
 
 
 @dataclass
-class _Wanted:
+class _Request:
     all: bool = False
-    pairs: set[Pair] = field(default_factory=set)
-    why: int = ROUTINE
+    queues: set[QueueName] = field(default_factory=set)
+    urgency: int = ROUTINE
 
     def __bool__(self) -> bool:
-        return self.all or bool(self.pairs)
+        return self.all or bool(self.queues)
 
 
 class Watcher:
-    """Samples, then examines from the first good reading on, until stopped."""
+    """Samples, and diagnoses from the first successful reading on, until stopped."""
 
     def __init__(
         self,
@@ -149,12 +150,12 @@ class Watcher:
         rest: float = REST,
         turns: WorkLimiter | None = None,
     ) -> None:
-        """`on_reading` is called in the sampler's thread, `on_update` in the doctor's. `turns`:
-        those of all watchers, where there are many."""
+        """`on_reading` is called in the sampler's thread, `on_update` in the doctor's. `turns` are
+        shared by several watchers."""
         self._sampler = sampler
         self._doctor = doctor
         self._on_reading = on_reading
-        self._on_examined = on_update
+        self._on_update = on_update
         self._every_seconds = every_seconds
         self._rest = rest
         self._turns = turns
@@ -165,41 +166,39 @@ class Watcher:
         self._stopped = False
         self._lost = False
         self._snapshots: Sequence[QueueSnapshot] = ()
-        self._wanted = _Wanted()
-        self._soon: set[Pair] = set()
+        self._request = _Request()
+        self._soon: set[QueueName] = set()
         self._soon_from = 0.0
         self._due = 0.0
         self._not_before = 0.0
         self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
 
-    # None of these waits, but `stop` where it is told to.
+    # None of these waits, except `stop` with a time-out.
 
     def start(self) -> None:
         self._sampler.start(self._sampled)
 
-    def request_diagnosis(self, pair: Pair | None = None) -> None:
+    def request_diagnosis(self, queue: QueueName | None = None) -> None:
         with self._changed:
-            if pair is None:
-                self._wanted.all = True
+            if queue is None:
+                self._request.all = True
             else:
-                self._wanted.pairs.add(pair)
-            self._wanted.why = REQUESTED
+                self._request.queues.add(queue)
+            self._request.urgency = REQUESTED
             self._not_before = 0.0
             self._changed.notify()
         self._wake_turns()
 
-    def prioritize(self, pairs: Collection[Pair]) -> None:
-        """Figures say that something is wrong there: examine it before the next round."""
+    def prioritize(self, queues: Collection[QueueName]) -> None:
+        """Diagnose these before the next round: their figures show that something is wrong."""
         with self._changed:
-            if not self._soon >= set(pairs):
-                self._soon.update(pairs)
+            if not self._soon >= set(queues):
+                self._soon.update(queues)
                 self._changed.notify()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """Deliver nothing more; what hangs is left to its daemon thread.
-
-        Waits for each thread at most `timeout_seconds`.
-        """
+        """Deliver nothing more. Waits for each thread for at most `timeout_seconds`; one that
+        hangs is a daemon."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -218,9 +217,9 @@ class Watcher:
             was_lost = self._lost
             self._lost = isinstance(reading.error, ConnectionFailedError)
             if was_lost and not self._lost:
-                # What the loss cut short saw nothing, and a crash leaves traces.
-                self._wanted.all = True
-                self._wanted.why = min(self._wanted.why, SOON)
+                # The lost connection cut a round short, and a crash leaves traces.
+                self._request.all = True
+                self._request.urgency = min(self._request.urgency, SOON)
                 self._not_before = 0.0
             if reading.error is None:
                 self._snapshots = reading.queues
@@ -231,92 +230,94 @@ class Watcher:
     # The doctor's thread.
 
     def _run(self) -> None:
-        while (wanted := self._next()) is not None:
+        while (request := self._next()) is not None:
             began = time.monotonic()
             try:
-                if wanted.all:
-                    self._round(wanted.why)
+                if request.all:
+                    self._round(request.urgency)
                 else:
-                    self._examine(self._named(wanted.pairs), wanted.why)
-            except Exception as error:  # noqa: BLE001  # a thread that dies says nothing any more
+                    self._diagnose(self._named(request.queues), request.urgency)
+            except Exception as error:  # noqa: BLE001  # the thread has to go on
                 self._failed(error, time.monotonic() - began)
             else:
                 self._back_off_seconds = _FIRST_BACK_OFF_SECONDS
 
-    def _next(self) -> _Wanted | None:
-        """Waits for something to do; None: it is over."""
+    def _next(self) -> _Request | None:
+        """Waits for something to do; None: stopped."""
         with self._changed:
             while not self._stopped:
                 now = time.monotonic()
                 if not self._lost and now >= self._not_before:
-                    if self._wanted or now >= self._due:
-                        wanted, self._wanted = self._wanted, _Wanted()
-                        wanted.all = wanted.all or not wanted
-                        return wanted
+                    if self._request or now >= self._due:
+                        request, self._request = self._request, _Request()
+                        request.all = request.all or not request
+                        return request
                     if self._soon and now >= self._soon_from:
-                        wanted, self._soon = _Wanted(pairs=self._soon, why=SOON), set()
-                        return wanted
+                        request, self._soon = _Request(queues=self._soon, urgency=SOON), set()
+                        return request
                 self._changed.wait(self._pause(now))
             return None
 
     def _pause(self, now: float) -> float | None:
-        """Until there may be something to do; None: until somebody says so."""
+        """Until there may be something to do; None: until notified."""
         if self._lost:
             return None
         due = min(self._due, self._soon_from) if self._soon else self._due
         return max(0.0, max(due, self._not_before) - now) + 0.01
 
-    def _round(self, why: int) -> None:
-        """All queues, those first that look worst; what is asked for meanwhile goes before."""
+    def _round(self, urgency: int) -> None:
+        """All queues, those that look worst first. Requests are served between the chunks."""
         took, round_began = 0.0, time.monotonic()
         with self._changed:
             snapshots = self._snapshots
         left = _worst_first(self._doctor.queues(), snapshots)
         while left and not self._stopped:
             chunk, left = left[:CHUNK], left[CHUNK:]
-            lasted = self._examine(chunk, why)
+            lasted = self._diagnose(chunk, urgency)
             took += lasted
-            if pairs := self._rested(min(1.0, lasted) if left else 0.0):
-                self._examine(self._named(pairs), REQUESTED)
+            if requested := self._rest_between_chunks(min(1.0, lasted) if left else 0.0):
+                self._diagnose(self._named(requested), REQUESTED)
         waited = time.monotonic() - round_began - took
-        # Never less: the second sample that proves that nobody pops comes with the next round.
-        # Two watchers do not examine in step for long.
+        # Never less: the second sample that proves that nothing is popped comes with the next
+        # round. The random part keeps two watchers out of step.
         pause = max(self._every_seconds, self._rest * took)
         pause *= random.uniform(1.0, 1.2)  # noqa: S311  # no secret
         with self._changed:
             self._due = time.monotonic() + pause
-        # Others will have their turns before it again.
-        self._tell(DoctorUpdate(next_seconds=pause + waited, whole_round=True))
+        # Before the next round, others have their turns again.
+        self._deliver(DoctorUpdate(next_seconds=pause + waited, whole_round=True))
 
-    def _rested(self, seconds: float) -> set[Pair]:
-        """A breath between two chunks, for the server and for the screen; what is asked for."""
+    def _rest_between_chunks(self, seconds: float) -> set[QueueName]:
+        """Relieves the server and the screen; returns the queues requested by now."""
         with self._changed:
-            if not self._wanted.pairs and not self._stopped and seconds:
+            if not self._request.queues and not self._stopped and seconds:
                 self._changed.wait(seconds)
-            pairs, self._wanted.pairs = self._wanted.pairs, set()
-            return pairs
+            requested, self._request.queues = self._request.queues, set()
+            return requested
 
-    def _named(self, pairs: Iterable[Pair]) -> list[Queue]:
-        wanted = set(pairs)
-        return [one for one in self._doctor.queues() if (one.schema, one.name) in wanted]
+    def _named(self, names: Iterable[QueueName]) -> list[Queue]:
+        names = set(names)
+        return [one for one in self._doctor.queues() if (one.schema, one.name) in names]
 
-    def _examine(self, queues: Sequence[Queue], why: int) -> float:
+    def _diagnose(self, queues: Sequence[Queue], urgency: int) -> float:
         if not queues:
             return 0.0
-        with self._turn(why):
+        with self._turn(urgency):
             began = time.monotonic()
             with patience(CHUNK_SECONDS, lambda: self._stopped):
                 found = self._doctor.diagnose(queues, self._snapshots)
             now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))
-        self._tell(DoctorUpdate(tuple(found), self._until_due()))
+        self._deliver(DoctorUpdate(tuple(found), self._until_due()))
         return now - began
 
-    def _turn(self, why: int) -> AbstractContextManager[None]:
+    def _turn(self, urgency: int) -> AbstractContextManager[None]:
         if self._turns is None:
             return nullcontext()
-        # What is asked for meanwhile shall not wait for a turn that is not urgent.
-        return self._turns.turn(why, lambda: self._stopped or self._wanted.why == REQUESTED)
+        # A request that comes meanwhile does not wait for a turn that is less urgent.
+        return self._turns.turn(
+            urgency, lambda: self._stopped or self._request.urgency == REQUESTED
+        )
 
     def _wake_turns(self) -> None:
         if self._turns is not None:
@@ -327,27 +328,24 @@ class Watcher:
         return left if left > 0 else None
 
     def _failed(self, error: Exception, took: float) -> None:
-        """It is tried again, less and less often: a round from its beginning."""
+        """Start a round from its beginning, after pauses that grow."""
         pause = max(self._back_off_seconds, self._rest * took)
         pause *= random.uniform(0.75, 1.25)  # noqa: S311  # no secret
         self._back_off_seconds = min(self._back_off_seconds * 2, _LONGEST_BACK_OFF_SECONDS)
         with self._changed:
             self._not_before = time.monotonic() + pause
             self._due = min(self._due, self._not_before)
-        self._tell(
-            DoctorUpdate(error=error if isinstance(error, ConsoleError) else _unforeseen(error))
-        )
+        if not isinstance(error, ConsoleError):
+            _LOG.error("the doctor could not examine", exc_info=error)
+            why = f"{type(error).__name__}: {error}"
+            error = ConsoleError("The doctor failed.", why=why)
+        self._deliver(DoctorUpdate(error=error))
 
-    def _tell(self, update: DoctorUpdate) -> None:
+    def _deliver(self, update: DoctorUpdate) -> None:
         if not self._stopped:
-            self._on_examined(update)
+            self._on_update(update)
 
 
 def _worst_first(queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]) -> list[Queue]:
     bad = {(one.schema, one.queue) for one in snapshots if one.stuck or one.errors or one.problem}
     return sorted(queues, key=lambda queue: (queue.schema, queue.name) not in bad)
-
-
-def _unforeseen(error: Exception) -> ConsoleError:
-    _LOG.error("the doctor could not examine", exc_info=error)
-    return ConsoleError("The doctor failed.", why=f"{type(error).__name__}: {error}")

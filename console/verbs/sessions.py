@@ -39,7 +39,7 @@ def plan_switch(target: Target) -> Plan:
 
 
 def _switch_on(target: Target) -> Result:
-    done = broker.switch_on(target.database, target.queue)
+    done = broker.enable_queue(target.database, target.queue)
     words = "is enabled" if done.needed else "was already enabled"
     return Result(
         Outcome.DONE, (f"{target.queue.label} {words}",), done=int(done.needed), data=done.as_json()

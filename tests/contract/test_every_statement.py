@@ -203,7 +203,7 @@ def act(client: Client) -> None:
         run(client, Release(source, stuck_after_seconds=0.0, force=True))
         uninstall(other.database, other.queue, keep_archive=False, with_messages=True)
     if queue.design.waits_itself:
-        assert not broker.switch_on(client.database, queue).needed
+        assert not broker.enable_queue(client.database, queue).needed
         broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
     if "reschedule" in queue.verbs:
         client.push(client.payload(9))

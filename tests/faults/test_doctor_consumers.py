@@ -51,7 +51,7 @@ class Crew:
         ends = self.work(*at_work)
         queue, figures = self.client.queue, self.figures
         key = key_of(queue)
-        found, why_not = self.memory.look([queue], {key: figures}, {key} if late else set())
+        found, why_not = self.memory.update([queue], {key: figures}, {key} if late else set())
         assert not why_not
         for end in ends:
             end()

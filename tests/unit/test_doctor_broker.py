@@ -26,7 +26,7 @@ from console.doctor.broker import (
 from console.doctor.checks import CHECK_GROUPS
 from console.doctor.context import check_context
 from console.doctor.finding import Finding, Repair
-from console.doctor.repairs import end_conversations, switch_on
+from console.doctor.repairs import enable_queue, end_conversations
 from console.engines import Database
 from console.monitor.figures import BrokerHealth
 from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
@@ -70,9 +70,9 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
     """The poison message is at its head still."""
     off = replace(ON, is_receive_enabled=False, transmission=3)
     (found,) = switches_of(QUEUE, off)
-    assert found.repair == switch_on(QUEUE)
-    assert not switch_on(QUEUE).unattended
-    assert switch_on(QUEUE).command == "dbq-console requeue orders"
+    assert found.repair == enable_queue(QUEUE)
+    assert not enable_queue(QUEUE).unattended
+    assert enable_queue(QUEUE).command == "dbq-console requeue orders"
     assert "3 messages not delivered" in found.summary
     (found,) = switches_of(ADOPTED, off)
     assert found.repair is None
@@ -126,7 +126,7 @@ def test_many_are_ended_by_name_only() -> None:
     few, many = end_conversations(QUEUE, 3), end_conversations(QUEUE, 5_000)
     assert (few.requires_name, many.requires_name) == (False, True)
     assert few.command == "dbq-console release orders"
-    repairs: list[Repair] = [few, switch_on(QUEUE)]
+    repairs: list[Repair] = [few, enable_queue(QUEUE)]
     assert all(repair.summary for repair in repairs)
 
 

@@ -36,11 +36,11 @@ EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
     ),
     (repairs.archive_done(CLAIM), "archive", {"filter": ("older=86400s",)}),
     (repairs.upgrade(CLAIM, by_hand=False), "upgrade", {}),
-    (repairs.maintained(CLAIM, "vacuum"), "maintain", {}),
+    (repairs.maintain_queue(CLAIM, "vacuum"), "maintain", {}),
     (repairs.relay(RING), "relay", {}),
-    (repairs.session_ended(CLAIM, 4711, SECONDS), "end-session", {"session": "4711"}),
-    (repairs.session_ended(CLAIM, "--x=1", SECONDS), "end-session", {"session": "--x=1"}),
-    (repairs.switch_on(CLAIM), "requeue", {}),
+    (repairs.terminate_session(CLAIM, 4711, SECONDS), "end-session", {"session": "4711"}),
+    (repairs.terminate_session(CLAIM, "--x=1", SECONDS), "end-session", {"session": "--x=1"}),
+    (repairs.enable_queue(CLAIM), "requeue", {}),
     (repairs.end_conversations(CLAIM, 3), "release", {}),
 ]
 

@@ -91,7 +91,7 @@ def test_a_queue_that_is_on_is_left_on(
 ) -> None:
     monkeypatch.setattr(broker, "health", lambda *_: ON)
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
-    planned = broker.switch_on(database, QUEUE)
+    planned = broker.enable_queue(database, QUEUE)
     assert not planned.needed
     assert planned.lines() == ["requeue dbo.orders: the queue is enabled, there is nothing to do"]
     assert planned.as_json()["needed"] is False
@@ -109,7 +109,7 @@ def test_a_queue_that_stays_off_is_told(
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
     assert broker.plan_switch(database, QUEUE).requires_queue_name
     with pytest.raises(RefusedError, match="still disabled"):
-        broker.switch_on(database, QUEUE)
+        broker.enable_queue(database, QUEUE)
     assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)
     assert not any("COMMIT" in batch for batch in odbc.sent[-2:])
 
