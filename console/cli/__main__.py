@@ -2,5 +2,5 @@
 
 from console.cli import main
 
-if __name__ == "__main__":  # spark-submit is told the path of this file, by importing it
+if __name__ == "__main__":  # imported to pass its path to spark-submit
     main()

@@ -1,6 +1,6 @@
 """`check`: whether queues are within their limits, for cron and monitoring plugins.
 
-What has a limit and is not known is neither good nor bad: it is UNKNOWN, never taken for zero."""
+A figure that has a limit but is unknown is UNKNOWN, never zero."""
 
 import sys
 from collections import Counter
@@ -33,8 +33,8 @@ N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
-class Most:
-    """What may be at most, by the command line; None: the configured limits hold."""
+class Maximums:
+    """The limits of the command line; None: the configured limits apply."""
 
     depth: int | None = None
     age_seconds: float | None = None
@@ -43,27 +43,27 @@ class Most:
 
 
 STUCK = Limits(warning=1)
-"""A claim that lasts too long is worth a warning, as it is to the doctor."""
+"""One stuck claim is a warning, as in the doctor."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a queue, judged."""
+    """One figure of a queue with its limits."""
 
     name: str
-    """As the configuration names it, and `stuck`."""
+    """As in the configuration, or `stuck`."""
     value: float | None
-    """None: not known."""
+    """None: unknown."""
     limits: Limits[int] | Limits[float]
     estimated: bool = False
     silenced: Decision | None = None
-    """Who has silenced or acknowledged what there is to say of it."""
+    """The decision that silences or acknowledges the exceeded limit."""
     subscriber: str = ""
-    """The slowest one, whose figure it is."""
+    """The slowest subscriber, if this is its figure."""
 
     @property
     def severity(self) -> Severity:
-        """UNKNOWN only where a limit would have to be judged."""
+        """UNKNOWN only if there is a limit."""
         if self.silenced is not None:
             return Severity.OK
         if self.value is None:
@@ -73,7 +73,7 @@ class Figure:
 
     @property
     def exceeded(self) -> Exceeded | None:
-        """The limit that is reached."""
+        """The limit that is reached, if any."""
         found = self.limits.exceeded(self.value)  # type: ignore[arg-type]  # both are numbers
         if found is None or self.value is None:
             return None
@@ -84,20 +84,20 @@ class Figure:
 
     @property
     def words(self) -> str:
-        """`12,480 ready (critical from 10,000 on)`, `age ?`."""
+        """`12,480 ready (critical from 10,000)`, `age ?`."""
         if self.value is None:
             return f"{self.name} {UNKNOWN}"
         shown = self._shown(self.value).text
         found = self.exceeded
         if found is None:
             return shown
-        told = f"{found.level.word} from {_limit(found)} on"
-        return f"{shown} ({told}" + ("" if not self.silenced else f"; {self.silenced.words}") + ")"
+        limit = f"{found.level.word} from {_limit(found)}"
+        return f"{shown} ({limit}" + ("" if not self.silenced else f"; {self.silenced.words}") + ")"
 
     def perfdata(self, label: str) -> str:
-        """`'orders depth'=12480;;9999;0;`: U where it is not known.
+        """`'orders depth'=12480;;9999;0;`: U if unknown.
 
-        A value there is a number and no more, so what is an estimate stands beside it.
+        Such a value can only be a number, so an estimate is marked by a second one.
         """
         unit = {"age": "s", "gap_share": "%"}.get(self.name, "")
         value = "U" if self.value is None else f"{self._scaled(self.value)}{unit}"
@@ -107,7 +107,7 @@ class Figure:
         return f"{found} '{label} {self.name} estimated'=1;;;0;" if self.estimated else found
 
     def _range(self, limit: float | None) -> str:
-        """What is still good, as plugins write it. They take N for good, we "from N on" for bad."""
+        """The range of good values as plugins write it: they include N, our limits exclude it."""
         if limit is None:
             return ""
         if self.name in {"age", "gap_share"}:
@@ -126,29 +126,28 @@ def _limit(found: Exceeded) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """One queue, judged."""
+    """The result for one queue."""
 
     queue: str
     schema: str
     design: str
     figures: tuple[Figure, ...]
     problem: str = ""
-    """Why nothing of it is known."""
+    """Why it could not be read."""
 
     @property
     def severity(self) -> Severity:
-        """The gravest of its figures."""
+        """The most severe of its figures."""
         unread = [Severity.UNKNOWN] if self.problem else []
         return max((*(one.severity for one in self.figures), *unread), default=Severity.OK)
 
     @property
     def words(self) -> str:
-        """What is wrong; where nothing is, the figures."""
-        told = (one for one in self.figures if one.severity is not Severity.OK or one.silenced)
-        wrong = [one.words for one in told]
+        """The problems, else all figures."""
         if self.problem:
             return plain(self.problem)
-        return ", ".join(wrong or [one.words for one in self.figures])
+        wrong = [one for one in self.figures if one.severity is not Severity.OK or one.silenced]
+        return ", ".join(one.words for one in wrong or self.figures)
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `check --json`."""
@@ -173,14 +172,14 @@ class Checked:
         }
 
 
-def check(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Checked:
-    """Judge one queue. A figure that its design has not is left out."""
+def check(seen: QueueSnapshot, thresholds: Thresholds, most: Maximums) -> Checked:
+    """Check one queue. Figures that its design does not have are left out."""
     figures = tuple(_silenced(one, seen) for one in _figures(seen, thresholds, most))
     return Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
 
 
 def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
-    """With who has silenced what is wrong with it, if anybody."""
+    """The figure with the decision that silences its exceeded limit, if there is one."""
     found = one.exceeded
     if found is None:
         return one
@@ -191,7 +190,7 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
     return replace(one, silenced=by)
 
 
-def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterator[Figure]:
+def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Maximums) -> Iterator[Figure]:
     found: tuple[tuple[str, str, Limits[int] | Limits[float]], ...] = (
         ("depth", "ready", _at_most(most.depth, thresholds.depth)),
         ("age", "age_seconds", _at_most(most.age_seconds, thresholds.age_seconds, 0)),
@@ -203,7 +202,7 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
         if value is not None or field in seen.unknown:
             yield Figure(name, value, limits, field in seen.estimated)
     if seen.gap is not None and seen.capacity:
-        # Below 0 poppers wait ahead: nothing of it is in use.
+        # Below 0, pops wait ahead: no slot is in use.
         share = max(0.0, seen.gap / seen.capacity)
         yield Figure("gap_share", share, thresholds.gap_share, subscriber=slowest_subscriber(seen))
     elif {"gap", "capacity"} & {*seen.unknown}:
@@ -211,13 +210,13 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
 
 
 def _at_most(most: N | None, configured: Limits[N], more: int = 1) -> Limits[N]:
-    """What is critical above so many; of what is counted, from one more on."""
+    """Critical above `most`; `more`: the step to the first bad value, 1 for counts."""
     return configured if most is None else Limits(critical=most + more)
 
 
 _COUNT = click.IntRange(min=0)
 _PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
-"""How monitoring plugins exit."""
+"""Exit statuses of monitoring plugins."""
 
 
 @click.command(name="check")
@@ -244,15 +243,15 @@ def check_queues(
     max_stuck: int | None,
     plugin: bool,
 ) -> None:
-    """Are the queues within their limits? One line a queue, for cron and monitoring plugins.
+    """Check queues against their limits, one line per queue, for cron and monitoring plugins.
 
-    What no option limits has the limits of the configuration; of stuck claims the first one is a
-    WARNING. A figure that has a limit and is not known is UNKNOWN, as is a queue that cannot be
-    read, and a call that finds no queue. What an operator has silenced is OK, and says by whom. The
-    first line is the summary with its performance data.
+    Without an option a figure has its configured limits; one stuck claim is a WARNING. A figure
+    that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that
+    matches no queue. What an operator has silenced is OK, with the operator's name. The first line
+    is the summary with performance data.
 
     Exit 0: all OK; 1: anything else; 3: cannot connect. With --plugin: 0 OK, 1 WARNING, 2 CRITICAL,
-    3 UNKNOWN, which a failed connection is too, told on stdout.
+    3 UNKNOWN, including a failed connection, which is then reported on stdout.
 
     \b
     Examples:
@@ -261,7 +260,7 @@ def check_queues(
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:
-        found = _checked(call, names, Most(max_depth, max_age, max_errors, max_stuck))
+        found = _checked(call, names, Maximums(max_depth, max_age, max_errors, max_stuck))
     except ConsoleError as error:
         if not plugin:
             raise
@@ -277,8 +276,7 @@ def check_queues(
         sys.exit(_PLUGIN_STATUS[severity] if plugin else 1)
 
 
-def _checked(call: Call, names: Sequence[str], most: Most) -> list[Checked]:
-    """Every queue that is meant, judged."""
+def _checked(call: Call, names: Sequence[str], most: Maximums) -> list[Checked]:
     database = call.database(Rights.READ_ONLY, "check")
     only = chosen(call, database, names)
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
@@ -299,21 +297,21 @@ def _lines(severity: Severity, found: Sequence[Checked]) -> list[str]:
 
 
 def _summary(found: Sequence[Checked]) -> str:
-    """How many of how many are not well, and the gravest one."""
+    """How many queues have a problem, and the most severe one."""
     if not found:
         return "there are no queues here"
     counted = Counter(one.severity for one in found)
     wrong = [one for one in (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN) if counted[one]]
-    whole = numbered(len(found), "queue")
+    queues = numbered(len(found), "queue")
     if not wrong:
-        return f"{whole} within limits"
+        return f"{queues} within limits"
     first = next(one for one in found if one.severity is wrong[0])
     parts = ", ".join(f"{counted[severity]} {severity.word}" for severity in wrong)
-    return f"{parts} of {whole}: {_words(first, found)}"
+    return f"{parts} of {queues}: {_words(first, found)}"
 
 
 def _words(one: Checked, among: Sequence[Checked]) -> str:
-    # What stands behind a "|" is performance data.
+    # Performance data begins at a "|".
     return f"{plain(_name(one, among))}: {one.words}".replace("|", "¦")
 
 
@@ -323,7 +321,7 @@ def _name(one: Checked, among: Sequence[Checked]) -> str:
 
 
 def _label(name: str) -> str:
-    """As performance data can have it."""
+    """As performance data may contain it."""
     return plain(name).replace("'", "''").replace("=", "_").replace("|", "¦")
 
 

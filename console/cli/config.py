@@ -1,4 +1,4 @@
-"""The verb `config`: what is configured, where it comes from, whether it is right."""
+"""The verb `config`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from console.monitor.filters import MARK
 from console.notify.targets import Program, Webhook
 
 Shown = Mapping[str, Value]
-"""Key -> what holds for it."""
+"""Key -> its value in force."""
 
 
 @click.command()
@@ -26,10 +26,10 @@ Shown = Mapping[str, Value]
 @click.option("--example", is_flag=True, help="With show: a commented file to start from.")
 @verb_options
 def config(call: Call, action: str, example: bool) -> None:
-    """Show the configuration, check it, or say where it is.
+    """Show the configuration, validate it, or print its path.
 
-    show: every value and where it comes from, secrets as ***; with --profile or --url, what holds
-    for that connection. validate: exit 0, or 2 with every mistake. path: where the file is to be.
+    show: every value and its origin, secrets as ***; with --profile or --url, the values for that
+    connection. validate: exit 0, or 2 with every mistake. path: where the file belongs.
 
     \b
     Examples:
@@ -54,23 +54,26 @@ def _path(call: Call) -> None:
     path = place()
     if path is None:
         raise UsageError(
-            "There is no place for a configuration file.",
+            "There is no path for a configuration file.",
             why="This user has no home directory.",
             next_step="Name a file in DBQ_CONFIG.",
         )
     there = path.exists()
-    call.answer({"path": str(path), "exists": there}, [f"{path}{'' if there else '  (not there)'}"])
+    call.answer({"path": str(path), "exists": there}, [f"{path}{'' if there else _MISSING}"])
+
+
+_MISSING = "  (does not exist)"
 
 
 def _validate(call: Call) -> None:
     found = load()
-    where = found.path if found.exists else f"{found.path} (not there)"
+    where = f"{found.path}{'' if found.exists else _MISSING}"
     messages, queues = found.document.filters, found.document.queue_filters
     own = sum(len(table.filters) for table in found.document.profiles.values())
     kept = len(messages) + len(queues) + own
     filters = f", {numbered(kept, 'saved filter')}" if kept else ""
     receivers = list(found.document.notifications)
-    told = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
+    notified = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
     call.answer(
         {
             "path": _text(found.path),
@@ -80,7 +83,7 @@ def _validate(call: Call) -> None:
             "queue_filters": list(queues),
             "notifications": receivers,
         },
-        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{told}"],
+        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{notified}"],
     )
 
 
@@ -113,7 +116,7 @@ def _show(call: Call) -> None:
         "queue_filters": _as_json(found.document.queue_filters),
         "notifications": {name: _as_json(one) for name, one in receivers.items()},
     }
-    lines = [f"{found.path}{'' if found.exists else '  (not there)'}", "", "defaults"]
+    lines = [f"{found.path}{'' if found.exists else _MISSING}", "", "defaults"]
     lines += _table(defaults)
     shared = found.document.filters
     lines += _filters("filters of messages", shared)
@@ -126,9 +129,9 @@ def _show(call: Call) -> None:
 
 
 def _profile_lines(profile: Profile, shared: Shown, *, meant: bool) -> Iterator[str]:
-    """`shared`: the filters that every connection has, which are told once."""
+    """`shared`: the filters of every connection, which are listed once."""
     head = "no profile, a URL" if profile.name is None else f"profile {profile.name}"
-    yield head + ("  (verbs go there unless --url or --profile says otherwise)" if meant else "")
+    yield head + ("  (used by verbs without --url or --profile)" if meant else "")
     yield from _table(_all(profile.settings))
     for name, own in _queues(profile):
         yield f"  queue {json.dumps(name, ensure_ascii=False)}"
@@ -142,7 +145,7 @@ def _filters(title: str, filters: Mapping[str, Value]) -> list[str]:
 
 
 def _marked(filters: Mapping[str, Value]) -> Shown:
-    """As they are called where a filter is typed."""
+    """With the mark that they are typed with."""
     return {f"{MARK}{name}": value for name, value in filters.items()}
 
 
@@ -151,7 +154,7 @@ def _all(settings: Settings) -> Shown:
 
 
 def _queues(profile: Profile) -> Iterator[tuple[str, Shown]]:
-    """For each queue that has thresholds of its own, those."""
+    """The thresholds of each queue that differ from its profile's."""
     general = _all(profile.settings)
     for name, settings in profile.queues.items():
         yield name, {k: v for k, v in _all(settings).items() if v != general[k]}
@@ -177,7 +180,7 @@ def _table(values: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _plain(value: Value) -> Any:
-    """The value as it was written; of what may hold a secret what may be seen of it."""
+    """The value as it was written, without secrets."""
     if isinstance(value.meaning, ConnectionUrl | Webhook | Program):
         return value.meaning.shown
     return HIDDEN if isinstance(value.meaning, PasswordSource) else value.written

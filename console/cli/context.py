@@ -41,7 +41,7 @@ __all__ = [
     "confirm_by_name",
     "confirmation",
     "confirms",
-    "place",
+    "connection_options",
     "queue_name",
     "queue_names",
     "require_confirmation",
@@ -52,17 +52,17 @@ __all__ = [
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 BARE_YES = "\0"
-"""What `--yes` without a word is: no queue can be named so."""
-_WRITTEN_OUT = "\0="
+"""The value of `--yes` without a word; no queue can have this name."""
+_EXPLICIT = "\0="
 SAID = "console.cli.said"
-"""Under this name of a click context's meta: what is said before the verb."""
-HEARD = "console.cli.heard"
-"""Under this name of a click context's meta: whoever hears what a verb answers."""
+"""Key of a click context's meta: the options given before the verb."""
+ON_RESULT = "console.cli.on_result"
+"""Key of a click context's meta: a callback that also receives the result of the verb."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a verb: where it goes, what it may, and how it answers."""
+    """One call of a verb: its connection, rights and output."""
 
     said: CommandLineValues
     schema: str | None
@@ -70,41 +70,39 @@ class Call:
 
     @property
     def connection_words(self) -> tuple[str, ...]:
-        """What a command that is printed has to say of the connection; nothing where one was asked,
-        which whoever asked has named."""
+        """Options that printed commands need to name the connection; none if there is only one."""
         return ()
 
     @cached_property
     def configuration(self) -> Configuration:
-        """What is configured, read at the first use: not every verb needs it."""
+        """The configuration, read at the first use."""
         from console import config  # noqa: PLC0415  # a verb imports what it uses
 
         return config.load()
 
     @cached_property
     def profile(self) -> Profile | None:
-        """The connection that is meant; None where none is named."""
-        # Whoever typed the URL typed the verb.
+        """The connection of the call; None if none is given."""
         return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
 
     def saved_filters(self, given: Sequence[str]) -> Words:
-        """The filters that have names, where one of these words is such a name."""
+        """The saved filters, if one of these words refers to one."""
         from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
 
         if not any(word.startswith(filters.MARK) for word in given):
-            return {}  # the configuration is not wanted for them
+            return {}  # without reading the configuration
         profile = self.profile
         return self.configuration.saved.messages if profile is None else profile.saved_words
 
     def filter_words(self, given: Sequence[str]) -> tuple[str, ...]:
-        """The words of `--filter`, with what stands for `@NAME`. UsageError."""
+        """The words of `--filter`, with `@NAME` expanded. UsageError."""
         from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
 
         return filters.expand(given, self.saved_filters(given))
 
     @property
     def product(self) -> Product | None:
-        """The engine of the connection that is meant; None where none is named."""
+        """The engine of the connection; None if none is given."""
         return None if self.profile is None else self.profile.product
 
     @property
@@ -114,22 +112,22 @@ class Call:
 
     @property
     def zone(self) -> tzinfo | None:
-        """In which times of day are written, for `console.formats`."""
+        """The time zone for `console.formats`."""
         return UTC if self.profile is None else self.profile.display_zone
 
     @property
     def masks(self) -> Masks:
-        """What is hidden of payloads, titles and errors."""
+        """Patterns to hide in payloads, titles and errors."""
         return () if self.profile is None else self.profile.masks
 
     def thresholds(self, queue: str) -> Thresholds:
-        """What is too much for the queue of that name."""
+        """The limits of the queue of that name."""
         from console.monitor.limits import DEFAULTS  # noqa: PLC0415  # a verb imports what it uses
 
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
 
     def database(self, needs: Rights, verb: str) -> Database:
-        """The database that the call names. RefusedError where its rights do not reach."""
+        """The database of the call. RefusedError if its rights are insufficient."""
         from console.config import RIGHTS  # noqa: PLC0415  # a verb imports what it uses
 
         if self.profile is None:
@@ -157,13 +155,13 @@ class Call:
         return catalog.look_up(database, name, self.schema, any_design=any_design)
 
     def queues(self, database: Database) -> list[Queue]:
-        """All that are in use, in --schema or in any."""
+        """All queues in use, in --schema or in any."""
         from console import catalog  # noqa: PLC0415  # a verb imports what it uses
 
         return [one for one in catalog.in_use(database) if self.schema in (None, one.schema)]
 
     def production(self, database: Database) -> bool:
-        """Whether the connection or the database itself is marked so."""
+        """Whether the connection or the database itself is marked as production."""
         if database.production:
             return True
         from console import catalog  # noqa: PLC0415  # a verb imports what it uses
@@ -181,9 +179,9 @@ class Call:
         requires_name: bool,
         needed: bool = True,
     ) -> bool:
-        """Whether to go on with a plan of one queue. Where not, it is the answer.
+        """Whether to continue with a plan for one queue; if not, the plan is the result.
 
-        False: only the plan was wanted, or nothing is needed. RefusedError where `yes` does not do.
+        False: a dry run, or there is nothing to do. RefusedError if `yes` does not confirm it.
         """
         name = str(plan["queue"])
         if dry_run or not confirms(yes, name, requires_name=requires_name):
@@ -201,41 +199,41 @@ class Call:
         *,
         done: int,
     ) -> None:
-        """What came of a plan that was confirmed, as the answer. `done`: how many of the things
-        that the verb works on: messages, steps; 1 where it is the queue or a session."""
+        """Print the result of a confirmed plan. `done`: the number of messages or steps; 1 for a
+        queue or a session."""
         where = {"queue": plan["queue"], "schema": plan["schema"]}
         self.answer({**where, "plan": plan, "done": done, "result": result}, lines)
 
     def planned(self, value: Mapping[str, object], lines: Sequence[str]) -> None:
-        """A plan that is not carried out, as the answer: nothing was done. With --json, the error
-        that says why not comes into the same object."""
-        whole = {**value, "done": 0}
-        self._tell_hearer(whole, lines)
+        """Print a plan that is not run as the result. With --json, the error that says why not is
+        added to the same object."""
+        plan = {**value, "done": 0}
+        self._report(plan, lines)
         if self.json:
-            self.answers.hold(whole)
+            self.answers.hold(plan)
         else:
             _print(lines)
 
     @property
     def answers(self) -> Answers:
-        """What this call has answered so far."""
+        """The JSON result of this call."""
         found = click.get_current_context().find_object(Answers)
         assert found is not None  # noqa: S101  # every call has it
         return found
 
     @staticmethod
-    def _tell_hearer(value: object, lines: Sequence[str]) -> None:
-        if heard := click.get_current_context().meta.get(HEARD):
-            heard(value, lines)
+    def _report(value: object, lines: Sequence[str]) -> None:
+        if on_result := click.get_current_context().meta.get(ON_RESULT):
+            on_result(value, lines)
 
     def schema_for(self, database: Database) -> str:
-        """Where new queues go."""
+        """The schema of new queues."""
         return database.product.default_schema if self.schema is None else self.schema
 
     def answer(self, value: object, lines: Sequence[str]) -> None:
-        """The result on stdout: one JSON object with --json, else the lines, each of which is one
-        line whatever names are in it."""
-        self._tell_hearer(value, lines)
+        """Print the result on stdout: one JSON object with --json, else the lines, without control
+        characters."""
+        self._report(value, lines)
         if self.json:
             self.answers.give(value)
         else:
@@ -247,7 +245,7 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: str = "  ") -> list[str]:
-    """In columns: the first `left` of them begin in line, the others end so."""
+    """In columns: the first `left` are aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(
@@ -258,7 +256,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, gap: str = "  ") -> li
 
 
 def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """For the shell: nothing is connected, and mistakes of the file are told by the verbs."""
+    """For shell completion; mistakes in the file are left to the verbs to report."""
     from console import config  # noqa: PLC0415  # a verb imports what it uses
 
     try:
@@ -267,8 +265,8 @@ def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[st
         return []
 
 
-def place(verb: Verb) -> Verb:
-    """`--url` and `--profile`, which may stand before the verb and after it."""
+def connection_options(verb: Verb) -> Verb:
+    """`--url` and `--profile`, which are accepted before and after the verb."""
     for option in (
         click.option(
             "--profile",
@@ -283,27 +281,27 @@ def place(verb: Verb) -> Verb:
 
 
 _URL_HELP = (
-    "The database; also from DBQ_URL. A command line is visible to others on this machine: leave "
-    "the password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
+    "The database; also from DBQ_URL. Other users of the machine can see a command line: put the "
+    "password into ~/.pgpass or a profile, or write '${env:NAME}' for it."
 )
 
 
 def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the queues that the connection had when it was last sampled. Nothing is
-    connected; where no connection is named, those of all."""
+    """For shell completion: the queues of the connection, or of all, when last sampled. It does
+    not connect."""
     from console import config  # noqa: PLC0415  # a verb imports what it uses
     from console.monitor import known_queues  # noqa: PLC0415
 
     try:
-        profile = config.load().chosen(_said_so_far(context), url_rights=Rights.ADMIN)
+        profile = config.load().chosen(_typed(context), url_rights=Rights.ADMIN)
     except ConsoleError:
         return []
     known = known_queues.names(None if profile is None else profile.label)
     return [name for name in known if name.startswith(begun)]
 
 
-def _said_so_far(context: click.Context) -> CommandLineValues:
-    """The connection as the words name it that are typed already, the last ones first."""
+def _typed(context: click.Context) -> CommandLineValues:
+    """The connection options typed so far; those after the verb take precedence."""
     from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
 
     params = [one.params for one in (context, context.parent) if one is not None]
@@ -315,31 +313,27 @@ def _said_so_far(context: click.Context) -> CommandLineValues:
 
 
 queue_name = click.argument("name", shell_complete=complete_queues)
-"""The queue that a verb is about."""
 queue_names = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
 
 
 def rights_option(words: str) -> Callable[[Verb], Verb]:
-    """`--rights`, which may stand before the verb too: there it is the console's."""
+    """`--rights`; before the verb it applies to the screens."""
     return click.option("--rights", type=click.Choice([one.word for one in Rights]), help=words)
 
 
 def call_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that every verb takes, from which `call_of` makes its `Call`; the verb gets them
-    after click's context."""
+    """The options of every verb, for `call_of`; the verb receives click's context first."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
-        rights_option(
-            "What this call may do. By default what the profile says; with a URL, admin."
-        ),
-        click.option("--schema", metavar="S", help="Look up or install there; else: every schema."),
+        rights_option("What this call may do. Default: as in the profile; with a URL, admin."),
+        click.option("--schema", metavar="S", help="The schema; default: search all of them."),
     ):
         verb = option(verb)
-    return click.pass_context(place(verb))
+    return click.pass_context(connection_options(verb))
 
 
 def call_of(context: click.Context, given: dict[str, Any]) -> Call:
-    """The call that these values are of; they are taken out."""
+    """Make the `Call`, and remove its options from `given`."""
     from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
 
     before: CommandLineValues = context.meta.get(SAID) or CommandLineValues()
@@ -355,7 +349,7 @@ def call_of(context: click.Context, given: dict[str, Any]) -> Call:
 
 
 def verb_options(verb: Verb) -> Callable[..., Any]:
-    """The options that every verb takes; the verb gets them as one `Call`, its first argument."""
+    """The options of every verb, passed as one `Call`, its first argument."""
 
     @call_options
     @functools.wraps(verb)
@@ -369,9 +363,9 @@ class ConfirmedVerb(click.Command):
     """A verb with `--yes`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Let the word of `--yes=WORD` begin with "-": click would take it for an option."""
+        """Let the word of `--yes=WORD` begin with "-", which click would take for an option."""
         end = args.index("--") if "--" in args else len(args)
-        options = [re.sub("^--yes=", f"--yes={_WRITTEN_OUT}", word) for word in args[:end]]
+        options = [re.sub("^--yes=", f"--yes={_EXPLICIT}", word) for word in args[:end]]
         return super().parse_args(ctx, options + args[end:])
 
 
@@ -384,9 +378,9 @@ def confirmation(verb: Verb) -> Verb:
             is_flag=False,
             flag_value=BARE_YES,
             default=None,
-            callback=lambda _, __, word: None if word is None else word.removeprefix(_WRITTEN_OUT),
+            callback=lambda _, __, word: None if word is None else word.removeprefix(_EXPLICIT),
             metavar="[NAME]",
-            help="Do it. Where the plan asks for the name: --yes NAME.",
+            help="Run the plan; with the queue's name if the plan requires it.",
         ),
     ):
         verb = option(verb)
@@ -396,8 +390,7 @@ def confirmation(verb: Verb) -> Verb:
 def as_command(
     verb: verbs.Verb, run: Callable[..., Any], *before: click.Parameter
 ) -> click.Command:
-    """The verb on the command line: its parameters, and those of `run`, which has the options of
-    every verb. `before`: what else it is told first."""
+    """The verb as a command: its parameters, and those of `run`. `before`: further ones first."""
     of_verb = [one for one in verb.parameters if one.placement is not Placement.REDIRECTION]
     first = [one.as_click() for one in of_verb if one.placement is Placement.BEFORE]
     arguments = [one.as_click() for one in of_verb if one.placement is Placement.ARGUMENT]
@@ -414,12 +407,12 @@ def as_command(
 
 
 def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
-    """Whether to go on; False: only the plan was wanted. RefusedError for a wrong confirmation."""
+    """Whether to continue; False: a dry run. RefusedError for a wrong confirmation."""
     if dry_run or yes == name:
         return not dry_run
     what, how = f"{yes!r} is not the queue's name", "Confirm"
     if yes is None:
-        what, how = "this was only the plan", "To do it, confirm"
+        what, how = "this was only the plan", "To run it, confirm"
     elif yes == BARE_YES:
         what = "this needs the queue's name as confirmation"
     quoted = f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
@@ -427,16 +420,16 @@ def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
 
 
 def confirms(yes: str | None, name: str, *, requires_name: bool) -> bool:
-    """Whether the word of `--yes` will do; `requires_name`: only the queue's name will."""
+    """Whether `--yes` confirms the plan; `requires_name`: only the queue's name does."""
     return yes == name or (yes == BARE_YES and not requires_name)
 
 
 def require_confirmation(yes: str | None, name: str, *, requires_name: bool) -> None:
-    """RefusedError, with the word that is wanted, where `--yes` will not do."""
+    """RefusedError, with the word required, if `--yes` does not confirm the plan."""
     if confirms(yes, name, requires_name=requires_name):
         return
     if requires_name or yes is not None:
         confirm_by_name(yes, dry_run=False, name=name)
     raise RefusedError(
-        "Nothing was changed: this was only the plan.", next_step="To do it, confirm with: --yes"
+        "Nothing was changed: this was only the plan.", next_step="To run it, confirm with: --yes"
     )

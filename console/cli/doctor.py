@@ -1,4 +1,4 @@
-"""Findings, and who is told of them: doctor, report, notify."""
+"""Findings and notifications: doctor, report, notify."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ from console.verbs.parameters import DURATION
 @click.argument("action", type=click.Choice(["test"]))
 @verb_options
 def notify(call: Call, action: str) -> None:
-    """Send each receiver of notifications a test, and say what it answered.
+    """Send each receiver of notifications a test, and show its response.
 
-    Those of the connection that is named, else all that are configured. A test is a finding that
-    begins and at once ends; no database is asked. Exit 0: all have taken it; 1: one has refused it;
+    The receivers of the connection given, else all configured ones. The test is a finding that
+    begins and ends at once; no database is used. Exit 0: all accepted it; 1: one refused it;
     3: one could not be reached.
 
     \b
@@ -49,15 +49,15 @@ def notify(call: Call, action: str) -> None:
     """
     del action
     profile = call.profile
-    told = targets(call.configuration, profile)
-    if not told:
-        raise _nobody(profile)
-    tests = [_Test(one, _test_source(profile)) for one in told]
+    receivers = targets(call.configuration, profile)
+    if not receivers:
+        raise _no_receiver(profile)
+    tests = [_Test(one, _test_source(profile)) for one in receivers]
     for one in tests:
         one.start()
     for one in tests:
         one.join()
-    note = _right(profile)
+    note = _missing_right(profile)
     call.answer(
         {"receivers": [one.as_json() for one in tests], "note": note or None},
         [*(one.line for one in tests), *([note] if note else [])],
@@ -67,27 +67,27 @@ def notify(call: Call, action: str) -> None:
 
 
 class _Test(Thread):
-    """Of one receiver: one that does not answer keeps no other waiting."""
+    """The test of one receiver; a thread, so that none waits for another."""
 
     def __init__(self, target: Target, source: Source) -> None:
         super().__init__(name=f"test {target.name}", daemon=True)
         self._target = target
         self._source = source
-        self._told = ""
+        self._response = ""
         self._error: NotSentError | None = None
 
     def run(self) -> None:
-        place = (self._source.connection, self._target.name)
-        events = example_events(place, datetime.now(UTC))
+        key = (self._source.connection, self._target.name)
+        events = example_events(key, datetime.now(UTC))
         try:
-            for _, told in self._target.send(self._source, events):
-                self._told = self._told or told
+            for _, response in self._target.send(self._source, events):
+                self._response = self._response or response
         except NotSentError as error:
             self._error = error
 
     @property
     def status(self) -> int:
-        """What it makes of the exit status."""
+        """Its part of the exit status."""
         if self._error is None:
             return 0
         return 1 if self._error.reached else 3
@@ -99,14 +99,13 @@ class _Test(Thread):
             "to": self._target.receiver.shown,
             "template": self._target.template,
             "sent": self._error is None,
-            "answer": self._told if self._error is None else str(self._error),
+            "answer": self._response if self._error is None else str(self._error),
         }
 
     @property
     def line(self) -> str:
-        """The same for a terminal."""
-        answer = f"sent: {self._told}" if self._error is None else f"not sent: {self._error}"
-        return f"{self._target.name} ({self._target.receiver.shown}): {answer}"
+        result = f"sent: {self._response}" if self._error is None else f"not sent: {self._error}"
+        return f"{self._target.name} ({self._target.receiver.shown}): {result}"
 
 
 def _test_source(profile: Profile | None) -> Source:
@@ -115,17 +114,17 @@ def _test_source(profile: Profile | None) -> Source:
     return Source(profile.label, profile.group, production=profile.production)
 
 
-def _right(profile: Profile | None) -> str:
-    """What keeps a recorder of the connection from sending."""
+def _missing_right(profile: Profile | None) -> str:
+    """Why a recorder of the connection would send nothing, or ""."""
     if profile is None or profile.rights >= Rights.OPERATOR:
         return ""
     return (
         f"{profile.label}: its recorder sends nothing: the connection is read-only, and the lease "
-        'wants rights = "operator"'
+        'requires rights = "operator"'
     )
 
 
-def _nobody(profile: Profile | None) -> UsageError:
+def _no_receiver(profile: Profile | None) -> UsageError:
     where = "" if profile is None else f" for {profile.label}"
     return UsageError(
         f"No receiver of notifications is configured{where}.",
@@ -142,16 +141,16 @@ idle_for = click.option(
     default=30.0,
     metavar="T",
     help="Consumers count as stopped when nothing is popped for this long while messages wait. "
-    "Waits this long, once for all queues, where a first sample shows no consumption; 0s: never.  "
+    "If a first sample shows no consumption, waits this long, once for all queues; 0s: never.  "
     "[default: 30s]",
 )
 
 
 class _WithCodes(ConfirmedVerb):
-    """The families of findings are loaded when they are asked for: other verbs shall start soon."""
+    """Adds all codes to --help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """All codes, the gravest first."""
+        """All codes, most severe first."""
         del ctx
         from console.doctor.checks import CODES  # noqa: PLC0415
 
@@ -169,7 +168,7 @@ class _WithCodes(ConfirmedVerb):
     "codes",
     multiple=True,
     metavar="CODE",
-    help="With --fix: repair only these findings, even those that need your judgement.",
+    help="With --fix: repair only these findings, even if they need your judgement.",
 )
 @click.option(
     "--subscriber",
@@ -181,7 +180,7 @@ class _WithCodes(ConfirmedVerb):
     "--codes",
     "all_codes",
     is_flag=True,
-    help="Print every finding there is, with its repair; needs no connection.",
+    help="Print every possible finding with its repair; needs no connection.",
 )
 @idle_for
 @confirmation
@@ -198,14 +197,14 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
     yes: str | None,
     dry_run: bool,
 ) -> None:
-    """Prove what is wrong with queues, in order of gravity, and say what repairs it.
+    """Prove what is wrong with queues, most severe first, and show the repairs.
 
-    Each finding has its evidence, cause, consequence, and the command that repairs it or what needs
-    your judgement. "All clear" means that everything was examined. With --fix and --yes NAME the
-    repairs run that need no judgement and no lock that stops traffic; each is proven again
-    first, counted and audited. One that fails is reported on stderr, and the others go on.
+    Each finding has its evidence, cause, consequence, and the command that repairs it or why it
+    needs your judgement. "All clear" means that everything was examined. --fix with --yes NAME runs
+    the repairs that need no judgement and no lock that stops traffic; each is proven again
+    first, counted and audited. If one fails it is reported on stderr, and the others continue.
 
-    What `silence` or `ack` is about is shown last, with who and why, and counts as a note.
+    Findings silenced by `silence` or `ack` are shown last, with who and why, and count as notes.
 
     Exit 0: all clear, or notes only; 1: a finding, or something that could not be examined.
 
@@ -215,22 +214,22 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
       dbq-console doctor orders --fix --yes orders
       dbq-console doctor --codes
     """
-    fixed = bool(codes or subscriber)
-    _require_together(names, fix=fix, fixed=fixed, all_codes=all_codes, yes=yes)
+    limited = bool(codes or subscriber)
+    _require_together(names, fix=fix, limited=limited, all_codes=all_codes, yes=yes)
     if all_codes:
         _describe_codes(call)
         return
     database = call.database(Rights.OPERATOR if fix else Rights.READ_ONLY, "doctor --fix")
     queues = [call.find(database, name, any_design=True) for name in names] or call.queues(database)
-    examined = _examining(call, database, queues, idle_for)
-    found = examined()
-    mended = 0
+    examine = _examination(call, database, queues, idle_for)
+    found = examine()
+    repaired = 0
     if fix:
         from console.doctor.repairs import allowed_repairs, try_repair  # noqa: PLC0415
 
         (before,) = found
         if subscriber:
-            before.queue.of(subscriber)  # or it says whom there is
+            before.queue.of(subscriber)  # UsageError, which names the subscribers
         repairs = allowed_repairs(before, call.rights, codes, subscriber)
         only_planned = dry_run or yes != names[0]
         _plan(call, database, before, repairs, shown=only_planned)
@@ -240,26 +239,26 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
             _end(found)
         for repair in repairs:
             one = try_repair(repair, database)
-            mended += not one.failed
+            repaired += not one.failed
             for line in one.lines:
                 narrate(line)
         if repairs:
-            found = examined()
+            found = examine()
     answer: dict[str, object] = {"queues": [one.as_json() for one in found]}
-    call.answer({**answer, "done": mended} if fix else answer, _lines(call, found))
+    call.answer({**answer, "done": repaired} if fix else answer, _lines(call, found))
     _end(found)
 
 
 def _require_together(
-    names: Sequence[str], *, fix: bool, fixed: bool, all_codes: bool, yes: str | None
+    names: Sequence[str], *, fix: bool, limited: bool, all_codes: bool, yes: str | None
 ) -> None:
-    if all_codes and (names or fix or fixed or yes is not None):
+    if all_codes and (names or fix or limited or yes is not None):
         raise UsageError("--codes takes no NAME and no other option.")
     if fix and len(names) != 1:
         raise UsageError("--fix needs the name of one queue.")
     if yes is not None and not fix:
         raise UsageError("--yes goes with --fix.")
-    if fixed and not fix:
+    if limited and not fix:
         raise UsageError("--code and --subscriber go with --fix.")
 
 
@@ -272,10 +271,10 @@ def _describe_codes(call: Call) -> None:
     )
 
 
-def _examining(
+def _examination(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
 ) -> Callable[[], list[Diagnosis]]:
-    """Looks each time it is called; of the pops it remembers what it has seen."""
+    """A function that examines the queues, and remembers the pops seen by its earlier calls."""
     from console.doctor.context import with_connection_options  # noqa: PLC0415
     from console.doctor.diagnose import diagnose  # noqa: PLC0415
     from console.doctor.silent_consumers import ConsumerHistory  # noqa: PLC0415
@@ -291,7 +290,7 @@ def _examining(
     consumption = ConsumptionHistory(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
     memory, usual = ConsumerHistory(database, recall), TrafficForecasts(database.label)
 
-    def look() -> list[Diagnosis]:
+    def examine() -> list[Diagnosis]:
         with with_connection_options(*call.connection_words):
             return diagnose(
                 database,
@@ -303,7 +302,7 @@ def _examining(
                 forecasts=usual,
             )
 
-    return look
+    return examine
 
 
 def _plan(
@@ -351,7 +350,7 @@ def _finding(call: Call, finding: Finding) -> list[str]:
 @idle_for
 @verb_options
 def report(call: Call, name: str, idle_for: float) -> None:
-    """A queue for the ticket, as Markdown: figures, findings, last actions. Never a payload.
+    """Print a queue's figures, findings and last actions as Markdown, for a ticket. No payloads.
 
     \b
     Examples:
@@ -362,7 +361,7 @@ def report(call: Call, name: str, idle_for: float) -> None:
 
     database = call.database(Rights.READ_ONLY, "report")
     queue = call.find(database, name, any_design=True)
-    (diagnosis,) = _examining(call, database, [queue], idle_for)()
+    (diagnosis,) = _examination(call, database, [queue], idle_for)()
     figures = diagnosis.figures
     with database.transaction("read the audit", read_only=True) as connection:
         wanted = audit.EntryFilter(queue.schema, queue.name)

@@ -1,4 +1,4 @@
-"""Verbs on what was recorded: record, history, audit."""
+"""Verbs on recorded history: record, history, audit, note."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from console.cli.context import (
 )
 from console.cli.history_plot import expected_lines, plot_of
 from console.cli.several import profiles_of, several_options
-from console.cli.streams import asked_to_end, narrate, put
+from console.cli.streams import narrate, put, stop_requested
 from console.config import Profile
 from console.errors import UsageError
 from console.formats import (
@@ -58,8 +58,8 @@ from console.verbs.parameters import DURATION
 @click.argument("name", required=False, shell_complete=complete_queues)
 @click.option("--verb", metavar="V", help="Only this verb.")
 @click.option("--operator", metavar="WHO", help="Only by this operator: a part of user@host.")
-@click.option("--since", type=DURATION, metavar="T", help="Only what began within this time.")
-@click.option("--running", is_flag=True, help="Only what is still running.")
+@click.option("--since", type=DURATION, metavar="T", help="Only actions begun within this time.")
+@click.option("--running", is_flag=True, help="Only actions still running.")
 @click.option(
     "--limit",
     type=click.IntRange(1, auditing.LIST_MOST),
@@ -78,9 +78,9 @@ def audit(
     running: bool,
     limit: int,
 ) -> None:
-    """What operators did, the newest first: who, when, what, how many. Never a payload.
+    """List operators' actions, newest first: who, when, what, how many. No payloads.
 
-    An action that runs in a session which is gone was cut off: what it had done is counted.
+    A running action whose session is closed was interrupted; its counts are what it had done.
 
     \b
     Examples:
@@ -120,9 +120,8 @@ def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
-_ROWS = 40
-"""So many points has a table on a terminal."""
-_PLOTTED = 100
+_TABLE_POINTS = 40
+_PLOT_POINTS = 100
 _MIB = 2**20
 _WEEK_SECONDS = 7 * 86_400.0
 
@@ -130,7 +129,7 @@ _recordings = click.option(
     "--recordings",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where they are kept. By default this user's state folder.",
+    help="The folder of recordings; default: in this user's state folder.",
 )
 
 
@@ -155,17 +154,16 @@ def record(
     group: str | None,
     fleet: str | None,
 ) -> None:
-    """Record what the console sees, without a screen, until Ctrl-C or SIGTERM.
+    """Record connections without screens, until Ctrl-C or SIGTERM.
 
-    The connection that is named, those of --group or --fleet, else all that are configured. Samples
-    at the connection's interval; waits, findings and actions in longer steps. Never payloads. A
-    connection has one recorder: a console that is opened meanwhile leaves the recording to this
-    one.
+    The connection given, those of --group or --fleet, else all configured ones. It samples at the
+    connection's interval, and waits, findings and actions less often. No payloads. A
+    connection has one recorder: a console opened meanwhile leaves the recording to it.
 
-    With the rights of an operator it also forgets the holes of rings (holes_pile_up), each proven:
-    parked numbers of pushes that are gone, older than an hour or more than slots. See the audit.
-    And it tells the receivers of the configuration of new findings and of their end; of several
-    recorders of a database one does: dbq-console help notifications.
+    With the right operator it also removes proven holes of rings (holes_pile_up): parked numbers of
+    lost pushes, older than an hour or more than there are slots. See the audit. It notifies the
+    configured receivers of new findings and of their end; of several recorders of a database one
+    does: dbq-console help notifications.
 
     \b
     Examples:
@@ -175,20 +173,20 @@ def record(
     """
     profiles = profiles_of(call, group, fleet)
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
-    with ExitStack() as all_of_them, asked_to_end() as ended:
-        told = [
-            all_of_them.enter_context(_recording(call, profile, recordings or folder(), bounds))
+    with ExitStack() as stack, stop_requested() as stop:
+        labels = [
+            stack.enter_context(_recording(call, profile, recordings or folder(), bounds))
             for profile in profiles
         ]
-        narrate(f"Recording {', '.join(told)} to {recordings or folder()}.")
-        ended.wait()
-        narrate("Ending.")
+        narrate(f"Recording {', '.join(labels)} to {recordings or folder()}.")
+        stop.wait()
+        narrate("Stopping.")
 
 
 @contextmanager
 def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
-    """A connection while it is recorded; its name."""
-    from console.config.notifications import targets  # noqa: PLC0415  # verbs shall start at once
+    """Record a connection meanwhile; yields its label."""
+    from console.config.notifications import targets  # noqa: PLC0415  # slow to import
     from console.doctor.recording import Recording  # noqa: PLC0415
     from console.notify.notifier import Notifier  # noqa: PLC0415
     from console.notify.targets import Source  # noqa: PLC0415
@@ -206,7 +204,7 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
         thresholds_of=profile.thresholds,
         masks=profile.masks,
         rights=profile.rights,
-        on_reading=state.told,
+        on_reading=state.on_reading,
     )
     recording.on_update = notifier.examined
     recording.start()
@@ -221,20 +219,20 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
 
 
 class _Narrator:
-    """Narrates when a connection is lost or back, and when nothing can be written."""
+    """Reports when a connection is lost or back, and when nothing can be written."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._said = ""
+        self._problem = ""
 
-    def told(self, reading: Reading) -> None:
+    def on_reading(self, reading: Reading) -> None:
         error = reading.error
-        words = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
-        if words != self._said:
-            self._said = words
-            state = "not recorded completely" if words else "recorded again"
+        problem = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
+        if problem != self._problem:
+            self._problem = problem
+            state = "not recorded completely" if problem else "recorded again"
             _LOG.warning("%s: %s", self._recorder.connection, state)
-            narrate(f"{self._recorder.connection}: {words or 'recording again'}")
+            narrate(f"{self._recorder.connection}: {problem or 'recording again'}")
 
 
 @click.command(name="history")
@@ -254,13 +252,12 @@ class _Narrator:
     "ahead",
     type=DURATION,
     metavar="T",
-    help="Also what to expect of the coming hours, of a week at most: pushes and pops.",
+    help="Also the forecast of pushes and pops for the coming hours, up to a week.",
 )
 @click.option(
     "--lake",
     metavar="PATH",
-    help="Whose rollups have what the recordings no longer have. By default this user's lake, if "
-    "there is one.",
+    help="The lake with rollups of deleted recordings; default: this user's lake, if any.",
 )
 @_recordings
 @verb_options
@@ -274,14 +271,14 @@ def show_history(
     lake: str | None,
     recordings: Path | None,
 ) -> None:
-    """A queue over time, from what was recorded: no database is asked.
+    """Show a queue over time from its recordings; no database is used.
 
-    A point is as long as it must be for the width: counts, age, gap and latencies are the highest
-    that was seen in it, rates the mean. Where nothing was seen there is no point. What lies long
-    back comes from the minutes, hours or days of `pipeline rollup`.
+    The width determines the span of a point: counts, age, gap and latencies are the highest in it,
+    rates the mean. Spans without a sample have no point. Older times come from the minutes,
+    hours or days of `pipeline rollup`.
 
-    What is expected of an hour is what its hour of the week had in the last weeks: the median, and
-    the band in which 90 % of such hours are. It takes 3 weeks of recordings, rolled up.
+    The forecast of an hour is based on the same hour of the last weeks: the median, and the band
+    that contains 90 % of such hours. It needs 3 weeks of recordings, rolled up.
 
     \b
     Examples:
@@ -294,9 +291,9 @@ def show_history(
     root = recordings or folder()
     lake = lake or existing_default_lake()
     connection = _connection(call, root, lake)
-    most = {"most_points": _ROWS} if not (as_csv or plot or call.json) else {}
+    most = {"most_points": _TABLE_POINTS} if not (as_csv or plot or call.json) else {}
     if plot:
-        most = {"most_points": _PLOTTED}
+        most = {"most_points": _PLOT_POINTS}
     span = since(datetime.now(UTC), seconds)
     end = span.end + _ahead(ahead, as_csv=as_csv)
     found = history(root, connection, name, span, schema=call.schema, lake=lake, **most)
@@ -311,33 +308,33 @@ def show_history(
         if known is not None and known.why:
             narrate(known.why)
     else:
-        told = None if known is None else known.as_json(span.begin, end)
+        forecast = None if known is None else known.as_json(span.begin, end)
         more = [] if known is None else ["", *expected_lines(known, call.zone, span.end, end)]
-        call.answer({**found.as_json(), "forecast": told}, [*_table(call, found), *more])
+        call.answer({**found.as_json(), "forecast": forecast}, [*_table(call, found), *more])
 
 
 def _ahead(seconds: float | None, *, as_csv: bool) -> timedelta:
-    """How far a forecast goes. UsageError."""
+
     if seconds is not None and as_csv:
         raise UsageError("--csv has no forecast.", next_step="--json has both.")
     if seconds is not None and not 0 < seconds <= _WEEK_SECONDS:
-        raise UsageError("--forecast goes to 7d at most: then the week begins anew.")
+        raise UsageError("--forecast goes to 7d at most: after that the week repeats.")
     return timedelta(seconds=seconds or 0.0)
 
 
 def _connection(call: Call, root: Path, lake: str | None) -> str:
-    """The connection that is meant: named, or the only one there is a record of."""
+    """The connection given, or the only recorded one."""
     if call.profile is not None:
         return call.profile.label
     known: list[str] = sorted({*connections(root), *(rolled_up(lake) if lake else ())})
     if len(known) == 1:
         return known[0]
     raise UsageError(
-        "Which connection is meant?" if known else "Nothing is recorded yet.",
-        why=f"Recorded connections: {', '.join(known)}." if known else f"The search was in {root}.",
+        "Several connections are recorded." if known else "Nothing is recorded yet.",
+        why=f"Recorded connections: {', '.join(known)}." if known else f"Searched in {root}.",
         next_step="Name one with --profile or --url."
         if known
-        else "The console records while it is open; dbq-console record does so always.",
+        else "The console records while its screens are open, dbq-console record permanently.",
     )
 
 
@@ -353,12 +350,11 @@ _COLUMNS = {
     "waiting_p95_seconds": "waiting",
     "processing_p95_seconds": "processing",
 }
-_OFTEN_LACKING = ("slowest", *(name for name in _COLUMNS if name.endswith("_p95_seconds")))
+_OPTIONAL = ("slowest", *(name for name in _COLUMNS if name.endswith("_p95_seconds")))
 
 
 def _table(call: Call, found: History) -> list[str]:
-    # Only where it was known: most designs have it not.
-    left_out = {n for n in _OFTEN_LACKING if all(getattr(p, n) is None for p in found.points)}
+    left_out = {n for n in _OPTIONAL if all(getattr(p, n) is None for p in found.points)}
     shown = [name for name in _COLUMNS if name not in left_out]
     rows: list[tuple[str, ...]] = [("since", *(_COLUMNS[name] for name in shown))]
     for point in found.points:

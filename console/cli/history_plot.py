@@ -1,4 +1,4 @@
-"""What was recorded of a queue, and what is expected of it, as charts for a plain terminal."""
+"""A queue's recorded history and forecast as charts for a plain terminal."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +24,12 @@ _EXPECTED: Sequence[tuple[str, tuple[str, ...]]] = tuple(
     (f"{what} a second (░ 90 % of such hours, ▒ their median)", (name,))
     for name, what in _RATES.items()
 )
-"""In place of that of both rates: each with the band of what is expected."""
+"""Instead of the chart of both rates: each rate with its forecast band."""
 
 
 def plot_of(found: History, zone: tzinfo | None, known: Forecast | None, end: datetime) -> str:
-    """Charts of what the queue has, under one another, as wide as the terminal. Where something is
-    `known` to expect it stands behind the rates, up to the `end`."""
+    """Charts of the figures that the queue has, as wide as the terminal. The forecast `known` is
+    drawn behind the rates, up to `end`."""
     charts, expected = list(_CHARTS), known if known is not None and known.hours else None
     if expected is not None:
         charts[1:2] = _EXPECTED
@@ -47,7 +47,7 @@ def _chart(
     names: Sequence[str],
     expected: tuple[Forecast, datetime] | None,
 ) -> str:
-    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # slow to import
 
     width = shutil.get_terminal_size((100, 24)).columns
     begin, end = found.points[0].at, found.points[-1].at
@@ -60,15 +60,15 @@ def _chart(
     plotext.theme("clear")
     plotext.plotsize(width, _LINES)
     plotext.title(title)
-    # Room above the highest, where the names of the lines stand.
+    # Room above the highest value for the legend.
     highest = max(getattr(p, name) or 0 for p in found.points for name in names)
     top, words = _scale(names[0], 1.2 * max([highest, *(b.high / 3600 for _, b in bands)]))
     span = (begin.timestamp(), end.timestamp())
-    for mark, place in zip(SHADES, cells(bands, *span, top, (width, 2 * _LINES)), strict=True):
+    for mark, points in zip(SHADES, cells(bands, *span, top, (width, 2 * _LINES)), strict=True):
         if bands:
-            plotext.scatter(*place, marker=mark)
+            plotext.scatter(*points, marker=mark)
     for name in names:
-        for number, (xs, ys) in enumerate(_stretches(found, name)):
+        for number, (xs, ys) in enumerate(_segments(found, name)):
             label = None if number else name.replace("_per_second", "/s").removesuffix("_seconds")
             plotext.plot(xs, ys, label=label, marker="braille")
     for one in found.marks:
@@ -84,8 +84,8 @@ def _chart(
     return built
 
 
-def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
-    """Points in a row: where one is missing the line is broken."""
+def _segments(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
+    """Runs of consecutive points: the line is broken where one is missing."""
     for run in found.runs:
         xs: list[float] = []
         ys: list[float] = []
@@ -102,7 +102,7 @@ def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[fl
 
 
 def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
-    """Where the axis of what that is ends, and how it is written."""
+    """The upper end of the axis, and the format of its labels."""
     if name.endswith("_seconds"):
         return clock.scale_seconds(highest), clock.short_seconds
     if name.endswith("_per_second"):
@@ -113,7 +113,7 @@ def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
 def expected_lines(
     known: Forecast, zone: tzinfo | None, begin: datetime, end: datetime
 ) -> list[str]:
-    """What to expect of the hours of a time, a line each; else why nothing is known."""
+    """The forecast, one line per hour; else why there is none."""
     if not known.hours:
         return [known.why]
     rows = [("expected from", "push/s", "90 %", "pop/s", "90 %")]

@@ -1,7 +1,7 @@
-"""The log file of this user's console: what went wrong, and with --log-level info what was called.
+"""The log file of this user's console: failures, and with --log-level info all calls.
 
-Only the console's own words are in it: never what a driver says (it may repeat a payload), never a
-statement, a value or an argument. Of an exception it has the kind and the places, not the text.
+It contains only the console's own text: no driver message (which may repeat a payload), no
+statement, value or argument. Exceptions are logged with type and stack, without their text.
 """
 
 import fcntl
@@ -22,27 +22,27 @@ from console.formats import plain
 
 MOST_BYTES = 2 * 2**20
 KEPT = 5
-"""So many files of earlier lines, besides the one that is written."""
+"""Rotated files, besides the current one."""
 _OURS = "console"
 
 
-def place() -> Path:
+def default_path() -> Path:
     """Where the file is, unless the configuration names another."""
     return state.folder() / "dbq-console.log"
 
 
 @contextmanager
 def logging_to_file(level: str | None) -> Iterator[None]:
-    """Let what this package logs go to the file, as `level` or the configuration says."""
-    path, wanted = _settled(level)
+    """Send this package's log to the file; `level` overrides the configuration."""
+    path, effective = _settings(level)
     if path is None:
         yield
         return
     handler = LogFile(path)
     logger = logging.getLogger(_OURS)
     before = logger.level
-    logger.setLevel(wanted.upper())
-    handler.setLevel(wanted.upper())
+    logger.setLevel(effective.upper())
+    handler.setLevel(effective.upper())
     logger.addHandler(handler)
     try:
         yield
@@ -52,13 +52,13 @@ def logging_to_file(level: str | None) -> Iterator[None]:
         handler.close()
 
 
-def _settled(level: str | None) -> tuple[Path | None, str]:
+def _settings(level: str | None) -> tuple[Path | None, str]:
     from console import config  # noqa: PLC0415  # a verb imports what it uses
     from console.config import LOG_FILE, LOG_LEVEL  # noqa: PLC0415
 
     try:
         settings = config.load().defaults
-    except ConsoleError:  # the verb that needs it says what is wrong with it
+    except ConsoleError:  # reported by the verb that needs it
         return _or_none(None), level or LOG_LEVEL.default
     return _or_none(settings[LOG_FILE]), level or settings[LOG_LEVEL]
 
@@ -69,27 +69,27 @@ def _or_none(named: str | None) -> Path | None:
     if named == OFF:
         return None
     try:
-        return place() if named is None else Path(named).expanduser()
+        return default_path() if named is None else Path(named).expanduser()
     except RuntimeError:  # a user without a home
         return None
 
 
-def told(error: ConsoleError) -> str:
-    """An error in a line of the log: `why` is the driver's, and wrong use repeats what was said."""
+def error_text(error: ConsoleError) -> str:
+    """An error for the log, without `why` (the driver's text) and arguments (of a UsageError)."""
     words = "" if isinstance(error, UsageError) else f": {error.what}"
-    # A name may hold bytes that are no text, which no file could take.
+    # A name may contain bytes that are not text, which could not be written.
     return f"{type(error).__name__}{words}".encode(errors="backslashreplace").decode()
 
 
 class LogFile(RotatingFileHandler):
-    """Several processes may write it at once; one that cannot be written disturbs nobody."""
+    """A file that several processes may write at once; failures to write are ignored."""
 
     def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, kept: int = KEPT) -> None:
         super().__init__(path, maxBytes=most_bytes, backupCount=kept, encoding="utf-8", delay=True)
         self.setFormatter(_Line())
 
     def _open(self) -> IO[str]:  # type: ignore[override]  # typeshed names a class of its own
-        """Nobody else on this machine shall read it."""
+        """Readable by this user only."""
         Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def private(path: str, flags: int) -> int:
@@ -98,14 +98,14 @@ class LogFile(RotatingFileHandler):
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=private)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it, to the file that has the name now: another process may have put it away."""
+        """Write to the current file of that name: another process may have rotated it."""
         if self.stream is not None and self._moved():
             self.stream.close()
             self.stream = None
         super().emit(record)
 
     def doRollover(self) -> None:  # noqa: N802  # the standard library's name
-        """Put the file away; of several processes that want to, the first one does."""
+        """Rotate, unless another process has done so."""
         with _alone(Path(f"{self.baseFilename}.lock")):
             if not self._moved():
                 super().doRollover()
@@ -120,7 +120,7 @@ class LogFile(RotatingFileHandler):
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """A full disk or a closed folder: what is done here goes on without a log."""
+        """On a full disk, say, the call continues without a log."""
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 class _Line(logging.Formatter):
-    """One record, one line; nothing in it moves a cursor."""
+    """One line per record, without control characters."""
 
     converter = staticmethod(time.gmtime)
     default_msec_format = "%s.%03dZ"
@@ -144,7 +144,6 @@ class _Line(logging.Formatter):
         super().__init__("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         return plain(super().format(record))
 
     def formatException(  # noqa: N802
@@ -152,15 +151,15 @@ class _Line(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """The chain of exceptions: kinds and places, no texts."""
+        """The chain of exceptions: types and stacks, no texts."""
         parts = []
         error = ei[1]
         while error is not None:
             frames = traceback.extract_tb(error.__traceback__)
-            places = " < ".join(
+            stack = " < ".join(
                 f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
                 for frame in reversed(frames)
             )
-            parts.append(f"{type(error).__name__} at {places}")
+            parts.append(f"{type(error).__name__} at {stack}")
             error = error.__cause__ or error.__context__
         return "; after ".join(parts)

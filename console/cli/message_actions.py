@@ -1,4 +1,4 @@
-"""The verbs on one queue as commands: plan, confirmation, progress, result."""
+"""Planned verbs as commands: plan, confirmation, progress, result."""
 
 import shlex
 import sys
@@ -25,7 +25,7 @@ from console.cli.context import (
     confirms,
     require_confirmation,
 )
-from console.cli.streams import LINE_SECONDS, LinesNowAndThen, heard, narrate
+from console.cli.streams import LINE_SECONDS, ThrottledLines, narrate, signals_handled
 from console.engines import Database
 from console.errors import RefusedError
 from console.formats import plain
@@ -33,7 +33,7 @@ from console.verbs.verb import Plan, Progress, Target, Verb
 
 
 def planned_command(verb: Verb) -> click.Command:
-    """The command of a verb that is no more than a plan that is run."""
+    """The command of a verb that needs nothing but its plan."""
 
     @call_options
     def run(context: click.Context, /, name: str | None, **given: Any) -> None:
@@ -44,7 +44,7 @@ def planned_command(verb: Verb) -> click.Command:
 
 
 def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> None:
-    """Plan; with a confirmation also do it, with progress on stderr."""
+    """Plan; once confirmed, run the plan with progress on stderr."""
     yes, dry_run = given.pop("yes", BARE_YES), given.pop("dry_run", False)
     database = call.database(verb.right(given), verb.name)
     any_design = verb.queue_last or verb.name == "forget"
@@ -56,7 +56,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
         _show_holders(call, database, queue)
         return
-    now_and_then = LinesNowAndThen()  # counting a million takes its time
+    counting = ThrottledLines()  # counting a million takes a while
     target = Target(
         database,
         queue,
@@ -64,7 +64,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         call.thresholds,
         call.masks,
         call.saved_filters(given.get("filter", ())),
-        lambda count: now_and_then.say(f"{count:,} counted"),
+        lambda count: counting.show(f"{count:,} counted"),
     )
     plan = verb.plan(target, given)
     if verb.confirmed:
@@ -76,7 +76,7 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
     with stops as control, _progress(call, plan) as progress:
         result = plan.run(control, progress)
     if plan.rounds:
-        return  # each was an answer
+        return  # each round was printed
     answer = {**_where(plan), "done": result.done, "result": result.data}
     call.answer(answer, result.lines)
     if result.outcome is Outcome.STOPPED and control.stopped:
@@ -93,9 +93,9 @@ def _where(plan: Plan) -> dict[str, object]:
 
 
 def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> bool:
-    """Whether to go on. Where not, the plan is the answer; RefusedError for anything but a dry run.
+    """Whether to continue. If not, the plan is the result; RefusedError unless it is a dry run.
 
-    Where there is nothing to do none is wanted, and any that is given is as good as another.
+    A plan with nothing to do needs no confirmation and accepts any.
     """
     name, requires_name = plan.queue.name, plan.requires_name and plan.needed
     if dry_run or not confirms(yes, name, requires_name=requires_name):
@@ -114,7 +114,7 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
 
 
 def _show_holders(call: Call, database: Database, queue: Queue) -> None:
-    """What is stuck where a pop deletes: sessions that hold rows. RefusedError where there are."""
+    """The sessions that hold rows of a queue without claims. RefusedError if there are any."""
     found = ending.sessions_holding(database, queue)
     lines = [ending.describe_holder(session, queue) for session in found]
     call.planned(
@@ -124,7 +124,7 @@ def _show_holders(call: Call, database: Database, queue: Queue) -> None:
     if found:
         name = shlex.quote(queue.name)
         raise RefusedError(
-            f"The queue {queue.name!r} has no claims: a session holds what it popped.",
+            f"The queue {queue.name!r} has no claims: sessions hold the rows they popped.",
             next_step=f"Terminate one to get its rows back: dbq-console end-session {name} "
             f"{shlex.quote(str(found[0].key))}",
         )
@@ -132,25 +132,25 @@ def _show_holders(call: Call, database: Database, queue: Queue) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[Control]:
-    """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
+    """The first Ctrl-C (or SIGTERM) stops after the current batch; the next one interrupts it."""
     control = Control()
 
     def stop(_: int) -> None:
         control.stop()
-        on_a_line_of_its_own = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
-        narrate(f"{on_a_line_of_its_own}Stopping after this batch; Ctrl-C again interrupts it.")
+        after_echo = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""  # of "^C"
+        narrate(f"{after_echo}Stopping after this batch; Ctrl-C again interrupts it.")
 
-    with heard(stop, once=True):
+    with signals_handled(stop, once=True):
         yield control
 
 
 @contextmanager
 def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A bar on a terminal, else a line every few seconds."""
     if call.json or plan.count is None or sys.stderr is None or not sys.stderr.isatty():
         yield _Lines(call, plan).show
         return
-    from rich import console, markup, progress  # noqa: PLC0415  # verbs shall start at once
+    from rich import console, markup, progress  # noqa: PLC0415  # slow to import
 
     columns = (
         progress.TextColumn("{task.description}"),
@@ -165,7 +165,7 @@ def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
 
 
 class _Lines:
-    """Each round of a verb that works in rounds; else how far it is, now and then."""
+    """Each round of a verb that works in rounds; else its progress every few seconds."""
 
     def __init__(self, call: Call, plan: Plan) -> None:
         self._call = call

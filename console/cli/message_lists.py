@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from console.actions.export import reveal as unmask
 from console.catalog import Queue
 from console.cli.context import Call, Rights, queue_name, verb_options
-from console.cli.streams import LinesNowAndThen, narrate
+from console.cli.streams import ThrottledLines, narrate
 from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
 from console.formats import (
@@ -42,23 +42,23 @@ _LONGEST_ID = 40
 _PAYLOAD_BYTES = 1_000
 _MOST_PAYLOAD_BYTES = 10_000_000
 _MOST_BYTES = 100_000_000
-"""Of all payloads of a page together."""
+"""All payloads of a page together."""
 _STOPPED = "The search stopped at its limit, and there may be more"
-_ONLY_LOCALLY = "Only this machine's audit has it: the database's could not be written."
-_MOST_KINDS = 50
-"""So many kinds of errors are printed; --json has all."""
+_ONLY_LOCALLY = "Recorded only in this machine's audit: the database's could not be written."
+_MOST_GROUPS = 50
+"""Error groups printed; --json has all."""
 
 
 @click.command()
 @queue_name
-@click.option("--state", metavar="S", help="The same as --filter state=S.")
+@click.option("--state", metavar="S", help="Short for --filter state=S.")
 @click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="F",
     shell_complete=complete_filters,
-    help="Only messages that match; with several, all of them. @NAME: a saved filter.",
+    help="Only messages that match; several must all match. @NAME: a saved filter.",
 )
 @click.option("--after", metavar="KEY", help="Continue where a page ended.")
 @click.option(
@@ -70,7 +70,7 @@ _MOST_KINDS = 50
     help=f"At most this many messages, up to {MOST_MESSAGES:,}.",
 )
 @click.option("--reverse", is_flag=True, help="Each state in reverse order.")
-@click.option("--payload", is_flag=True, help="With the payloads, or their beginnings.")
+@click.option("--payload", is_flag=True, help="With payloads, up to --payload-bytes.")
 @click.option(
     "--payload-bytes",
     type=click.IntRange(1, _MOST_PAYLOAD_BYTES),
@@ -78,14 +78,14 @@ _MOST_KINDS = 50
     help=f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
 )
 @click.option(
-    "--reveal", is_flag=True, help="Without the masks; each message is recorded in the audit."
+    "--reveal", is_flag=True, help="Without masks; each message is recorded in the audit."
 )
 @click.option(
     "--export",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="All that match into FILE.jsonl or FILE.csv, instead of a page.",
+    help="Write all matching messages to FILE.jsonl or FILE.csv, instead of a page.",
 )
 @click.option(
     "--rate", type=RATE_TYPE, metavar="N", help="With --export: messages per second; 2000."
@@ -106,27 +106,27 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     file: Path | None,
     rate: float | None,
 ) -> None:
-    """The messages of a queue, state by state, without their payloads unless asked.
+    """List the messages of a queue by state; payloads only with --payload.
 
-    What is ready comes in the order of the pop, claims oldest first, errors and done newest first.
+    Ready messages are in pop order, claims oldest first, errors and done newest first.
 
     \b
     Filters: state=error older=10m newer=1h error~text error-group=KEY id=17 claimed_by=worker-1
              payload.customer.id=42 payload.items[0].sku=A1
 
-    older and newer are about the time since which a message is in its state. One call reads some
-    50,000 messages, for at most 5 s, to find those that match, and says where to go on: --after
-    takes that, which is "next" in --json. Times are in the profile's display_zone, in --json UTC.
+    older and newer are about the time that a message has been in its state. One call searches about
+    50,000 messages, for at most 5 s, and prints where to continue: pass it to --after ("next"
+    in --json). Times are in the profile's display_zone, in --json UTC.
 
-    What the profile's masks match is *** in payloads, titles and errors, in --json too. --reveal
-    shows messages that are named by --filter id= without masks; it wants the rights of an operator,
-    and the audit has it. The verb pop masks nothing: it gives the message away.
+    Text that matches the profile's masks is *** in payloads, titles and errors, also in --json.
+    --reveal shows messages named by --filter id= without masks; it needs the right operator
+    and is audited. The verb pop masks nothing, since it hands the message over.
 
-    --export writes all messages that match, as they lay when it began: one that is popped, fails,
-    becomes due or is requeued meanwhile may be missing, and none is in it twice. Cut off, the same
-    command goes on. With --payload, 1,000,000 bytes of each unless --payload-bytes says more, it
-    wants the rights of an operator, and the audit has it. In CSV a cell that begins with = + - or @
-    gets a ' before it, lest a spreadsheet runs it; JSON Lines has every value as it is.
+    --export writes all matching messages as of its start: one that is popped, fails, becomes due or
+    is requeued meanwhile may be missing, but none is written twice. If it is interrupted, the same
+    command continues. With --payload (1,000,000 bytes of each unless --payload-bytes says more) it
+    needs the right operator and is audited. In CSV a cell that begins with = + - or @ gets
+    a leading ', so that no spreadsheet runs it; JSON Lines has every value unchanged.
 
     \b
     Examples:
@@ -137,9 +137,9 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
     wanted = parse(words)
     if file is not None:
-        others = {"after": after, "reverse": reverse, "reveal": reveal, "limit": _said("limit")}
-        if said := [f"--{one}" for one, given in others.items() if given]:
-            raise UsageError(f"--export does not go with {', '.join(said)}.")
+        others = {"after": after, "reverse": reverse, "reveal": reveal, "limit": _given("limit")}
+        if excluded := [f"--{one}" for one, given in others.items() if given]:
+            raise UsageError(f"--export does not go with {', '.join(excluded)}.")
         _export(call, name, wanted, file, rate, payload=payload, payload_bytes=payload_bytes)
         return
     if rate is not None:
@@ -148,11 +148,11 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     if size is not None and size * limit > _MOST_BYTES:
         raise UsageError(
             f"{limit:,} payloads of up to {size:,} bytes are too much at once.",
-            next_step=f"Ask for at most {_MOST_BYTES // size:,}, with --limit.",
+            next_step=f"Request at most {_MOST_BYTES // size:,} with --limit.",
         )
     if reveal and not wanted.ids:
         raise UsageError(
-            "--reveal needs to know which messages.", next_step="Name them: --filter id=17"
+            "--reveal needs the ids of the messages.", next_step="Name them: --filter id=17"
         )
     rights = Rights.OPERATOR if reveal else Rights.READ_ONLY
     database = call.database(rights, "messages --reveal" if reveal else "messages")
@@ -173,15 +173,15 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     lines = list(_lines(page, call.zone, with_payload=with_payload))
     call.answer(_page(page, with_payload=with_payload), lines)
     if not call.json:
-        _tell_of_the_rest(page)
+        _narrate_rest(page)
 
 
-def _said(option: str) -> bool:
+def _given(option: str) -> bool:
     source = click.get_current_context().get_parameter_source(option)
     return source is ParameterSource.COMMANDLINE
 
 
-def _export(  # what the verb says
+def _export(
     call: Call,
     name: str,
     wanted: Filters,
@@ -200,28 +200,28 @@ def _export(  # what the verb says
     request = exporting.ExportRequest(
         queue, wanted, file.absolute(), size, call.masks, rate or exporting.RATE
     )
-    lines = LinesNowAndThen()
+    lines = ThrottledLines()
     try:
         done = exporting.export(
-            database, request, on_progress=lambda count: lines.say(f"{count:,} exported")
+            database, request, on_progress=lambda count: lines.show(f"{count:,} exported")
         )
     except (ConnectionFailedError, KeyboardInterrupt):
-        narrate("What is exported so far is kept: the same command goes on after it.")
+        narrate("The messages exported so far are kept: the same command continues after them.")
         raise
     if done.only_locally:
         narrate(_ONLY_LOCALLY)
     if not done.progress.complete:
-        narrate("Messages that the server hides from this login are not in it.")
+        narrate("Messages that the server hides from this login are missing.")
     if cut := done.progress.payloads_cut:
-        narrate(f"{numbered(cut, 'payload')} longer than {size:,} bytes: cut there, as they say.")
-    told = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
-    resumed = f", {done.resumed:,} of them before" if done.resumed else ""
-    words = f"{numbered(done.progress.messages, 'message')}{resumed} in {plain(str(file))}"
-    call.answer(told | done.as_json(), [words])
+        narrate(f"{numbered(cut, 'payload')} longer than {size:,} bytes: cut there and marked.")
+    of = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+    resumed = f", {done.resumed:,} of them earlier" if done.resumed else ""
+    line = f"{numbered(done.progress.messages, 'message')}{resumed} in {plain(str(file))}"
+    call.answer(of | done.as_json(), [line])
 
 
 def _revealed(call: Call, database: Database, page: Page, size: int | None) -> Page:
-    """The same messages with nothing hidden, as far as they are still there."""
+    """The same messages without masks, if they still exist."""
     found = []
     for one in page.messages:
         shown = unmask(database, page.queue, one.key, rights=call.rights, payload_bytes=size)
@@ -231,7 +231,7 @@ def _revealed(call: Call, database: Database, page: Page, size: int | None) -> P
     return replace(page, messages=tuple(found))
 
 
-def _tell_of_the_rest(page: Page) -> None:
+def _narrate_rest(page: Page) -> None:
     if page.next is not None:
         there_is = "There is more" if page.complete else _STOPPED
         narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
@@ -257,7 +257,7 @@ def _json(value: object) -> object:
 
 
 def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
-    """For a plain terminal: a line of columns for each message, and what it says below."""
+    """For a plain terminal: columns for each message, and its texts below."""
     if not page.messages:
         yield "No messages." if page.complete else "No messages so far."
         return
@@ -268,7 +268,7 @@ def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
     ]
     rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    # The last columns are those that can be missed where an id is long.
+    # The last columns are the least important, if an id is long.
     while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
         del widths[-1]
     for at, row in enumerate(rows):
@@ -282,8 +282,8 @@ _TIMES = ("due", "pushed")
 
 
 def _shared_offset(messages: Sequence[Message], zone: Zone) -> str:
-    """The zone's offset for the heads of the columns, or "" where the clocks were changed among
-    the times of the page: then each tells its own."""
+    """The zone's offset for the column heads, or "" if it changes within the page, so that each
+    time needs its own."""
     times = [at for message in messages for at in (message.due_at, message.pushed_at)]
     offsets = {offset(at, zone) for at in times if at is not None}
     return offsets.pop() if len(offsets) == 1 else ""
@@ -294,14 +294,14 @@ def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]
     due, pushed = (
         UNKNOWN if at is None else time(at, zone) for at in (message.due_at, message.pushed_at)
     )
-    told = {
+    cells = {
         "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
         "state": message.state,
         "due": due,
         "pushed": pushed,
     }
     names = message_text.columns(queue)
-    return [told[name] if name in told else message_text.figure(message, name) for name in names]
+    return [cells[name] if name in cells else message_text.figure(message, name) for name in names]
 
 
 def _time(at: datetime | None, zone: Zone) -> str:
@@ -309,7 +309,7 @@ def _time(at: datetime | None, zone: Zone) -> str:
 
 
 def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]:
-    """What a message says of itself, each on a line."""
+    """A message's texts, one line each."""
     if message.title:
         yield _indented(f"title {plain(message.title)}")
     if message.claimed_at is not None or message.claimed_by is not None:
@@ -353,7 +353,7 @@ def _indented(text: str) -> str:
 
 
 def _cut(text: str, room: int = _WIDTH) -> str:
-    """The text, or as much of it as fits, and a sign that there is more."""
+    """The text, cut to fit, with "…" if it was cut."""
     return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
 
 
@@ -361,13 +361,13 @@ def _cut(text: str, room: int = _WIDTH) -> str:
 @queue_name
 @verb_options
 def errors(call: Call, name: str) -> None:
-    """A queue's error groups: its errors by the wording of their texts, counted.
+    """Count a queue's errors in groups of similar texts.
 
-    Texts that differ only in numbers, ids, times, addresses and quoted words are one kind; codes
-    (HTTP 503, SQLSTATE 40001) and types are told apart. Below each kind stands the filter for it
-    alone: error-group=KEY, of `messages` as of `requeue`, `purge` and `archive`. The newest
-    1,000,000 errors are counted, for at most a minute; ≈ says that there are older ones.
-    What the profile's masks match is ***, in --json too.
+    Texts that differ only in numbers, ids, times, addresses and quoted text form one group; codes
+    (HTTP 503, SQLSTATE 40001) and types are distinguished. Below each group is its filter,
+    error-group=KEY, for `messages`, `requeue`, `purge` and `archive`. The newest
+    1,000,000 errors are counted, for at most a minute; ≈ means that there are older ones.
+    Text that matches the profile's masks is ***, also in --json.
 
     \b
     Examples:
@@ -377,7 +377,7 @@ def errors(call: Call, name: str) -> None:
     database = call.database(Rights.READ_ONLY, "errors")
     queue = call.find(database, name)
     found = error_groups(database, queue, masks=call.masks)
-    call.answer(_groups(found), list(_kinds(found, call.zone)))
+    call.answer(_groups(found), list(_group_lines(found, call.zone)))
 
 
 def _groups(found: ErrorGroups) -> dict[str, object]:
@@ -394,7 +394,7 @@ def _groups(found: ErrorGroups) -> dict[str, object]:
     }
 
 
-def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
+def _group_lines(found: ErrorGroups, zone: Zone) -> Iterator[str]:
     """For a plain terminal: four lines for each group."""
     estimate = "" if found.complete else ESTIMATE
     groups = numbered(len(found.groups), "group") + (" at least" if found.ungrouped else "")
@@ -403,11 +403,11 @@ def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
         yield "No errors."
         return
     yield f"{numbered(found.counted, 'error')} in {groups}{newest}."
-    shown = found.groups[:_MOST_KINDS]
+    shown = found.groups[:_MOST_GROUPS]
     width = max(len(estimate + count(group.count)) for group in shown)
     for group in shown:
         yield ""
-        for at, line in enumerate(_kind(group, zone)):
+        for at, line in enumerate(_group(group, zone)):
             head = estimate + count(group.count) if at == 0 else ""
             yield _cut(f"{head:>{width}}  {line}")
     rest = found.counted - sum(group.count for group in shown)
@@ -416,7 +416,7 @@ def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
         yield f"and {estimate}{numbered(rest, 'error')} in other groups"
 
 
-def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:
+def _group(group: ErrorGroup, zone: Zone) -> Iterator[str]:
     yield plain(group.wording) or "(no text)"
     times = f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}"
     yield f"{times}, attempts: {message_text.attempts_range(group)}"

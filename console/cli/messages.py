@@ -17,19 +17,19 @@ from console.cli.streams import (
     OutputError,
     error_json,
     input_lines,
+    input_message,
     interrupt_json,
     json_line,
     narrate,
     put,
     status_of,
-    whole_input,
 )
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
 from console.verbs.parameters import DURATION
 
 _SHOWN_IDS = 3
-"""So many are told of claims that a pop leaves behind."""
+"""Ids shown of the claims that a pop leaves behind."""
 
 
 @click.command()
@@ -44,7 +44,7 @@ _SHOWN_IDS = 3
 )
 @click.option("--title", metavar="TEXT", help="Designs status and split.")
 @click.option("--id", "own_id", metavar="UUID", help="Design claim: its id, instead of a new one.")
-@click.option("--allow-empty", is_flag=True, help="With -: whether an empty stdin is a message.")
+@click.option("--allow-empty", is_flag=True, help="With -: push an empty stdin as a message.")
 @verb_options
 def push(  # noqa: PLR0913  # a verb's options
     call: Call,
@@ -58,11 +58,11 @@ def push(  # noqa: PLR0913  # a verb's options
     own_id: str | None,
     allow_empty: bool,
 ) -> None:
-    """Push a message, or many.
+    """Push one or more messages.
 
-    `-` reads one message from stdin (a final newline is not part of it), with --lines one a line.
-    A stdin with nothing at all in it is taken for a mistake of what came before it in the pipe:
-    exit 2, and nothing is pushed, unless --allow-empty. A queue that is full is exit 1.
+    `-` reads one message from stdin (without a final newline), with --lines one per line.
+    An empty stdin usually means that an earlier command in the pipe failed: exit 2, and nothing is
+    pushed, unless --allow-empty. A full queue is exit 1.
 
     \b
     Examples:
@@ -91,8 +91,7 @@ def push(  # noqa: PLR0913  # a verb's options
         )
         if pushed.full:
             narrate(
-                f"The queue {name!r} is full: those from line {pushed.stored + 1:,} on were not "
-                "stored."
+                f"The queue {name!r} is full: lines from {pushed.stored + 1:,} on were not stored."
             )
             sys.exit(1)
         return
@@ -105,29 +104,29 @@ def push(  # noqa: PLR0913  # a verb's options
 
 
 def _message_of_stdin(allow_empty: bool) -> bytes:
-    found = whole_input()
+    found = input_message()
     if found is None and not allow_empty:
-        raise _nothing_came()
+        raise _empty_input()
     return found or b""
 
 
 def _not_empty(lines: Iterator[bytes]) -> Iterable[bytes]:
     first = next(lines, None)
     if first is None:
-        raise _nothing_came()
+        raise _empty_input()
     return chain([first], lines)
 
 
-def _nothing_came() -> UsageError:
+def _empty_input() -> UsageError:
     return UsageError(
         "Nothing was pushed: stdin is empty.",
-        why="Often the command that should have written to it has failed.",
-        next_step="If an empty message is meant, use --allow-empty.",
+        why="The command that should have written to it may have failed.",
+        next_step="To push an empty message, use --allow-empty.",
     )
 
 
 def _argument(payload: str) -> bytes:
-    """The bytes that the shell handed over."""
+    """The bytes that the shell passed."""
     try:
         return os.fsencode(payload)
     except UnicodeEncodeError:
@@ -143,7 +142,7 @@ def _payload(data: bytes, queue: Queue) -> pushing.Payload:
         raise UsageError(
             "The payload is not valid UTF-8.",
             why=f"Byte {error.start + 1:,} cannot be read as text.",
-            next_step="Use a queue with payload=bytes for it.",
+            next_step="Use a queue with payload=bytes.",
         ) from None
 
 
@@ -151,7 +150,7 @@ def _payload(data: bytes, queue: Queue) -> pushing.Payload:
 @queue_name
 @click.option("--count", type=click.IntRange(min=1), default=1, help="At most this many.")
 @click.option("--wait", type=DURATION, default="0s", help="How long to wait for the first one.")
-@click.option("--subscriber", metavar="S", help="For whom, where a ring has subscribers.")
+@click.option("--subscriber", metavar="S", help="The subscriber, if the ring has any.")
 @click.option("--complete", is_flag=True, help="Complete the claims once they are written.")
 @click.option("--fail", "failure", metavar="TEXT", help="Turn the claims into errors instead.")
 @verb_options
@@ -164,11 +163,11 @@ def pop(
     complete: bool,
     failure: str | None,
 ) -> None:
-    """Pop messages and print their payloads as they are, one a line.
+    """Pop messages and print their payloads unchanged, one per line.
 
-    A design that deletes commits only when they are written, so a broken pipe loses nothing; one
-    that keeps the row leaves them claimed unless --complete or --fail says more: the verbs
-    complete and fail finish them later. Exit 1: nothing.
+    A design that deletes commits only once they are written, so a broken pipe loses nothing. One
+    that keeps the row leaves them claimed, unless --complete or --fail is given; the verbs
+    complete and fail finish them later. Exit 1: nothing to pop.
 
     \b
     Examples:
@@ -202,23 +201,25 @@ def pop(
     except OutputError:
         raise
     except (ConsoleError, KeyboardInterrupt) as error:
-        # What came before the failure is delivered: it shall be readable.
+        # Messages before the failure are delivered: end the JSON properly.
         if writer.started:
             writer.close(error)
-            _tell_claimed(queue, finish, writer.claims)
+            _narrate_claimed(queue, finish, writer.claims)
         raise
     writer.close()
-    _tell_claimed(queue, finish, writer.claims)
+    _narrate_claimed(queue, finish, writer.claims)
     if finish is not popping.Finish.NOTHING and popped.finished < popped.delivered:
         lost = numbered(popped.delivered - popped.finished, "claim")
-        narrate(f"No longer ours: {lost}, released or taken meanwhile.")
+        narrate(f"Lost: {lost}, released or claimed by another consumer meanwhile.")
     if not popped.delivered:
         narrate(f"The queue {name!r} has nothing to pop now.")
         sys.exit(1)
 
 
-def _tell_claimed(queue: Queue, finish: popping.Finish, claims: Sequence[popping.ClaimKey]) -> None:
-    """What a pop leaves claimed is nobody's until somebody finishes it: who, and how."""
+def _narrate_claimed(
+    queue: Queue, finish: popping.Finish, claims: Sequence[popping.ClaimKey]
+) -> None:
+    """Show the command that finishes the messages left claimed."""
     if not claims or not queue.finishes or finish is not popping.Finish.NOTHING:
         return
     same = {claim.attempts for claim in claims}
@@ -234,7 +235,7 @@ def _tell_claimed(queue: Queue, finish: popping.Finish, claims: Sequence[popping
 
 
 class _Writer:
-    """What was delivered is out before the commit, and known by its claim."""
+    """Writes messages before their commit, and remembers their claims."""
 
     def __init__(self) -> None:
         self.claims: list[popping.ClaimKey] = []
@@ -248,7 +249,7 @@ class _Writer:
 
 
 class _PlainWriter(_Writer):
-    """Each payload as it is and a newline."""
+    """Each payload unchanged, and a newline."""
 
     def write(self, messages: Sequence[popping.PoppedMessage]) -> None:
         self.wrote(messages)
@@ -256,7 +257,7 @@ class _PlainWriter(_Writer):
         put(b"".join((p if isinstance(p, bytes) else p.encode()) + b"\n" for p in payloads))
 
     def close(self, error: BaseException | None = None) -> None:
-        """Nothing follows the last message."""
+        """Nothing to write."""
 
 
 class _JsonWriter(_Writer):
@@ -274,7 +275,7 @@ class _JsonWriter(_Writer):
         put((head + objects).encode())
 
     def close(self, error: BaseException | None = None) -> None:
-        """`error`: why there are no more."""
+        """End the object, with the error if there was one."""
         self._call.answers.begun = True
         head = "" if self.started else '{"messages": ['
         more = "" if error is None else f', "error": {json_line(_error(error))}'
@@ -302,13 +303,13 @@ def _message(message: popping.PoppedMessage) -> dict[str, object]:
 
 
 _SUBSCRIBER = click.option(
-    "--subscriber", metavar="S", help="Whose claims, where a ring has subscribers."
+    "--subscriber", metavar="S", help="The subscriber with the claims, if the ring has any."
 )
 _ATTEMPTS = click.option(
     "--attempts",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the claim with this number, as pop returned it, not a later one.",
+    help="Only the claim with this number, as returned by pop, not a later one.",
 )
 
 
@@ -321,10 +322,10 @@ _ATTEMPTS = click.option(
 def complete(
     call: Call, name: str, ids: Sequence[str], subscriber: str | None, attempts: int | None
 ) -> None:
-    """Finish messages that are claimed, by their ids: their work is done.
+    """Complete claimed messages by id.
 
-    As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
-    claimed, or no longer by that claim; the others are finished.
+    The same as the consumer that popped them would do, in one transaction. Exit 1: one of them was
+    not claimed, or no longer by that claim; the others are completed.
 
     \b
     Examples:
@@ -337,11 +338,11 @@ def complete(
 @click.command()
 @queue_name
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--error", required=True, metavar="TEXT", help="What went wrong.")
+@click.option("--error", required=True, metavar="TEXT", help="The error text.")
 @_SUBSCRIBER
 @_ATTEMPTS
 @verb_options
-def fail(  # a verb's options
+def fail(
     call: Call,
     name: str,
     ids: Sequence[str],
@@ -349,10 +350,10 @@ def fail(  # a verb's options
     subscriber: str | None,
     attempts: int | None,
 ) -> None:
-    """Turn messages that are claimed into errors, by their ids: for an operator to requeue.
+    """Turn claimed messages into errors by id, for an operator to requeue.
 
-    As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
-    claimed, or no longer by that claim; the others are errors now.
+    The same as the consumer that popped them would do, in one transaction. Exit 1: one of them was
+    not claimed, or no longer by that claim; the others are errors now.
 
     \b
     Examples:
@@ -362,7 +363,7 @@ def fail(  # a verb's options
     _finish(call, name, ids, subscriber, attempts, popping.Finish.FAIL, error)
 
 
-def _finish(  # what both verbs say
+def _finish(
     call: Call,
     name: str,
     ids: Sequence[str],

@@ -1,4 +1,4 @@
-"""Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process; runs."""
+"""Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from console.pipeline.rollup.job import Days, RollupResult
 
 _lake = click.option(
-    "--lake", metavar="PATH", help="By default the folder `lake` in this user's state."
+    "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
 )
 _master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+_source = click.option("--from", "source", metavar="C", help="The connection of the archive.")
 
 
 @click.command(cls=RecordedJob)
@@ -42,18 +43,18 @@ _master = click.option("--master", metavar="M", help="Spark's master. [local[*]]
     "--recordings",
     multiple=True,
     metavar="FOLDER",
-    help="Of one console each, or a copy. By default this user's state folder.",
+    help="A console's folder, or a copy; repeatable. Default: in this user's state folder.",
 )
 @_lake
 @click.option(
     "--days",
     metavar="D[..D]",
-    help="Only these days in UTC, done ones again. By default all with new segments.",
+    help="Only these days in UTC, even if done before. Default: all days with new segments.",
 )
 @click.option(
     "--zone",
     metavar="Z",
-    help="In which the forecast's hours of the week are: Europe/Prague. By default the "
+    help="The time zone of the forecast's hours, such as Europe/Prague. Default: the "
     "connection's display_zone.",
 )
 @_master
@@ -66,12 +67,12 @@ def rollup(
     zone: str | None,
     master: str | None,
 ) -> None:
-    """Make tables of minutes, hours and days of what consoles have recorded, and a forecast.
+    """Aggregate recordings by minute, hour and day, and compute a forecast.
 
-    A day is done from all its segments and replaces what the lake has of it; one that has nothing
-    new, or some of whose segments are gone since, stays as it is. Percentiles are within 1 % of the
-    value at their rank, in an hour and a day as in a minute. The forecast says what to expect of
-    each hour of the week, by the last 8 weeks, from 3 on: history --forecast shows it.
+    A day is computed from all its segments and replaces that day in the lake; days without new
+    data, or with segments deleted since, are kept. Percentiles are within 1 % of the value at their
+    rank, for hours and days as for minutes. The forecast of each hour of the week is based on the
+    last 8 weeks, at least 3: history --forecast shows it.
 
     \b
     Examples:
@@ -79,12 +80,11 @@ def rollup(
       dbq-console pipeline rollup --recordings /srv/a --recordings /srv/b --lake /srv/lake
       dbq-console pipeline rollup --days 2026-03-28..2026-03-29
     """
-    from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
     from console.pipeline.rollup import job  # noqa: PLC0415
     from console.pipeline.spark import require_extra, tasks  # noqa: PLC0415
 
     require_extra()
-    wanted = None if days is None else _days(days)
     zone_of = _zones(call, zone)
     opened = Lake(lake or default_lake())
     about(lake=opened.location)
@@ -93,21 +93,21 @@ def rollup(
             lambda: tasks("rollup", master),
             opened,
             list(recordings) or [str(folder())],
-            wanted,
+            None if days is None else _days(days),
             on_progress=on_progress,
             zone_of=zone_of,
         )
     call.answer(result.as_json(), _lines(result))
 
 
-def _zones(call: Call, said: str | None) -> Callable[[str], str]:
-    """By a connection's name that of its time zone."""
-    if said is not None:
+def _zones(call: Call, zone: str | None) -> Callable[[str], str]:
+    """From a connection's label to the name of its time zone."""
+    if zone is not None:
         try:
-            zone_named(said)
+            zone_named(zone)
         except ValueError as error:
-            raise UsageError(f"{said!r} is not a time zone.", why=str(error)) from error
-        return lambda _: said
+            raise UsageError(f"{zone!r} is not a time zone.", why=str(error)) from error
+        return lambda _: zone
     known = {} if call.profile is None else {call.profile.label: call.zone}
     with suppress(ConsoleError):  # recordings outlive their configuration
         known |= {one.label: one.display_zone for one in call.configuration.profiles(call.said)}
@@ -122,7 +122,7 @@ def _days(text: str) -> "Days":
         found = Days(date.fromisoformat(first), date.fromisoformat(last or first))
     except ValueError as error:
         raise UsageError(
-            f"{text!r} are not days.",
+            f"{text!r} is not a day or a range of days.",
             why=str(error),
             next_step="Examples: 2026-03-28, 2026-03-01..2026-03-31.",
         ) from error
@@ -132,10 +132,10 @@ def _days(text: str) -> "Days":
 
 
 def _lines(result: "RollupResult") -> list[str]:
-    told: dict[str, Any] = result.as_json()
+    all_days: dict[str, Any] = result.as_json()["days"]
     lines = [
         f"{plain(connection)}: {numbered(len(done), 'day')} done, {done[0]} to {done[-1]}"
-        for connection, done in told["days"].items()
+        for connection, done in all_days.items()
     ] or ["Nothing new."]
     for width, kinds in result.tables.items():
         rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
@@ -161,21 +161,21 @@ def _lines(result: "RollupResult") -> list[str]:
 
 @click.command(cls=RecordedJob)
 @click.argument("name", required=False, shell_complete=complete_queues)
-@click.option("--push-log", metavar="FILE", help="What was pushed: a file, or a folder of files.")
-@click.option("--pop-log", metavar="FILE", help="What was popped.")
+@click.option("--push-log", metavar="FILE", help="The log of pushes: a file, or a folder of files.")
+@click.option("--pop-log", metavar="FILE", help="The log of pops.")
 @_lake
-@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@_source
 @click.option(
     "--order",
     type=click.Choice([order.value for order in Order]),
-    help="The promised order. By default what the queue NAME promises in its database.",
+    help="The guaranteed order. Default: that of the queue NAME in its database.",
 )
 @click.option(
     "--left",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Messages still in the queue when the log of pops ended: not lost. [0]",
+    help="Messages still in the queue at the end of the log of pops, so not lost. [0]",
 )
 @_master
 @verb_options
@@ -191,12 +191,12 @@ def verify(  # noqa: PLR0913  # a verb's options
     left: int,
     master: str | None,
 ) -> None:
-    """Compare logs of pushes and pops: what is lost, doubled, damaged, out of order.
+    """Compare logs of pushes and pops: lost, doubled, damaged, out of order.
 
-    Logs are Parquet, .csv with a head or .jsonl, with the columns id, number, at, due_at, checksum,
-    of which only id is required; number rises with each push, in a log of pops with each pop.
-    Without --pop-log: what archive_at_pop has brought into the lake. Exit 1: something is not as
-    the design promises.
+    Logs are Parquet, .csv with a header or .jsonl, with the columns id, number, at, due_at,
+    checksum, of which only id is required; number rises with each push, in a log of pops with each
+    pop. Without --pop-log, the pops that archive_at_pop brought into the lake are used. Exit 1: a
+    guarantee of the design is broken.
 
     \b
     Examples:
@@ -204,8 +204,8 @@ def verify(  # noqa: PLR0913  # a verb's options
       dbq-console pipeline verify orders --lake /srv/lake --push-log pushed/
     """
     if pop_log is None and name is None:
-        raise UsageError("verify needs a --pop-log, or the NAME of a queue whose pops a lake has.")
-    from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
+        raise UsageError("verify needs a --pop-log, or the NAME of a queue with pops in a lake.")
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # slow to import
     from console.pipeline.spark import require_extra, session  # noqa: PLC0415
 
     require_extra()
@@ -232,13 +232,13 @@ def verify(  # noqa: PLR0913  # a verb's options
 
 
 def _order(call: Call, name: str | None, order: str | None) -> Order:
-    """What was promised: said, or what the queue promises."""
+    """The guaranteed order: the option's, or the queue's."""
     if order is not None:
         return Order(order)
     if name is None or call.profile is None:
         raise UsageError(
-            "Which order was promised?",
-            next_step="Say it with --order, or name the queue and its database.",
+            "The guaranteed order is not known.",
+            next_step="Give it with --order, or name the queue and its database.",
         )
     database = call.database(Rights.READ_ONLY, "pipeline verify")
     about(database=database)
@@ -249,7 +249,7 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
 @click.command(cls=RecordedJob)
 @queue_name
 @_lake
-@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@_source
 @click.option("--to", metavar="OTHER", help="Into another queue of this database.")
 @click.option(
     "--filter",
@@ -275,17 +275,17 @@ def replay(  # noqa: PLR0913  # a verb's options
     yes: str | None,
     dry_run: bool,
 ) -> None:
-    """Push archived messages out of a lake into a queue again: each once, whatever is cut off.
+    """Push archived messages from a lake into a queue again, each once, even if interrupted.
 
-    In the order of the archive, as new messages. What was popped or done was delivered: it is meant
-    only by --filter reason=pop or state=done. A second run replays nothing twice.
+    They are pushed in the archive's order, as new messages. Popped or done messages were delivered,
+    so they are included only by --filter reason=pop or state=done. A second run repeats none.
 
     \b
     Examples:
       dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
       dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
     """
-    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415  # verbs shall start at once
+    from console.pipeline.archive.plan import find_archive  # noqa: PLC0415  # slow to import
     from console.pipeline.lake import Lake  # noqa: PLC0415
     from console.pipeline.spark import require_extra, session  # noqa: PLC0415
 
@@ -332,7 +332,7 @@ _WEEK = 7 * 86_400.0
 
 @click.group()
 def pipeline() -> None:
-    """Jobs on archives and history with Spark; they need the extra [pipeline] and a Java.
+    """Spark jobs on archives and history; they need the extra [pipeline] and a Java.
 
     A lake is a folder, or a URI such as s3://bucket/folder, of Parquet files and their manifests.
     Under spark-submit its master is used.
@@ -347,7 +347,7 @@ def pipeline() -> None:
 
 @pipeline.command(cls=RecordedJob)
 @queue_name
-@click.option("--lake", metavar="PATH", help="By default the folder `lake` in this user's state.")
+@_lake
 @click.option(
     "--older", type=DURATION, default=0.0, metavar="T", help="Only rows at least this old. [0s]"
 )
@@ -369,12 +369,12 @@ def pipeline() -> None:
     type=click.IntRange(min=3),
     default=16,
     metavar="N",
-    help="At most so many to the database at once, two of them not for tasks. [16]",
+    help="At most this many to the database at once, two of them not for tasks. [16]",
 )
 @_master
 @confirmation
 @verb_options
-def archive(  # a verb's options
+def archive(
     call: Call,
     *,
     name: str,
@@ -387,8 +387,8 @@ def archive(  # a verb's options
 ) -> None:
     """Drain a queue's archive into Parquet files: written, read back, and only then deleted.
 
-    Cut off anywhere and run again, it goes on; nothing is lost, nothing is there twice. A row that
-    is restored meanwhile stays in the database and leaves the lake again.
+    If it is interrupted anywhere, the next run continues; nothing is lost or stored twice. A row
+    that is restored meanwhile stays in the database and is removed from the lake.
 
     \b
     Examples:
@@ -398,7 +398,7 @@ def archive(  # a verb's options
     from console.pipeline.spark import require_extra, tasks, tasks_at_once  # noqa: PLC0415
 
     require_extra()
-    from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
+    from console.pipeline.archive import job  # noqa: PLC0415  # slow to import
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
     from console.pipeline.lake import Lake  # noqa: PLC0415
 
@@ -434,7 +434,7 @@ def archive(  # a verb's options
 
 
 def _result(done: "list[ArchiveResult]") -> Mapping[str, Any]:
-    """All plans that this run carried out, and what they come to together."""
+    """All plans that this run carried out, and their totals."""
     figures = ("exported", "deleted", "withdrawn", "files", "bytes")
     total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
     last = done[-1] if done else None

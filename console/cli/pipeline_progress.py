@@ -1,5 +1,4 @@
-"""How far a job of the pipeline is: bars on a terminal, elsewhere lines, its run's file; and all
-runs on this machine."""
+"""Progress of a pipeline job: bars on a terminal, else lines; its run file; the list of runs."""
 
 import os
 import re
@@ -15,7 +14,7 @@ import click
 from console import audit as auditing
 from console.actions.plan import MANY_MESSAGES
 from console.catalog import Queue
-from console.cli.context import HEARD, Call, ConfirmedVerb, aligned, verb_options
+from console.cli.context import ON_RESULT, Call, ConfirmedVerb, aligned, verb_options
 from console.cli.streams import LINE_SECONDS, narrate, status_of
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.engines import Database
@@ -29,10 +28,10 @@ from console.pipeline.runs import Run, RunFile
 @click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="[20]")
 @verb_options
 def list_runs(call: Call, limit: int) -> None:
-    """List the runs of the pipeline's jobs on this machine, the newest first.
+    """List the runs of pipeline jobs on this machine, newest first.
 
-    Those of the command line and those that a console has begun. With --json also the whole result
-    of each. What ended without a word was killed: the same command goes on where it was.
+    Runs of the command line and of the screens; --json has each result. A run without an exit
+    status was killed: the same command continues it.
 
     \b
     Examples:
@@ -84,7 +83,7 @@ class JobPreview(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-def confirmed(  # what a confirmation is about
+def confirmed(
     call: Call,
     database: Database,
     verb: str,
@@ -94,9 +93,9 @@ def confirmed(  # what a confirmation is about
     messages: int,
     dry_run: bool,
 ) -> bool:
-    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation.
+    """Whether to continue; if not, the plan is the result. RefusedError without a confirmation.
 
-    `dry_run`: also where there is nothing to do: then any confirmation is as good as another.
+    `dry_run`: also if there is nothing to do.
     """
     requires_name = messages > MANY_MESSAGES or call.production(database)
     try:
@@ -117,10 +116,9 @@ _SECRET = re.compile(r"([?&][^=&\s]*(?:secret|password|token|key)[^=&\s]*=)[^&\s
 
 
 class RecordedJob(ConfirmedVerb):
-    """A verb whose runs are kept: what a run of it does, and what becomes of it. No dry run is."""
+    """A verb that keeps a run file, except for dry runs."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
         if ctx.params.get("dry_run"):
             return super().invoke(ctx)
         with _recorded(self.name or "", ctx):
@@ -132,7 +130,7 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
     record = RunFile.begin(
         runs.folder(),
         verb,
-        # It is this run's alone: no process of this one's shall take it for its own.
+        # For this run only, not for its child processes.
         os.environ.pop(launch.RUN_ID, ""),
         words=shown_words(sys.argv[1:]),
         queue=str(context.params.get("name") or ""),
@@ -141,10 +139,10 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
         narrate(f"This run will not be in the list of runs: {record.problem}")
     context.meta[_RECORD] = record
 
-    def heard(result: object, lines: Sequence[str]) -> None:
+    def on_result(result: object, lines: Sequence[str]) -> None:
         record.set_result(_shown(result), [without_secrets(line) for line in lines])
 
-    context.meta[HEARD] = heard
+    context.meta[ON_RESULT] = on_result
     try:
         yield
     except BaseException as error:
@@ -154,7 +152,7 @@ def _recorded(verb: str, context: click.Context) -> Iterator[None]:
 
 
 def _end_of(error: BaseException) -> tuple[int, Mapping[str, str]]:
-    """The exit status, and what there is to say."""
+    """The exit status, and the parts of the error."""
     if (stop := interrupt_behind(error)) is not None:
         return status_of(stop), {"what": "Interrupted."}
     if isinstance(error, ConsoleError):
@@ -170,7 +168,7 @@ def _end_of(error: BaseException) -> tuple[int, Mapping[str, str]]:
 
 
 def shown_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Of a command line, what anybody may see."""
+    """A command line without secrets."""
     shown: list[str] = []
     for word in words:
         option, equals, value = word.partition("=")
@@ -191,7 +189,7 @@ def _shown_url(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URIs tell no login; that of a lake may have one."""
+    """The text with the logins of URIs hidden."""
     return _SECRET.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1:{HIDDEN}@", text))
 
 
@@ -204,43 +202,44 @@ def _shown(value: Any) -> Any:
 
 
 def about(*, database: Database | None = None, queue: str = "", lake: str = "") -> None:
-    """What is known of this run by now."""
+    """Add to the run file of this call, if there is one."""
     if (record := kept()) is not None:
         connection = "" if database is None else database.label
         record.set_subject(connection=connection, queue=queue, lake=without_secrets(lake))
 
 
 def kept() -> RunFile | None:
-    """The file of the run that this call is; None where there is none."""
+    """The run file of this call, if there is one."""
     found: RunFile | None = click.get_current_context().meta.get(_RECORD)
     return found
 
 
 Shown = Callable[[str, int, int, str], None]
-"""Shows of a phase how many parts are done, of how many, and in words with how much."""
+"""Called with a phase, the parts done, their number, and the amount moved as text."""
 
 
 @contextmanager
 def progress(call: Call, doing: str, things: str = "ranges") -> Iterator[PhaseProgress]:
-    """A bar for each phase on a terminal; elsewhere a line now and then. The run's file has it."""
+    """Show progress: a bar per phase on a terminal, else a line every few seconds; and in the run
+    file."""
     bars = not call.json and sys.stderr is not None and sys.stderr.isatty()
     with _bars(doing) if bars else _lines(things) as shown:
         record = kept()
         began: dict[str, float] = {}
 
-        def told(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
+        def on_progress(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
             now = time.monotonic()
             moved = _moved(rows, size, now - began.setdefault(phase, now))
             shown(phase, done, of, moved)
             if record is not None:
                 record.report_progress(_line(phase, done, of, things, moved), rows, size)
 
-        yield told
+        yield on_progress
 
 
 @contextmanager
 def _bars(doing: str) -> Iterator[Shown]:
-    from rich import console, markup  # noqa: PLC0415  # verbs shall start at once
+    from rich import console, markup  # noqa: PLC0415  # slow to import
     from rich import progress as rich  # noqa: PLC0415
 
     columns = (

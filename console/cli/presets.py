@@ -1,4 +1,4 @@
-"""The verbs of `preset`: which there are, what one says, whether it holds of a table, and trust."""
+"""The verbs of `preset`: list, show, check, trust."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,8 +22,7 @@ def preset() -> None:
     """Presets of libraries, and your own: list, show, check, trust.
 
     A preset says how a library keeps its queues: which table, what its columns mean, which rows are
-    ready. Those of twelve libraries are shipped; one of your own is a file (dbq-console help
-    presets).
+    ready. Twelve are built in; your own are files (dbq-console help presets).
 
     \b
     Examples:
@@ -37,7 +36,7 @@ def preset() -> None:
 @preset.command("list")
 @verb_options
 def list_(call: Call) -> None:
-    """List the presets: those that are shipped, and your own files, trusted or not.
+    """List the built-in presets and your own files, trusted or not.
 
     \b
     Examples:
@@ -51,12 +50,12 @@ def list_(call: Call) -> None:
     mine = [_own_json(one) for one in own.every()]
     where = [str(folder) for folder in own.folders()]
     lines = [f"{of.name:<18}{of.library}" for of in LIBRARIES.values()]
-    there = {True: "", False: " (not there)"}
-    lines += ["", *(f"your own, in {one}{there[one.is_dir()]}:" for one in own.folders())]
+    exists = {True: "", False: " (does not exist)"}
+    lines += ["", *(f"your own, in {one}{exists[one.is_dir()]}:" for one in own.folders())]
     for one in own.every():
-        lines += [f"{one.name:<18}{_library(one)}  {one.path}", f"{'':<18}{_standing(one)}"]
+        lines += [f"{one.name:<18}{_library(one)}  {one.path}", f"{'':<18}{_trust(one)}"]
     if not own.every():
-        lines.append("none. How one is written: dbq-console help presets")
+        lines.append("none. To write one: dbq-console help presets")
     call.answer({"shipped": shipped, "own": mine, "folders": where}, lines)
 
 
@@ -64,11 +63,11 @@ def _library(one: OwnPreset) -> str:
     return "?" if one.design is None else one.design.library
 
 
-def _standing(one: OwnPreset) -> str:
+def _trust(one: OwnPreset) -> str:
     if one.problem:
         return f"cannot be used: {one.problem}"
     if one.untrusted:
-        return f"{one.untrusted}: it is only looked at: {one.trust_command}"
+        return f"{one.untrusted}: for monitoring only: {one.trust_command}"
     return f"trusted, SHA-256 {one.sha256}"
 
 
@@ -89,7 +88,7 @@ def _own_json(one: OwnPreset) -> dict[str, object]:
 @click.argument("name", metavar="NAME|FILE")
 @verb_options
 def show(call: Call, name: str) -> None:
-    """Show what a preset says: how its tables are found, roles, states, verbs and refusals.
+    """Show a preset: how its tables are recognised, roles, states, verbs and refusals.
 
     \b
     Examples:
@@ -126,7 +125,7 @@ def _shown(of: Design, mine: OwnPreset | None, written: Mapping[str, str]) -> It
     if mine is not None:
         yield f"file: {mine.path}"
         yield f"SHA-256: {mine.sha256}"
-        yield _standing(mine)
+        yield _trust(mine)
     found = of.found_by
     yield f"table: {found['table']}" + (f" in {found['schema']}" if found["schema"] else "")
     yield f"columns: {_words(found['columns'])}"
@@ -145,7 +144,7 @@ def _words(columns: object) -> str:
 
 
 def _mine(name: str) -> OwnPreset | None:
-    """The file of that path, or the one of that name among this user's own."""
+    """The file at that path, or this user's own preset of that name."""
     if name in LIBRARIES:
         return None
     if "/" in name or name.endswith(".sql"):
@@ -156,9 +155,7 @@ def _mine(name: str) -> OwnPreset | None:
 def _require_mine(name: str) -> OwnPreset:
     found = _mine(name)
     if found is None and name in LIBRARIES:
-        raise UsageError(
-            f"{name!r} is shipped with the console.", why="This is for files of your own."
-        )
+        raise UsageError(f"{name!r} is built in.", why="This command is for your own preset files.")
     if found is None:
         raise _no_preset(name)
     return found
@@ -172,16 +169,16 @@ def _no_preset(name: str) -> UsageError:
 
 @preset.command("check")
 @click.argument("file", metavar="FILE|NAME")
-@click.option("--table", metavar="T", help="The table, where several have its columns.")
+@click.option("--table", metavar="T", help="The table, if several have its columns.")
 @verb_options
 def check_(call: Call, file: str, table: str | None) -> None:
-    """Hold a preset of your own against the table that is there. It changes nothing.
+    """Check your own preset against the existing table. It changes nothing.
 
-    Each of its expressions is read by the server's own parser: its columns, its type, that it
-    writes nothing. Then rows are counted that are in no state, or in two (of the first million);
-    what a sample reads of the table as deep as it is now; the SQL that requeue and release run.
-    A file that is not trusted is looked at by the role dbq_reader alone, unless the login may only
-    look (dbq-console roles makes it). Exit 1: something has to be corrected.
+    The server's own parser checks each expression: its columns, its type, that it does not write.
+    Then follow the number of rows in no state or in two (of the first million), the cost of a
+    sample at the table's present size, and the SQL that requeue and release run.
+    A file that is not trusted is checked only through the role dbq_reader, unless the login itself
+    is read-only (dbq-console roles creates the role). Exit 1: something must be corrected.
 
     \b
     Examples:
@@ -202,7 +199,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     rows = "?" if found.size.rows is None else f"≈{found.size.rows:,}"
     pages = "? pages" if found.size.pages is None else numbered(found.size.pages, "page")
     yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages}"
-    yield _standing(mine)
+    yield _trust(mine)
     for one in found.fragments:
         yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"
     if found.states is not None:
@@ -210,13 +207,13 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
         for met in found.states:
             status = f" (status {met.status})" if met.status is not None else ""
             where = "in no state" if not met.states else met.states.replace(" ", " and ")
-            tone = "WRONG" if met.several else "" if met.states else "note"
-            yield f"  {tone:<6}{where}{status}: {met.rows:,}, as the id {met.id}"
+            level = "WRONG" if met.several else "" if met.states else "note"
+            yield f"  {level:<6}{where}{status}: {met.rows:,}, for example id {met.id}"
     if found.costs:
-        yield "a sample reads, for each figure until 10,001 are met:"
+        yield "a sample reads, for each figure until 10,001 are found:"
         yield from (f"  {one.words}" for one in found.costs)
     for verb, text in found.sent.items():
-        yield f"{verb} runs on each batch:"
+        yield f"{verb} runs for each batch:"
         yield from (f"    {line}" for line in text.split("\n"))
     for verb in SETS:
         if verb not in found.sent and not found.problems and mine.meant is not None:
@@ -228,14 +225,14 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
 
 @preset.command()
 @click.argument("file", metavar="FILE|NAME")
-@click.option("--revoke", is_flag=True, help="Trust it no longer.")
+@click.option("--revoke", is_flag=True, help="Stop trusting it.")
 @verb_options
 def trust(call: Call, file: str, revoke: bool) -> None:
-    """Vouch for a preset file as it is now, for yourself: its path and SHA-256 are written down.
+    """Trust a preset file in its present form: its path and SHA-256 are stored for your user.
 
-    Only then is anything done by it: adopted, requeued, released. Once it changes it is not trusted
-    any more. Read it first: requeue and release set its columns of your tables. Consoles that run
-    already know of it once they are begun anew.
+    Only then can it adopt, requeue and release. After any change it is no longer trusted. Read it
+    first: requeue and release set the columns that it names. Running consoles notice only after a
+    restart.
 
     \b
     Examples:
@@ -246,7 +243,7 @@ def trust(call: Call, file: str, revoke: bool) -> None:
     if revoke:
         own.distrust(mine.path)
         call.answer(
-            {"file": str(mine.path), "trusted": False}, [f"{mine.path} is not trusted any more"]
+            {"file": str(mine.path), "trusted": False}, [f"{mine.path} is no longer trusted"]
         )
         return
     mine.require()
@@ -257,7 +254,7 @@ def trust(call: Call, file: str, revoke: bool) -> None:
         lines += [f"{verb} sets: {', '.join(sets)}" for verb, sets in mine.parsed.sets.items()]
     if mine.path.parent not in [Path(folder).resolve() for folder in own.folders()]:
         where = own.folders()[0] if own.folders() else "a folder that DBQ_PRESETS names"
-        lines.append(f"It is not among your presets: discover and adopt read those of {where}")
+        lines.append(f"It is not among your presets: discover and adopt read those in {where}")
     answer = {"file": str(mine.path), "trusted": True, "sha256": mine.sha256, "list": str(place)}
     call.answer(answer, lines)
 

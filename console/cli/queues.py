@@ -1,4 +1,4 @@
-"""Verbs on queues as a whole: install, uninstall, discover, adopt, forget."""
+"""Verbs on whole queues: install, discover, adopt, roles."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -33,15 +33,14 @@ from console.verbs.verb import Result
 
 
 def role_script(product: Product, schema: str, queues: Sequence[Queue]) -> str:
-    """One script that makes the roles and gives them their rights on the catalog and the queues.
+    """A script that creates the roles and grants them their rights on the catalog and the queues.
 
-    Installing a queue later gives them theirs on that one. Those that were adopted are left to
-    whoever made them.
+    Queues installed later grant their own rights; adopted tables are left to their owners.
     """
-    house = sql.Scope({"schema": schema})
+    catalog = sql.Scope({"schema": schema})
     pieces = [
-        *((name, house) for name in ("catalog.lock", "catalog.bootstrap")),
-        ("roles.roles", house),
+        *((name, catalog) for name in ("catalog.lock", "catalog.bootstrap")),
+        ("roles.roles", catalog),
         *(
             ("roles.queue", queue.scope(product))
             for queue in queues
@@ -82,15 +81,15 @@ def _answer(call: Call, done: Result) -> None:
 @confirmation
 @verb_options
 def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
-    """Find the queues that other libraries keep in this database, and how each is adopted.
+    """Find queues of other libraries in this database, and the commands to adopt them.
 
-    By their own tables and columns, in every schema and under every prefix: pgqueuer,
-    procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
-    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only), and presets of your own (help
-    presets). Other tables: adopt --design, --map.
+    They are recognised by their tables and columns, in every schema and with every prefix:
+    pgqueuer, procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
+    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only), and your own presets (help
+    presets). For other tables: adopt --design, --map.
 
-    With --adopt and --yes each table that no queue is adopted of becomes one, with all that its
-    library keeps in it; without --yes it is only said which.
+    --adopt with --yes adopts each table that is not adopted yet as one queue, with everything that
+    its library keeps in it; without --yes it only lists them.
 
     \b
     Examples:
@@ -102,11 +101,11 @@ def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None
         raise UsageError("--yes and --dry-run go with --adopt.")
     database = call.database(Rights.ADMIN if adopt else Rights.READ_ONLY, "discover")
     found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
-    lines = [line for one in found for line in _told(one)]
+    lines = [line for one in found for line in _description(one)]
     if not presets(database.product.name):
-        narrate("The libraries that have presets keep their queues in PostgreSQL only.")
+        narrate("All libraries with presets keep their queues in PostgreSQL.")
     elif not found:
-        lines = ["No library that has a preset keeps a queue here that this login may read."]
+        lines = ["Found no queue of a library with a preset that this login may read."]
     data = {"found": [one.as_json() for one in found], "connection": database.label}
     if adopt:
         _adopt_all(call, database, found, data, dry_run=dry_run, yes=yes)
@@ -127,7 +126,7 @@ def _adopt_all(
     wanted = [one for one in left if one.of.trusted]
     plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
     plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
-    plan = [plain(line) for line in plan] or ["Every table that was found is adopted already."]
+    plan = [plain(line) for line in plan] or ["Every table found is already adopted."]
     if not wanted or dry_run or yes is None:
         call.planned({**data, "adopts": [one.name for one in wanted]}, plan)
         if wanted and not dry_run:
@@ -149,14 +148,14 @@ def _adopt_all(
     call.answer({**data, "adopted": [queue_identity(queue) for queue in done]}, lines)
 
 
-_NOT_TRUSTED = "not adopted, for its preset is not trusted:"
+_NOT_TRUSTED = "not adopted because its preset is not trusted:"
 
 
-def _told(found: libraries.DiscoveredTable) -> list[str]:
-    """One table of a library, in words; names are those of the library's callers."""
+def _description(found: libraries.DiscoveredTable) -> list[str]:
+    """One table of a library, with its queues and commands."""
     several = found.table.queue is None
     where = f"{found.table.schema}.{found.table.table}"
-    version = "" if found.version is None else f", version {found.version} of its tables"
+    version = "" if found.version is None else f", table version {found.version}"
     lines = [f"{found.of.library}: {where}{version}"]
     if several:
         lines.append(f"  queues: {', '.join(found.queues) or 'none with messages'}")
@@ -172,13 +171,13 @@ def _told(found: libraries.DiscoveredTable) -> list[str]:
 
 
 @click.command()
-@click.option("--engine", metavar="E", help="The engine to write for, where no database is named.")
+@click.option("--engine", metavar="E", help="The engine to write for, without a database.")
 @verb_options
 def roles(call: Call, engine: str | None) -> None:
-    """Print the SQL of the roles for people: dbq_reader, dbq_operator, dbq_admin.
+    """Print the SQL of the roles dbq_reader, dbq_operator and dbq_admin.
 
-    With a database, the script also gives them their rights on its queues; queues that are
-    installed later give them theirs. Read it, then run it as somebody who may make roles.
+    With a database, the script also grants them their rights on its queues; queues installed later
+    grant their own. Read it, then run it as a user who may create roles.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`serve-metrics`: figures and findings in OpenMetrics; alerts and a dashboard for them."""
+"""`serve-metrics`: figures and findings as OpenMetrics; alerts and a dashboard for them."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import click
 
 from console.cli.context import Call, Rights, verb_options
 from console.cli.several import profiles_of, several_options
-from console.cli.streams import asked_to_end, narrate
+from console.cli.streams import narrate, stop_requested
 from console.config import CommandLineValues, Profile
 from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
@@ -29,7 +29,7 @@ _LEAST_SECONDS = 0.1
     type=DURATION,
     default=5.0,
     metavar="T",
-    help="Between two samples.  [default: 5s]",
+    help="Time between two samples.  [default: 5s]",
 )
 @click.option("--print-alerts", is_flag=True, help="Print alert rules for Prometheus and exit.")
 @click.option("--print-dashboard", is_flag=True, help="Print a dashboard for Grafana and exit.")
@@ -45,16 +45,18 @@ def serve_metrics(
     group: str | None,
     fleet: str | None,
 ) -> None:
-    """Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.
+    """Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM.
 
-    Of the connection that is named, those of --group or --fleet, else all that are configured;
-    always read-only. A scrape asks no database: a sampler does, at its interval (up to 5 times less
-    often while nothing changes), and the doctor once a minute; dbq_last_sample_timestamp_seconds
-    says when. What is not known has no series, and a queue that cannot be read has dbq_queue_up 0.
+    For the connection given, those of --group or --fleet, else all configured ones; always
+    read-only. Scrapes do not query the database: a sampler does, at its interval (up to 5 times
+    less often while nothing changes), and the doctor once a minute;
+    dbq_last_sample_timestamp_seconds says when. Unknown figures have no series, and a queue that
+    cannot be read has dbq_queue_up 0.
 
-    Nothing is encrypted and no password is asked: other than loopback addresses want --anywhere.
-    --print-alerts needs no connection; its limits are those of the configuration. The dashboard of
-    --print-dashboard is imported into Grafana as it is: connections and queues are chosen there.
+    There is no encryption and no password: addresses that are not loopback require --anywhere.
+    --print-alerts needs no connection and uses the configured limits. The dashboard of
+    --print-dashboard can be imported into Grafana as it is; connections and queues are selected
+    there.
 
     \b
     Examples:
@@ -63,9 +65,9 @@ def serve_metrics(
       dbq-console serve-metrics --print-dashboard > dbq-dashboard.json
     """
     if call.schema is not None:
-        raise UsageError("serve-metrics serves all schemas: --schema does not go with it.")
+        raise UsageError("serve-metrics serves all schemas: it does not accept --schema.")
     if call.said.rights not in (None, Rights.READ_ONLY.word):
-        raise UsageError("serve-metrics only reads: it takes no --rights but read-only.")
+        raise UsageError("serve-metrics only reads: it accepts no --rights but read-only.")
     if interval < _LEAST_SECONDS:
         raise UsageError("--interval must be 100ms or more.")
     if print_alerts and print_dashboard:
@@ -76,17 +78,15 @@ def serve_metrics(
         model = dashboard()
         call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
         return
-    # Whatever they may elsewhere, here they only look.
     said = replace(call.said, rights=Rights.READ_ONLY.word)
     if print_alerts:
         _print_alerts(call, group, fleet, said, interval)
         return
     profiles = profiles_of(call, group, fleet, said)
-    # Verbs shall start at once.
     from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
     host, port = address(listen, anywhere=anywhere)
-    with asked_to_end() as ended:
+    with stop_requested() as stop:
         exporter = Exporter([_watch(profile, interval) for profile in profiles], host, port)
         try:
             exporter.start()
@@ -97,8 +97,8 @@ def serve_metrics(
                 narrate(
                     "Anyone who reaches this address can read them: no password, no encryption."
                 )
-            ended.wait()
-            narrate("Ending.")
+            stop.wait()
+            narrate("Stopping.")
         finally:
             exporter.stop()
 

@@ -1,19 +1,19 @@
-"""Who is at the queues, and who waits for whom: the verbs `consumers` and `waits`."""
+"""Verbs on sessions: consumers, waits."""
 
 import signal
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.cells import cell_len
 
 from console.catalog import Queue
 from console.cli.context import Call, Rights, aligned, complete_queues, queue_name, verb_options
-from console.cli.streams import narrate
+from console.cli.streams import narrate, signals_handled
 from console.engines import Database
 from console.formats import count, duration, moment, numbered, plain, rate
 from console.monitor import consumers as consumer_text
@@ -35,7 +35,7 @@ from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 
 _CLAIMS_SECONDS = 0.5
-"""Claims last longer than calls: they are read so often, the sessions several times as often."""
+"""Between reads of claims; sessions, whose calls are shorter, are read several times as often."""
 _HEADS = ("who", "does", "sessions", "connected", "last pop", "last call", "msg/s", "claims")
 
 
@@ -53,16 +53,16 @@ _HEADS = ("who", "does", "sessions", "connected", "last pop", "last call", "msg/
     "--recordings",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where gone ones are looked for. By default this user's state folder.",
+    help="The recordings to find disconnected ones in. Default: in this user's state folder.",
 )
 @verb_options
 def consumers(call: Call, name: str, seconds: float, recordings: Path | None) -> None:
-    """Who pops from a queue and who pushes to it, now and in the last day.
+    """Show the sessions that pop from a queue and push to it, now and in the last day.
 
-    From what is there anyway: the server's own view of its sessions and their locks, and what
-    claims name. A session is seen by a lock, by its last statement, or by a claim; one that calls
-    for a moment and then commits may be missed. Where no claim names a consumer, its last pop and
-    its rate are ?, with the reason. Those that are gone come from what was recorded.
+    They are read from the server's view of its sessions and locks, and from the owners named in
+    claims. A session is recognised by a lock, its last statement or a claim; one that calls briefly
+    and commits may be missed. Without claims that name a consumer, its last pop and rate are ?,
+    with the reason. Disconnected ones come from the recordings.
 
     \b
     Examples:
@@ -75,11 +75,11 @@ def consumers(call: Call, name: str, seconds: float, recordings: Path | None) ->
         narrate(f"Sampling for {duration(seconds)}.")
     root = recordings or folder()
     seen = latest(recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC)))
-    found, looks, pop_rate = _sampled(database, queue, seconds, seen)
+    found, samples, pop_rate = _sampled(database, queue, seconds, seen)
     left = disconnected(seen, found.consumers)
-    answer = {"connection": database.label, "samples": looks, "pop_per_second": pop_rate}
+    answer = {"connection": database.label, "samples": samples, "pop_per_second": pop_rate}
     answer |= found.as_json() | {"gone": [one.as_json() for one in left], "recorded": bool(seen)}
-    heading = f"{queue.name} ({queue.design.name}), {numbered(looks, 'sample')}"
+    heading = f"{queue.name} ({queue.design.name}), {numbered(samples, 'sample')}"
     heading += "" if pop_rate is None else f": {rate(pop_rate)} messages popped a second"
     lines = [heading, *_consumer_lines(found), *_gone_lines(call, left, recorded=bool(seen))]
     call.answer(answer, [plain(line) for line in lines])
@@ -88,7 +88,7 @@ def consumers(call: Call, name: str, seconds: float, recordings: Path | None) ->
 def _sampled(
     database: Database, queue: Queue, seconds: float, seen: Sequence[Consumer]
 ) -> tuple[Consumers, int, float | None]:
-    """Sessions many times, claims less often; with the samples, and the queue's pop rate."""
+    """The consumers, the number of samples, and the queue's pop rate."""
     watch, window = ConsumerWatch(database), RateWindow(queue.design.flow)
     watch.recall(queue, seen)
     ends_at = time.monotonic() + seconds
@@ -99,14 +99,14 @@ def _sampled(
         at = one.taken_at or sample.taken_at
         return window.add(at, one.row, counts_rows=sample.counts_rows).pop
 
-    looks = 1
+    samples = 1
     if seconds > 0:
         pop_rate()
     while (left := ends_at - time.monotonic()) > 0:
         watch.sample([queue], {})
-        looks += 1 + watch.sample_sessions_for([queue], min(left, _CLAIMS_SECONDS))
+        samples += 1 + watch.sample_sessions_for([queue], min(left, _CLAIMS_SECONDS))
     known = pop_rate() if seconds > 0 else None
-    return watch.sample([queue], {key_of(queue): known})[key_of(queue)], looks, known
+    return watch.sample([queue], {key_of(queue): known})[key_of(queue)], samples, known
 
 
 def _consumer_lines(found: Consumers) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _consumer_lines(found: Consumers) -> Iterator[str]:
             f"  {consumer_text.name(one)}: {consumer_text.client(one)}" for one in found.consumers
         )
     else:
-        yield "Nobody was seen that pops or pushes."
+        yield "No session was seen popping or pushing."
     yield from (f"? {why}" for why in consumer_text.unknown_reasons(found.consumers))
     yield from (f"Not visible: {what}: {why}" for what, why in found.missing.items())
 
@@ -146,9 +146,9 @@ def _gone_lines(call: Call, left: Sequence[Consumer], *, recorded: bool) -> Iter
 
 _WIDTH = 80
 _MOST = 8
-"""So many trees, waiters of one session, other sessions and waits of a queue; --json has all."""
+"""Most trees, waiters of one session, other sessions and waits of a queue; --json has all."""
 _DEEPEST = 40
-"""Columns of branches before a line; what would stand deeper is counted."""
+"""Most columns of branches before a line; deeper sessions are only counted."""
 
 
 @click.command()
@@ -163,12 +163,12 @@ _DEEPEST = 40
 )
 @verb_options
 def waits(call: Call, name: str | None, seconds: float) -> None:
-    """Who waits for whom at the queues, and for what: sessions, locks, waits.
+    """Show which sessions wait for which, and for what: sessions, locks, waits.
 
-    Looks several times a second at the server's own views and never at a queue. It shows the
-    sessions that have locks of the queue and those bound to them by waiting. Between two
-    transactions a session has no lock and is not seen. Values in statements are shown as `?`.
-    Ctrl-C ends it early; what was seen until then is shown.
+    It samples the server's own views several times a second, never a queue, and shows the sessions
+    that hold locks on the queue and those connected to them by waiting. Between two
+    transactions a session holds no lock and is not visible. Values in statements are shown as `?`.
+    Ctrl-C ends it early and shows the result so far.
 
     \b
     Examples:
@@ -177,58 +177,47 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
     """
     database = call.database(Rights.READ_ONLY, "waits")
     queues = [call.find(database, name)] if name is not None else call.queues(database)
-    with _ended_by_ctrl_c() as asked:
+    with _stopped_by_ctrl_c() as stop:
         if seconds > 0 and not call.json:
             narrate(f"Sampling for {duration(seconds)}.")
-        report = watch(database, queues, seconds=seconds, sleep=asked.sleep, asked_to_end=asked)
+        report = watch(
+            database,
+            queues,
+            seconds=seconds,
+            sleep=lambda seconds: _sleep(seconds, stop),
+            asked_to_end=stop.is_set,
+        )
     call.answer(report.as_json(), list(lines(report, queues, everything=name is None)))
-    if asked():
+    if stop.is_set():
         raise KeyboardInterrupt
 
 
-class _Asked:
-    """Whether somebody has asked to end it."""
-
-    def __init__(self) -> None:
-        self.yes = False
-
-    def __call__(self) -> bool:
-        return self.yes
-
-    def sleep(self, seconds: float) -> None:
-        """Not for longer than it takes to be asked."""
-        ends_at = time.monotonic() + seconds
-        while not self.yes and (left := ends_at - time.monotonic()) > 0:
-            time.sleep(min(left, _HEARS_SECONDS))
-
-
-_HEARS_SECONDS = 0.05
+def _sleep(seconds: float, stop: threading.Event) -> None:
+    """Sleep, or less if `stop` is set; its wait() could deadlock with a signal handler."""
+    ends_at = time.monotonic() + seconds
+    while not stop.is_set() and (left := ends_at - time.monotonic()) > 0:
+        time.sleep(min(left, 0.05))
 
 
 @contextmanager
-def _ended_by_ctrl_c() -> Iterator[_Asked]:
-    """The first Ctrl-C only asks, so that no sample is torn; the next one interrupts as ever."""
-    asked = _Asked()
+def _stopped_by_ctrl_c() -> Iterator[threading.Event]:
+    """The first Ctrl-C sets the event, so that no sample is interrupted; the next one interrupts.
+
+    Another handler of SIGINT, which ignores it for instance, is left in place.
+    """
+    stop = threading.Event()
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield asked  # somebody else says what it means, or that it is to be ignored
+        yield stop
         return
-
-    def ask(number: int, _: FrameType | None) -> None:
-        asked.yes = True
-        signal.signal(number, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with signals_handled(lambda _: stop.set(), (signal.SIGINT,), once=True):
+        yield stop
 
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
-    """For a person. `everything`: not one queue was named, so the database is told about too."""
-    whom = numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
+    """For a terminal. `everything`: no queue was named, so the whole database is included."""
+    subject = numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
     samples = numbered(report.samples, "sample")
-    yield from _wrapped("", "", f"{whom}, {samples} in {duration(report.seconds)}")
+    yield from _wrapped("", "", f"{subject}, {samples} in {duration(report.seconds)}")
     if report.samples:
         yield from _tree_lines(report)
         yield from _other_lines(report.activity)
@@ -237,8 +226,8 @@ def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> I
         if found:
             yield from _wait_lines(f"Waits at {_name(queue)}", found)
     if everything and (found := [wait for wait in report.waits if wait.queue is None]):
-        told = {(wait.kind, wait.wait) for wait in report.waits if wait.queue is not None}
-        yield from _wait_lines("Waits in the whole database", found, told)
+        explained = {(wait.kind, wait.wait) for wait in report.waits if wait.queue is not None}
+        yield from _wait_lines("Waits in the whole database", found, explained)
     if report.samples:
         yield ""
         for line in labels.horizon_lines(report):
@@ -252,7 +241,7 @@ def _name(queue: Queue) -> str:
 
 
 def _tree_lines(report: WaitReport) -> Iterator[str]:
-    """Who waits for whom: what each one does, who it is, what it runs."""
+    """Who waits for whom: each session's wait, identity and statement."""
     activity = report.activity
     yield ""
     if not activity.trees:
@@ -267,15 +256,15 @@ def _tree_lines(report: WaitReport) -> Iterator[str]:
 
 
 def _node_lines(
-    node: Node[Key], activity: Activity, head: str, below: str, told: Sequence[Key]
+    node: Node[Key], activity: Activity, head: str, below: str, parents: Sequence[Key]
 ) -> Iterator[str]:
-    """`head` stands before its first line, `below` before all others; `told`: whom it is under."""
+    """`head` prefixes its first line, `below` all others; `parents`: the session above it."""
     session = activity.by_key[node.key]
     doing = labels.session_activity(session)
-    others = [str(key) for key in session.blocked_by if key not in told]
+    others = [str(key) for key in session.blocked_by if key not in parents]
     if node.cut:
         doing = f"in a DEADLOCK: {doing}"
-    elif others and told:
+    elif others and parents:
         doing += f", and for {labels.first_three(others)}"
     line = below + ("│ " if node.waiters else "  ")
     yield from _wrapped(head, line + "  ", f"{labels.session_title(session)}  {doing}")
@@ -298,7 +287,7 @@ def _node_lines(
 
 
 def _other_lines(activity: Activity) -> Iterator[str]:
-    """Who has locks of the queues, and neither waits nor is waited for."""
+    """Sessions with locks on the queues that neither wait nor block."""
     bound = {key for session in activity.sessions for key in session.blocked_by}
     others = [s for s in activity.relevant_sessions if not s.blocked_by and s.key not in bound]
     if not others:
@@ -321,21 +310,22 @@ def _other_lines(activity: Activity) -> Iterator[str]:
 def _wait_lines(
     heading: str,
     waits: Sequence[Wait],
-    told: Collection[tuple[str | None, str | None]] = (),
+    explained: Collection[tuple[str | None, str | None]] = (),
 ) -> Iterator[str]:
-    """Each wait with how much of it there was, and what it means unless that was told before."""
+    """Each wait with its amount, and its meaning unless it was explained before."""
     yield ""
     yield from _wrapped("", "", f"{heading}:")
     for wait in waits[:_MOST]:
         yield from _wrapped("  ", "    ", f"{labels.wait_name(wait)}  {labels.wait_amount(wait)}")
-        if wait.meaning and (wait.kind, wait.wait) not in told:
+        if wait.meaning and (wait.kind, wait.wait) not in explained:
             yield from _wrapped("    ", "    ", wait.meaning)
     if (more := len(waits) - _MOST) > 0:
         yield f"  and {numbered(more, 'wait')} more"
 
 
 def _wrapped(head: str, below: str, text: str) -> Iterator[str]:
-    """The text, made safe, in lines of 80 cells: `head` begins the first, `below` the others."""
+    """The text without control characters, in lines of 80 cells: `head` begins the first, `below`
+    the others."""
     line, start = head, True
     for word in _fitting(plain(text).split(" "), _WIDTH - max(cell_len(head), cell_len(below))):
         if not start and cell_len(line) + 1 + cell_len(word) > _WIDTH:

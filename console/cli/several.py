@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from console.config import CommandLineValues, Profile
 
 AT_ONCE = 64
-"""Connections that are asked at the same time. One that is dead costs its own time-out; so many
-are needed that no others wait for it."""
+"""Connections queried at the same time: enough that none waits for the time-out of another."""
 
 
 def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,13 +37,13 @@ def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 def profiles_of(
     call: Call, group: str | None, fleet: str | None, said: CommandLineValues | None = None
 ) -> list[Profile]:
-    """The connections of the group or the fleet, or the one that is named, or all that are
-    configured. `said`: in place of what the call says."""
+    """The connections of the group or fleet, else the one given, else all configured ones.
+    `said` replaces the call's own command line."""
     said, configuration = said or call.said, call.configuration
     if group is not None or fleet is not None:
         option = "--fleet" if group is None else "--group"
         if said.url or said.profile or (group is not None and fleet is not None):
-            raise UsageError(f"{option} goes with no other of --url, --profile, --group, --fleet.")
+            raise UsageError(f"{option} excludes --url, --profile, --group and --fleet.")
         if fleet is not None:
             return configuration.in_fleet(fleet, said)
         return configuration.in_group(group or "", said)
@@ -58,9 +57,9 @@ def profiles_of(
 def over_connections(
     *alone: str,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Lets a verb that answers once be called with them: it answers for each connection.
+    """Add `--group` and `--fleet` to a verb with a single result: one result per connection.
 
-    `alone`: its flags that want one connection. Exit: 3 where one could not be asked, else the
+    `alone`: its flags that require a single connection. Exit: 3 if a connection failed, else the
     highest of all.
     """
 
@@ -85,30 +84,28 @@ def over_connections(
 
 @dataclass(frozen=True)
 class _OneOfSeveral(Call):
-    """Keeps its answer, instead of putting it out."""
+    """Keeps its result instead of printing it."""
 
     answered: list[tuple[object, Sequence[str]]] = field(default_factory=list)
 
     @property
     def connection_words(self) -> tuple[str, ...]:
-        """By its profile."""
         return ("--profile", self.said.profile or "")
 
     def answer(self, value: object, lines: Sequence[str]) -> None:
-        """The result."""
         self.answered.append((value, lines))
 
 
 def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call], object]) -> None:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 5 ms, for these only
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # takes 5 ms
 
     profiles = profiles_of(call, group, fleet)
     context = click.get_current_context()
-    whole = call.configuration
+    configuration = call.configuration
 
-    def asked(label: str, name: str) -> tuple[str, dict[str, Any], Sequence[str], int]:
+    def run(label: str, name: str) -> tuple[str, dict[str, Any], Sequence[str], int]:
         one = _OneOfSeveral(replace(call.said, profile=name), call.schema, call.json)
-        one.__dict__["configuration"] = whole  # it was read once
+        one.__dict__["configuration"] = configuration  # read only once
         status = 0
         try:
             with click.Context(context.command, context, info_name=context.info_name):
@@ -118,11 +115,11 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
         except SystemExit as end:
             status = int(end.code or 0)
         (value, lines), *_ = one.answered
-        assert isinstance(value, dict)  # noqa: S101  # each verb answers so
+        assert isinstance(value, dict)  # noqa: S101  # in each of these verbs
         return label, value, lines, status
 
     with ThreadPoolExecutor(min(AT_ONCE, len(profiles)), "connection") as pool:
-        found = list(pool.map(lambda one: asked(one.label, one.name or ""), profiles))
+        found = list(pool.map(lambda one: run(one.label, one.name or ""), profiles))
     call.answer(
         {
             "connections": [
@@ -135,6 +132,6 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
             for line in (f"{label}:", *(f"  {line}" for line in lines))
         ],
     )
-    unasked = ConnectionFailedError.exit_status
+    failed = ConnectionFailedError.exit_status
     statuses = [status for *_, status in found]
-    raise SystemExit(unasked if unasked in statuses else max(statuses))
+    raise SystemExit(failed if failed in statuses else max(statuses))

@@ -1,8 +1,7 @@
-"""The verb `sql`: what another verb sends to the server for one queue, each statement rendered,
-with what it binds.
+"""The verb `sql`: the rendered statements that another verb sends for one queue, and their binds.
 
-Only what is about the queue: what every verb does besides (the catalog, time-outs, the audit) is
-not in it. Messages are looked at here as the verb does without filters."""
+Statements that every verb sends (catalog, time-outs, audit) are left out. Messages are searched as
+without filters."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,34 +37,34 @@ _SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a statement binds."""
+    """A bound parameter."""
 
     name: str
     type: str
-    """As the statement casts it; empty: the driver tells it."""
+    """The type it is cast to; empty: chosen by the driver."""
     value: object
-    """None: it comes with the messages that are chosen, or with the call."""
+    """None: it depends on the chosen messages or the call."""
 
     @property
     def words(self) -> str:
         """`:look bigint = 500`"""
-        told = "" if self.value is None else f" = {self.value}"
-        return f":{self.name}{self.type and ' '}{self.type}{told}"
+        value = "" if self.value is None else f" = {self.value}"
+        return f":{self.name}{self.type and ' '}{self.type}{value}"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One statement as the server gets it."""
+    """One statement as the server receives it."""
 
     name: str
-    """As its comment says there: file and name, of several that are one, all."""
+    """As in its leading comment: file and name."""
     returns: str
     text: str
     bound: tuple[Bound, ...]
 
     @property
     def lines(self) -> list[str]:
-        """To be read, and pasted: what is not SQL is a comment."""
+        """The SQL, with everything else as comments."""
         binds = [f"-- binds {one.words}" for one in self.bound]
         return [f"-- {self.name}", f"-- {self.returns}", *binds, *self.text.split("\n"), ""]
 
@@ -83,13 +82,13 @@ class Shown:
 
 
 def of_verb(source: MessageSource, verb: str) -> list[Shown]:
-    """In the order in which they are sent. UsageError where the queue has no such verb."""
+    """The statements in the order of sending. UsageError if the queue has no such verb."""
     if verb not in VERBS:
         raise UsageError(
-            f"What {verb!r} sends is not one list of statements.",
-            next_step=f"This tells of: {', '.join(VERBS)}.",
+            f"{verb!r} does not send a fixed list of statements.",
+            next_step=f"Available are: {', '.join(VERBS)}.",
         )
-    if verb not in _LOOKING and (why := unavailable(source.queue, verb)):
+    if verb not in _READING and (why := unavailable(source.queue, verb)):
         raise UsageError(f"{verb} is not for {source.queue.name!r}.", why=f"{why}.")
     return list(VERBS[verb](source))
 
@@ -97,7 +96,7 @@ def of_verb(source: MessageSource, verb: str) -> list[Shown]:
 def _one(
     source: MessageSource, name: str, within: sql.Scope | None = None, **values: object
 ) -> Iterator[Shown]:
-    """A statement of the design's, where it has one of that name."""
+    """The design's statement of that name, if it has one."""
     of = name if "." in name else source.own(name)
     if sql.has(source.product, of):
         dialect = source.product.dialect
@@ -108,7 +107,7 @@ def _one(
 
 
 def _each(*names: str) -> Callable[[MessageSource], Iterator[Shown]]:
-    """These statements, as far as such a queue has them."""
+    """Those of these statements that the queue has."""
 
     def shown(source: MessageSource) -> Iterator[Shown]:
         for name in names:
@@ -127,7 +126,7 @@ def _bound(text: str, values: Mapping[str, object]) -> tuple[Bound, ...]:
 
 
 def _gate(source: MessageSource) -> Iterator[Shown]:
-    """What comes first in any transaction at a ring of ours."""
+    """The first statement of any transaction on a ring of ours."""
     if source.queue.kind is Kind.INSTALLED or source.queue.design.library:
         yield from _one(source, "wait_for_relay")
 
@@ -144,9 +143,9 @@ def _status(source: MessageSource) -> Iterator[Shown]:
 
 
 def _scanned(source: MessageSource, request: ScanRequest, last: str) -> Shown:
-    """The first messages of a walk; the statement is put together of three."""
+    """The first chunk of a scan; the statement is composed of three."""
     head, _, text = query(source, request, last).text.replace("\\:", ":").partition(" */ ")
-    # Comments are gone, and have left blanks.
+    # Removed comments leave blanks.
     lines = [line.rstrip() for line in text.split("\n") if line.strip()]
     text = "\n".join(lines)
     returns = sql.statement(source.product.name, f"common.{last}").comment
@@ -155,7 +154,7 @@ def _scanned(source: MessageSource, request: ScanRequest, last: str) -> Shown:
     return Shown(f"{name} of {request.scan.name}", returns, text, _bound(text, always))
 
 
-def _looked_at(
+def _all_scanned(
     source: MessageSource,
     scans: Sequence[Scan],
     last: str,
@@ -170,9 +169,8 @@ def _looked_at(
 
 
 def _messages(source: MessageSource) -> Iterator[Shown]:
-    yield from _looked_at(
-        source, scans_of(source.queue), "matching", MessageQuery(NOTHING, 1).scan_request
-    )
+    first = MessageQuery(NOTHING, 1).scan_request
+    yield from _all_scanned(source, scans_of(source.queue), "matching", first)
 
 
 def _errors(source: MessageSource) -> Iterator[Shown]:
@@ -183,7 +181,7 @@ def _errors(source: MessageSource) -> Iterator[Shown]:
     def first(scan: Scan) -> ScanRequest:
         return ScanRequest(scan, error_length=TEXT_LENGTH)
 
-    yield from _looked_at(source, scans, "error_texts", first)
+    yield from _all_scanned(source, scans, "error_texts", first)
 
 
 def _pop(source: MessageSource) -> Iterator[Shown]:
@@ -203,14 +201,14 @@ def _uninstall(source: MessageSource) -> Iterator[Shown]:
 def _moved(
     action_of: Callable[[MessageSource], RowAction],
 ) -> Callable[[MessageSource], Iterator[Shown]]:
-    """Messages are found, then each batch is held and acted on in a transaction of its own."""
+    """Messages are found; each batch is then locked and moved in its own transaction."""
 
     def shown(source: MessageSource) -> Iterator[Shown]:
         action = action_of(source)
         scans = [w for w in scans_of(source.queue) if w.state in action.states or not w.state]
-        # From a moment on nothing belongs to it; which one does not stand in the text.
+        # The cut-off is bound, so it does not appear in the text.
         wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
-        yield from _looked_at(source, scans, "matching", wanted.scan_request)
+        yield from _all_scanned(source, scans, "matching", wanted.scan_request)
         if action.verb == "release":
             yield from _one(source, "live_sessions")
         for storage in _storages(source.queue, action.states):
@@ -258,9 +256,9 @@ def _reschedule(source: MessageSource) -> Iterator[Shown]:
     yield from _one(source, "due_before", scope(source, Storage.TABLE))
 
 
-_LOOKING = {"status": _status, "messages": _messages, "errors": _errors}
+_READING = {"status": _status, "messages": _messages, "errors": _errors}
 VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
-    **_LOOKING,
+    **_READING,
     "push": _each("push", "push_many", "push_many_with"),
     "pop": _pop,
     "complete": _each("complete"),
@@ -279,22 +277,22 @@ VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
     "unprotect": _each("catalog.unprotect"),
     "note": _each("catalog.note"),
 }
-"""Verb -> what it sends. `maintain`, `upgrade` and `end-session` send what their plan finds, and
-`--dry-run` of these prints it."""
+"""Verb -> its statements. Those of `maintain`, `upgrade` and `end-session` depend on their plan, so
+`--dry-run` of these prints them."""
 
 
 @click.command("sql")
 @click.argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB")
 @queue_name
-@click.option("--subscriber", metavar="S", help="As whom, where a ring has subscribers.")
+@click.option("--subscriber", metavar="S", help="The subscriber, if the ring has any.")
 @verb_options
 def show(call: Call, verb: str, name: str, subscriber: str | None) -> None:
-    """Print the SQL that VERB runs for a queue, expanded; it runs none of it.
+    """Print the SQL that VERB runs for a queue, fully expanded, without running it.
 
-    Each statement has its name, as the comment at its head tells it to a DBA of the server, what it
-    returns, and what it binds: name, type, and the value where it is always the same. Messages are
-    found here as without filters. What every verb does besides, as its line in the audit, is not
-    shown. maintain, upgrade and end-session: --dry-run of these shows what their plan found.
+    Each statement is shown with its name, which a DBA sees in its leading comment, what it
+    returns, and its bound parameters: name, type, and the value if it is constant. Messages are
+    searched as without filters. Statements that every verb sends, such as for the audit, are not
+    shown. For maintain, upgrade and end-session use their --dry-run.
 
     \b
     VERB: status messages errors push pop complete fail requeue release purge archive restore
@@ -310,13 +308,13 @@ def show(call: Call, verb: str, name: str, subscriber: str | None) -> None:
     if subscriber is not None:
         queue = queue.of(subscriber)
     if queue.not_known:
-        raise UsageError(f"{queue.name!r} is of another version.", why=f"{queue.not_known}.")
+        raise UsageError(f"{queue.name!r} has another version.", why=f"{queue.not_known}.")
     found = of_verb(Target(database, queue).source(), verb)
     if call.json:
-        told = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
-        call.answer({**told, "verb": verb, "statements": [one.as_json() for one in found]}, [])
+        of = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
+        call.answer({**of, "verb": verb, "statements": [one.as_json() for one in found]}, [])
     else:
-        # As it is, for a file or an editor: names in it are quoted, and no line is cut.
+        # Unchanged, for a file or an editor.
         put("\n".join(line for one in found for line in one.lines).encode())
 
 

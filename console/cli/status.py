@@ -1,4 +1,4 @@
-"""Verbs that only look: designs, status."""
+"""Read-only verbs: designs, status."""
 
 import textwrap
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ from console.verbs.queues import complete_designs
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_designs)
 @verb_options
 def designs(call: Call, name: str | None) -> None:
-    """List the designs: engines, options, verbs; or print the page of the one that is named.
+    """List the designs with engines, options and verbs; or describe one.
 
-    Its page tells what it promises, what it costs and when to choose it, how it works, what goes
-    wrong with it, and its states, order, verbs and options. `dbq-console help designs` compares
+    The page of a design has its guarantees, its cost and when to choose it, how it works, what can
+    go wrong, and its states, order, verbs and options. `dbq-console help designs` compares
     them.
 
     \b
@@ -60,7 +60,7 @@ def _head(design: Design) -> list[str]:
 
 
 def _workings(design: Design) -> list[str]:
-    """What only the page of one design has."""
+    """The part that only the page of one design has."""
     orders = {f" with {o}={v}": order for (o, v), order in design.option_orders.items()}
     states = {f" with {o}={v}": more for (o, v), more in design.option_states.items()}
     return [
@@ -137,12 +137,12 @@ def _design(design: Design) -> dict[str, object]:
 def status(call: Call, names: Sequence[str], watch: bool) -> None:
     """Sample the queues once: states, depth, age, gap.
 
-    `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch has them,
-    and with --json writes one object a sample. Below the table stands what has reached a limit of
-    the profile ("limits" in --json), and of a ring with subscribers who is slowest; of queues that
-    are named, each subscriber ("subscribers"), how long messages waited for a pop and work on them
-    took in the last 5 minutes ("latency"); and where the login could do more than
-    this connection may ("enforced": whether the server itself refuses what read-only forbids).
+    `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch shows
+    them, and with --json writes one object per sample. Below the table are figures that reached a
+    limit of the profile ("limits" in --json), and the slowest subscriber of a ring; for queues
+    given by name also each subscriber ("subscribers"), and how long messages waited and were
+    processed in the last 5 minutes ("latency"); and whether the login could do more than this
+    connection may ("enforced": whether the server itself refuses what read-only forbids).
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
 
 
 def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
-    """Rings with when they are full by what their hours usually have."""
+    """Rings with the time at which they will be full by the forecast."""
     if (lake := existing_default_lake()) is None or all(one.capacity is None for one in shown):
         return list(shown)
     from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
@@ -174,16 +174,16 @@ def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[Queue
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
-    """The queues of those names; None, which is all of them, where none is named."""
+    """The queues of those names; None, which means all, without names."""
     only = [call.find(database, name, any_design=True) for name in names] if names else None
     for queue in only or ():
         if queue.kind is Kind.ARCHIVE:
-            raise UsageError(f"Of {queue.name!r} only its archive is left: it has no status.")
+            raise UsageError(f"Only the archive of {queue.name!r} is left: it has no status.")
     return only
 
 
 def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
-    """Sample until somebody ends it; a sample that fails is reported and retried."""
+    """Sample until interrupted; a failed sample is reported and retried."""
     readings: SimpleQueue[Reading] = SimpleQueue()
     sampler = Sampler(
         database,
@@ -216,7 +216,7 @@ def _show(
     *,
     named: bool,
 ) -> None:
-    """`login`: what the connection's login could do, if that is known; `named`: these were."""
+    """`login`: what the connection's login could do, if known; `named`: queues given by name."""
     thresholds_of = call.thresholds
     standing = ConnectionRights(
         call.rights, login, transactions=bool(database.product.read_only_options)
@@ -237,7 +237,7 @@ def _show(
 
 
 def _could(standing: ConnectionRights) -> str:
-    """What the server would let the login do, where it is more than the connection may."""
+    """What the server would let the login do beyond the connection's rights."""
     if standing.enforced is not False or standing.login is None:
         return ""
     if standing.login.superuser:
@@ -247,7 +247,7 @@ def _could(standing: ConnectionRights) -> str:
 
 _WATCH_SECONDS = 2.0
 _WIDTH = 80
-"""A table that is wider has its columns closer together."""
+"""Wider tables get a smaller gap between columns."""
 
 
 _COLUMNS = {
@@ -265,7 +265,7 @@ _COLUMNS = {
 
 
 def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
-    """The queues' figures in columns, for a plain terminal; below, what is wrong in them."""
+    """The queues' figures in columns for a plain terminal, with their problems below."""
     rows: list[tuple[str, ...]] = [("queue", "design", *_COLUMNS.values())]
     rows += [
         (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
@@ -281,7 +281,7 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         if queue.slowest is not None:
             lines.append(f"{name}: slowest is {queue.slowest.text}")
         elif "subscribers" in queue.unknown and not queue.problem:
-            lines.append(f"{name}: what its subscribers have is not known")
+            lines.append(f"{name}: the figures of its subscribers are unknown")
         lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
         lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
         found = judge(queue, thresholds_of(queue.queue))
@@ -292,23 +292,23 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
 def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
     name = _name(queue, among)
     lines = [f"{name}: {one.text}" for one in queue.subscribers or ()]
-    told = () if queue.latency is None else queue.latency.labels_and_texts
+    figures = () if queue.latency is None else queue.latency.labels_and_texts
     if queue.filling is not None:
-        told = (("full in", queue.filling.text), *told)
-    return lines + [f"{name}: {kind} {words}" for kind, words in told]
+        figures = (("full in", queue.filling.text), *figures)
+    return lines + [f"{name}: {kind} {words}" for kind, words in figures]
 
 
 def _exceeded(one: Exceeded) -> str:
-    return f"{one.text} ({one.level.word} from {one.limit_text} on)"
+    return f"{one.text} ({one.level.word} from {one.limit_text})"
 
 
 def _slow(queue: QueueSnapshot) -> str:
     figures = ", ".join(name.removesuffix("_seconds") for name in queue.slow)
-    return f"{figures}: too slow to read; are there dead rows at its head?"
+    return f"{figures}: too slow to read; perhaps because of dead rows at the head"
 
 
 def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
-    """The name on one line, with its schema where another has the same name."""
+    """The name on one line, with its schema if it is not unique."""
     alone = sum(other.queue == queue.queue for other in among) == 1
     name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)

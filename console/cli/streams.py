@@ -1,4 +1,4 @@
-"""The three standard streams: the result out, narration beside it, messages in."""
+"""The standard streams: results on stdout, narration on stderr, messages from stdin; signals."""
 
 import errno
 import json
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -21,7 +21,7 @@ from console.formats import plain_lines
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: undone and given back is what Ctrl-C would have undone."""
+    """SIGTERM or SIGHUP, handled like Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -29,46 +29,51 @@ class Stopped(KeyboardInterrupt):
 
 
 def status_of(stop: KeyboardInterrupt) -> int:
-    """The exit status, as a shell says it."""
+    """The exit status, as shells report it."""
     return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
 @contextmanager
-def asked_to_end() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM: for what goes on until somebody ends it."""
-    ended = threading.Event()
-    with heard(lambda _: ended.set()):
-        yield ended
+def stop_requested() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, for verbs that run until then."""
+    stop = threading.Event()
+    with signals_handled(lambda _: stop.set()):
+        yield stop
 
 
 @contextmanager
-def heard(tell: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
-    """Ctrl-C and SIGTERM are told and cut nothing off; `once`: the second of a kind does again."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+def signals_handled(
+    handler: Callable[[int], None],
+    signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    *,
+    once: bool = False,
+) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call the handler instead; `once`: only the first of each."""
+    before = {number: signal.getsignal(number) for number in signals}
 
     def handle(number: int, _: FrameType | None) -> None:
         if once:
             signal.signal(number, before[signal.Signals(number)])
-        tell(number)
+        handler(number)
 
     for number in before:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 class OutputError(ConsoleError):
-    """The result could not be written; what its verb could undo is undone."""
+    """The result could not be written; the verb has undone what it can."""
 
 
 def put(result: bytes | str) -> None:
-    """Write a part of the result to stdout; on return it has left this process.
+    """Write a part of the result to stdout and flush it.
 
-    Bytes go out as they are; of a text, what the stream's encoding lacks goes out as an escape.
-    After a failure nothing more of the result goes out, not even what was buffered.
+    Bytes are written as they are; characters that the stream's encoding lacks are escaped.
+    After a failure nothing more is written, not even what was buffered.
     """
     out = sys.stdout
     if out is None:
@@ -79,7 +84,7 @@ def put(result: bytes | str) -> None:
     except BrokenPipeError:
         _drop(out)
         closed = OutputError("The output was closed before everything was written.")
-        closed.exit_status = 128 + signal.SIGPIPE  # what a shell says of any program in such a pipe
+        closed.exit_status = 128 + signal.SIGPIPE  # as shells report a broken pipe
         raise closed from None
     except OSError as error:
         _drop(out)
@@ -92,31 +97,28 @@ def put(result: bytes | str) -> None:
 def _write_all(out: BinaryIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
-        # Unbuffered (PYTHONUNBUFFERED), it takes a part where a signal or a closed pipe ends it.
-        taken = out.write(rest)
-        if not taken:
+        # Unbuffered (PYTHONUNBUFFERED), a signal or a closed pipe may cut a write short.
+        written = out.write(rest)
+        if not written:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        rest = rest[taken:]
+        rest = rest[written:]
     out.flush()
 
 
 def json_line(value: object) -> str:
-    """One line of JSON. What a terminal would obey or hide is an escape: the value is the same."""
+    """One line of JSON, with characters escaped that a terminal would execute or hide."""
     text = json.dumps(value, ensure_ascii=False)
-    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+    return _CONTROLS.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
-# Unicode's signs that have no place, but on a terminal do something; JSON itself escapes the rest.
-_OBEYED = re.compile(
+# Invisible characters of Unicode with an effect on terminals; JSON itself escapes the others.
+_CONTROLS = re.compile(
     "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
 )
 
 
 def narrate(text: str) -> None:
-    """A word to the person at the terminal; never part of the result.
-
-    Names and a driver's words are in it: what a terminal would obey is made visible.
-    """
+    """Write a message to stderr, with control characters made visible."""
     try:
         click.echo(plain_lines(text), err=True)
     except OSError:
@@ -124,30 +126,30 @@ def narrate(text: str) -> None:
 
 
 LINE_SECONDS = 2.0
-"""Between two lines of progress, where stderr is no terminal."""
+"""Between two lines of progress, unless stderr is a terminal."""
 
 
-class LinesNowAndThen:
-    """How far something is that takes its time."""
+class ThrottledLines:
+    """Lines of progress, at most one in LINE_SECONDS."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_SECONDS
 
-    def say(self, text: str) -> None:
-        """Narrate it, unless something was a moment ago."""
+    def show(self, text: str) -> None:
+        """Narrate it, unless the last line is too recent."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_SECONDS
             narrate(text)
 
 
 def narrate_interrupt(*notes: str) -> None:
-    """Say that it was Ctrl-C, and what is to be known of that, on a line of its own."""
+    """Report the interrupt with its notes, on a new line."""
     echoed = sys.stderr is not None and sys.stderr.isatty()  # "^C", without a new line
     narrate(("\n" if echoed else "") + " ".join(("Interrupted.", *notes)))
 
 
-def whole_input() -> bytes | None:
-    """All of stdin as one message: a final newline is not part of it. None: there is nothing."""
+def input_message() -> bytes | None:
+    """All of stdin as one message, without a final newline. None: stdin is empty."""
     with _stdin() as source:
         data = source.read()
     if not data:
@@ -173,44 +175,42 @@ def _stdin() -> Iterator[BinaryIO]:
 
 
 def _drop(stream: TextIO) -> None:
-    """What is still in the stream's buffer goes nowhere: the exit shall not try it again."""
+    """Discard the stream's buffer, so that the exit does not try to write it."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @dataclass
 class Answers:
-    """What one call has put of its result on stdout, and what it holds back until its end."""
+    """The JSON result of one call: what was written, and a plan held back until its end."""
 
     json: bool | None = None
-    """Whether the call said --json; None: its words were not understood so far."""
+    """Whether --json was given; None: the arguments are not parsed yet."""
     begun: bool = False
-    """Whether a part of the result is out: then nothing else follows it."""
+    """Whether a part of the result was written, so that no other may follow."""
     _held: Mapping[str, object] | None = None
 
     def give(self, value: object) -> None:
-        """The result, at once."""
+        """Write the result now."""
         self.begun = True
         put(json_line(value).encode() + b"\n")
 
     def hold(self, value: Mapping[str, object]) -> None:
-        """A plan: why it is not carried out, where that is an error, shall stand in one object
-        with it."""
+        """Hold a plan back: if it is not run because of an error, both form one object."""
         self._held = value
 
     def end(self) -> None:
-        """Give what is held back."""
+        """Write what is held back."""
         held, self._held = self._held, None
         if held is not None:
             self.give(held)
 
     def fail(self, error: Mapping[str, object]) -> None:
-        """Give the error, with the plan where there is one. What is wrong with stdout is told
-        already, or less than this."""
-        if self.begun or not (_said_json() if self.json is None else self.json):
+        """Write the error, together with a plan held back."""
+        if self.begun or not (_json_in_arguments() if self.json is None else self.json):
             return
         held, self._held = self._held or {}, None
-        with suppress(OutputError):
+        with suppress(OutputError):  # a failure of stdout itself is reported on stderr
             self.give({**held, "error": error})
 
 
@@ -225,7 +225,7 @@ def error_json(error: ConsoleError | click.ClickException) -> dict[str, object]:
 
 
 def interrupt_json(exit_status: int, why: str = "") -> dict[str, object]:
-    """The same of a call that was cut off from outside."""
+    """The same for an interrupted call."""
     return _object("Interrupted.", exit_status, why=why)
 
 
@@ -235,7 +235,7 @@ def _object(
     return {"what": what, "why": why or None, "next_step": next_step or None, "exit": exit_status}
 
 
-def _said_json() -> bool:
-    """For words that click does not understand: whether --json is among them, before a `--`."""
+def _json_in_arguments() -> bool:
+    """Whether --json is among the arguments, if click cannot parse them."""
     words = sys.argv[1:]
     return "--json" in words[: words.index("--") if "--" in words else None]

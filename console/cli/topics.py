@@ -1,4 +1,4 @@
-"""What the program tells of itself: `help`, `completion`, and `--version`, what it runs on."""
+"""The program's own information: `help`, `completion`, and `--version`."""
 
 import json
 import platform
@@ -24,10 +24,10 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @verb_options
 def completion(call: Call, shell: str) -> None:
-    """Print the script with which a shell completes verbs, options, profiles, designs and queues.
+    """Print the script for shell completion of verbs, options, profiles, designs and queues.
 
-    It never connects: names of queues are those that were seen when the console last sampled the
-    connection (status, check, record, the screens); a design's options come with their values.
+    It never connects: it offers the queues that existed when the connection was last sampled
+    (status, check, record, the screens), and the designs' options with their values.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ _ABSENT = "not installed"
 
 
 def facts() -> dict[str, str]:
-    """What is told, in its order. Nothing is imported that need not be."""
+    """Versions of the program and what it uses, in their order; with few imports."""
     return {"dbq-console": _own(), **dict(_surroundings())}
 
 
@@ -68,7 +68,7 @@ def _own() -> str:
 
 
 def _commit(direct_url: str | None) -> str:
-    """The commit that it was installed from, where pip has written that down."""
+    """The commit that it was installed from, if pip has recorded it."""
     with suppress(ValueError, AttributeError):
         return str(json.loads(direct_url or "{}").get("vcs_info", {}).get("commit_id", ""))
     return ""
@@ -102,7 +102,7 @@ def _version(package: str) -> str:
 
 
 _WIDTH = 100
-"""A line that is longer reads badly, however wide the terminal is."""
+"""Longer lines are hard to read, however wide the terminal is."""
 
 
 def complete_topics(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
@@ -116,8 +116,8 @@ def complete_topics(_: click.Context, __: click.Parameter, begun: str) -> list[s
 def help_(call: Call, name: str | None) -> None:
     """Print the page of a TOPIC, or list the topics.
 
-    A page is laid out on a terminal, else Markdown as it stands. What one verb takes is said by
-    its own --help.
+    A page is rendered on a terminal, else printed as Markdown. For a single verb see its own
+    --help.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ def help_(call: Call, name: str | None) -> None:
             [
                 *(f"{one.name:<{width}}  {one.summary}" for one in found),
                 "",
-                "dbq-console help TOPIC prints one; dbq-console VERB --help explains a verb.",
+                "dbq-console help TOPIC prints a page; dbq-console VERB --help explains a verb.",
             ],
         )
         return

@@ -60,7 +60,7 @@ def lines(
     results: Sequence[CandidateResult],
     compared: Sequence[Comparison],
 ) -> list[str]:
-    """All of it."""
+    """The whole result as text."""
     return [
         *aligned([_HEADS, *(_row(result) for result in results)], left=1),
         "",
@@ -110,7 +110,7 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _chart(results: Sequence[CandidateResult]) -> str:
-    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # slow to import
 
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     plotext.clear_figure()
@@ -123,34 +123,34 @@ def _chart(results: Sequence[CandidateResult]) -> str:
 
 
 def _curves(load: Load, results: Sequence[CandidateResult]) -> list[str]:
-    """How each went on, where something made it slower and slower."""
+    """The rate of each over time, if an old transaction slows it down."""
     if not load.held_xmin:
         return []
-    shown = ["messages a second, from the beginning of the measured time to its end:"]
+    shown = ["messages a second, from the start of the measured time to its end:"]
     shown += [f"  {r.label}: {' '.join(f'{rate:,.0f}' for rate in r.curve)}" for r in results]
     return [*shown, ""]
 
 
 def _bench(call: Call, /, **given: Any) -> None:
-    # Verbs shall start at once.
+
     from console.actions.bench import BenchPlan  # noqa: PLC0415
     from console.bench.server import environment_of  # noqa: PLC0415
 
     wanted, settings = requested(given)
     report = None if given["report"] is None else Path(given["report"])
     if report is not None and report.suffix.lower() != ".svg":
-        raise UsageError("The report is an SVG file.", next_step="Name it so: bench.svg")
+        raise UsageError("The report is an SVG file.", next_step="Name it *.svg, like bench.svg.")
     with _database(call, settings) as (database, postmaster):
         plan = BenchPlan(database, call.schema_for(database), settings, narrate)
         entrants = plan.entrants(wanted)
         about = environment_of(database, embedded=postmaster is not None)
         if about.durable is False:
-            narrate("This server does not write durably (fsync is off): real figures are lower.")
+            narrate("This server does not write durably (fsync is off): real rates are lower.")
         if call.profile is not None and call.production(database):
             narrate("This is a PRODUCTION database: the bench uses all of the server's capacity.")
         results = plan.run(
             entrants,
-            _tell_round,
+            _narrate_round,
             postmaster=postmaster,
             against_pgbench=given["against_pgbench"],
         )
@@ -164,7 +164,7 @@ def _bench(call: Call, /, **given: Any) -> None:
 
 @contextmanager
 def _database(call: Call, load: Load) -> Iterator[tuple[Database, int | None]]:
-    """The one that the call names, else an embedded server's; and that server's process."""
+    """The database of the call, else one on an embedded server, with that server's process id."""
     from console.actions.bench import TIMEOUTS  # noqa: PLC0415
 
     if call.profile is not None:
@@ -172,14 +172,14 @@ def _database(call: Call, load: Load) -> Iterator[tuple[Database, int | None]]:
         database.timeouts = TIMEOUTS  # before its first connection
         yield database, None
         return
-    from console.engines.embedded import EmbeddedServer  # noqa: PLC0415  # verbs shall start at once
+    from console.engines.embedded import EmbeddedServer  # noqa: PLC0415
 
     narrate("Starting a PostgreSQL server for the bench...")
     connections = load.producers + load.consumers + 30
     settings = {
         "max_connections": str(max(100, connections)),
         "shared_buffers": "512MB",
-        # A checkpoint in one round and none in the next would be a difference of nothing else.
+        # So that no checkpoint falls into one round and not into another.
         "max_wal_size": "4GB",
         "checkpoint_timeout": "30min",
     }
@@ -196,13 +196,13 @@ def _write(report: Path, picture: str) -> None:
     try:
         report.write_text(picture, encoding="utf-8")
     except OSError as error:
-        # The figures took minutes: they are told all the same.
+        # Not fatal: the figures took minutes.
         narrate(f"The report could not be written: {error}")
         return
     narrate(f"The report is in {report}.")
 
 
-def _tell_round(entrant: Entrant, one: RoundFigures) -> None:
+def _narrate_round(entrant: Entrant, one: RoundFigures) -> None:
     words = f"{entrant.candidate.name} x{entrant.candidate.batch}"
     console = ", console beside it" if one.console else ""
     narrate(f"round {one.number}{console}: {words}: {one.messages_per_second:,.0f}/s")
@@ -256,7 +256,6 @@ def _prove(call: Call, /, designs: str, output: str | None) -> None:
             Path(output).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             lines = [report.summary, f"The report is in {output}."]
         except OSError as error:
-            # It took minutes: it is told all the same.
             narrate(f"The report could not be written: {error}")
     call.answer({**report.as_json(), "markdown": "\n".join(report.markdown)}, lines)
     if not report.ok:
@@ -264,25 +263,25 @@ def _prove(call: Call, /, designs: str, output: str | None) -> None:
 
 
 @click.command()
-@click.option("--headless", is_flag=True, help="Without a screen: the status at the end.")
+@click.option("--headless", is_flag=True, help="No screens; print the status at the end.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
     default=20.0,
-    help="With --headless: for how long, from the first traffic on.",
+    help="With --headless: how long, from the first traffic on.",
 )
 @verb_options
 def demo(call: Call, headless: bool, seconds: float) -> None:
-    """A real server with one queue of every design, live traffic with faults, the console on it.
+    """Start a server with a queue of every design, live traffic and faults, and open the console.
 
-    Needs the extra [demo]. Nothing is left when it ends, however it ends.
+    Needs the extra [demo]. Everything is deleted at the end, however it ends.
 
     \b
     Examples:
       dbq-console demo
       dbq-console demo --headless --seconds 20 --json
     """
-    from console.demo import Demo, run_headless  # noqa: PLC0415  # verbs shall start at once
+    from console.demo import Demo, run_headless  # noqa: PLC0415  # slow to import
 
     if headless:
         queues = run_headless(seconds)
@@ -298,14 +297,14 @@ def demo(call: Call, headless: bool, seconds: float) -> None:
         tui.run(
             [database],
             stuck_after_seconds=stuck_after,
-            banner="a PostgreSQL of its own: everything is deleted when you quit",
+            banner="its own PostgreSQL: everything is deleted when you quit",
             recordings=running.recordings,
             appearance=_appearance(),
         )
 
 
 def _appearance() -> Appearance:
-    """The theme of the configuration; the demo goes on whatever else is wrong there."""
+    """The theme of the configuration, whose mistakes are ignored."""
     from console.tui import Appearance  # noqa: PLC0415
 
     with suppress(ConsoleError):

@@ -1,7 +1,7 @@
-"""Every verb, and the console itself where none is named. No logic, no SQL.
+"""All verbs, and the screens if none is given.
 
-Of a verb its name and the first sentence of its help are known without its module, which is
-imported when it is called."""
+The names of verbs and the first sentences of their help are listed here, so that the module of a
+verb is imported only when it is called."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import SAID, Call, place, rights_option
+from console.cli.context import SAID, Call, connection_options, rights_option
 from console.cli.several import profiles_of, several_options
 from console.cli.streams import (
     Answers,
@@ -61,84 +61,95 @@ _PLANNED = {
     "ack": "Acknowledge a finding until it ends or worsens.",
     "unsilence": "End what silences or acknowledges a finding.",
 }
-"""Those that are no more than their value in `console.verbs`."""
+"""Verbs that are fully described by their value in `console.verbs`."""
 
 _OF_MODULES = {
-    "config": {"config": "Show the configuration, check it, or say where it is."},
+    "config": {"config": "Show the configuration, validate it, or print its path."},
     "doctor": {
-        "doctor": "Prove what is wrong with queues, in order of gravity, and say what repairs it.",
-        "report": "A queue for the ticket, as Markdown: figures, findings, last actions.",
-        "notify": "Send each receiver of notifications a test, and say what it answered.",
+        "doctor": "Prove what is wrong with queues, most severe first, and show the repairs.",
+        "report": "Print a queue's figures, findings and last actions as Markdown, for a ticket.",
+        "notify": "Send each receiver of notifications a test, and show its response.",
     },
     "history": {
-        "record": "Record what the console sees, without a screen, until Ctrl-C or SIGTERM.",
-        "history": "A queue over time, from what was recorded: no database is asked.",
-        "audit": "What operators did, the newest first: who, when, what, how many.",
+        "record": "Record connections without screens, until Ctrl-C or SIGTERM.",
+        "history": "Show a queue over time from its recordings; no database is used.",
+        "audit": "List operators' actions, newest first: who, when, what, how many.",
         "note": "Keep a note of what happened: a mark on charts.",
     },
     "message_lists": {
-        "messages": "The messages of a queue, state by state, without their payloads unless asked.",
-        "errors": "A queue's error groups: its errors by the wording of their texts, counted.",
+        "messages": "List the messages of a queue by state; payloads only with --payload.",
+        "errors": "Count a queue's errors in groups of similar texts.",
     },
     "messages": {
-        "push": "Push a message, or many.",
-        "pop": "Pop messages and print their payloads as they are, one a line.",
-        "complete": "Finish messages that are claimed, by their ids: their work is done.",
-        "fail": "Turn messages that are claimed into errors, by their ids: for an operator to "
-        "requeue.",
+        "push": "Push one or more messages.",
+        "pop": "Pop messages and print their payloads unchanged, one per line.",
+        "complete": "Complete claimed messages by id.",
+        "fail": "Turn claimed messages into errors by id, for an operator to requeue.",
     },
     "check": {
-        "check": "Are the queues within their limits? One line a queue, for cron and monitoring "
-        "plugins."
+        "check": (
+            "Check queues against their limits, one line per queue, for cron and monitoring plugins."
+        )
     },
     "serve_metrics": {
-        "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM."
+        "serve-metrics": "Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM."
     },
     "pipeline": {
-        "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "
-        "a Java."
+        "pipeline": (
+            "Spark jobs on archives and history; they need the extra [pipeline] and a Java."
+        )
     },
     "presets": {"preset": "Presets of libraries, and your own: list, show, check, trust."},
     "queues": {
         "install": "Install a queue of DESIGN named NAME, in one transaction.",
-        "discover": "Find the queues that other libraries keep in this database, and how each is "
-        "adopted.",
-        "adopt": "Record an existing table as a queue: to be monitored, and acted on when you say "
-        "so.",
-        "roles": "Print the SQL of the roles for people: dbq_reader, dbq_operator, dbq_admin.",
+        "discover": (
+            "Find queues of other libraries in this database, and the commands to adopt them."
+        ),
+        "adopt": (
+            "Record an existing table as a queue: to be monitored, and acted on when you say so."
+        ),
+        "roles": "Print the SQL of the roles dbq_reader, dbq_operator and dbq_admin.",
     },
     "statements": {
-        "sql": "Print the SQL that VERB runs for a queue, expanded; it runs none of it."
+        "sql": "Print the SQL that VERB runs for a queue, fully expanded, without running it."
     },
     "status": {
-        "designs": "List the designs: engines, options, verbs; or print the page of the one that "
-        "is named.",
+        "designs": "List the designs with engines, options and verbs; or describe one.",
         "status": "Sample the queues once: states, depth, age, gap.",
     },
     "topics": {
         "help": "Print the page of a TOPIC, or list the topics.",
-        "completion": "Print the script with which a shell completes verbs, options, profiles, "
-        "designs and queues.",
+        "completion": (
+            "Print the script for shell completion of verbs, options, profiles, designs and queues."
+        ),
     },
     "trials": {
-        "smoke": "Prove a queue's design here: a scratch queue of the same options, every message "
-        "checked.",
-        "prove": "Prove on a server what the console claims of each design: a report as Markdown.",
-        "demo": "A real server with one queue of every design, live traffic with faults, the "
-        "console on it.",
-        "bench": "How fast each design is here: scratch queues, every message checked, nothing "
-        "left behind.",
+        "smoke": (
+            "Prove a queue's design here: a scratch queue of the same options, every "
+            "message checked."
+        ),
+        "prove": (
+            "Prove on a server what the console claims of each design: a report as Markdown."
+        ),
+        "demo": (
+            "Start a server with a queue of every design, live traffic and faults, and open the console."
+        ),
+        "bench": (
+            "How fast each design is here: scratch queues, every message checked, nothing left behind."
+        ),
     },
     "sessions": {
-        "waits": "Who waits for whom at the queues, and for what: sessions, locks, waits.",
-        "consumers": "Who pops from a queue and who pushes to it, now and in the last day.",
+        "waits": "Show which sessions wait for which, and for what: sessions, locks, waits.",
+        "consumers": (
+            "Show the sessions that pop from a queue and push to it, now and in the last day."
+        ),
     },
 }
 """Module -> its verbs."""
 
 
 class DeferredVerb(click.Command):
-    """A verb as the list of verbs has it; parsed and run it is the command that `load` gives."""
+    """A verb in the list of verbs; `load` returns the command when it is parsed and run."""
 
     def __init__(self, name: str, line: str, load: Callable[[str], click.Command]) -> None:
         super().__init__(name, help=line)
@@ -146,7 +157,7 @@ class DeferredVerb(click.Command):
 
     @cached_property
     def command(self) -> click.Command:
-        """The verb itself."""
+        """The real command."""
         return self._load(str(self.name))
 
     def make_context(
@@ -156,7 +167,7 @@ class DeferredVerb(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Of the verb itself."""
+        """The context of the real command."""
         return self.command.make_context(info_name, args, parent, **extra)
 
 
@@ -187,7 +198,7 @@ _LOG = logging.getLogger(__name__)
 
 class _Verbs(click.Group):
     def invoke(self, context: click.Context, /) -> Any:
-        """Run the verb. Click, which would write an empty line at an interrupt, sees none."""
+        """Run the verb; handle interrupts here, since click would write an empty line."""
         try:
             with _logged(context):
                 return super().invoke(context)
@@ -202,7 +213,7 @@ class _Verbs(click.Group):
             raise click.exceptions.Exit(status_of(stop)) from None
 
 
-def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
     from console.cli.topics import facts  # noqa: PLC0415  # 30 ms, for this option only
@@ -216,24 +227,22 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@place
-@rights_option(
-    "What may be done. By default what the profile says; on screens opened by URL, read-only."
-)
+@connection_options
+@rights_option("What may be done. Default: as in the profile; on screens opened by URL, read-only.")
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_tell_version,
-    help="Show the versions of the console and of what it uses, and exit.",
+    callback=_print_version,
+    help="Show the versions of the console and its dependencies, and exit.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
-    help="How much the log file has. By default as configured.",
+    help="How much the log file contains. Default: as configured.",
 )
-@click.option("--no-record", is_flag=True, help="Record nothing of what the screens show.")
+@click.option("--no-record", is_flag=True, help="Do not record while the screens are open.")
 @click.option(
     "--replay",
     type=click.Path(path_type=Path),
@@ -258,12 +267,12 @@ def cli(
     """The console for message queues kept in relational tables.
 
     Without a verb it opens the terminal user interface: on the database of --url or --profile
-    (DBQ_URL, DBQ_PROFILE), on those of a --fleet or a --group, else on all that are configured
-    (dbq-console config show --example). What they see is recorded, for history and --replay.
+    (DBQ_URL, DBQ_PROFILE), on those of a --fleet or a --group, else on all configured ones
+    (dbq-console config show --example). It records what it samples, for history and --replay.
 
     \b
-    Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
-    2 wrong use; 3 cannot connect; 4 refused, or only planned.
+    Exit status: 0 done; 1 a negative result: nothing there, full, not healthy;
+    2 wrong usage; 3 cannot connect; 4 refused, or only planned.
 
     \b
     Examples:
@@ -276,15 +285,14 @@ def cli(
     from console.config import CommandLineValues  # noqa: PLC0415  # --help needs none of it
 
     context.meta[SAID] = said = CommandLineValues(**before)
-    del log_level  # whoever invoked this has seen to it
+    del log_level  # handled by _logged
     _LOG.info("%s begins", _verb(context))
     several = fleet is not None or group is not None
     if context.invoked_subcommand is None:
         if replay is not None:
             if said.rights is not None or several:
                 raise UsageError(
-                    "--rights, --fleet and --group do not go with --replay: a recording is only "
-                    "viewed."
+                    "--rights, --fleet and --group do not go with --replay, which is read-only."
                 )
             _replay(replay, at, said)
         elif at is not None:
@@ -293,7 +301,7 @@ def cli(
             _open_screens(said, fleet, group, record=not no_record)
     elif several:
         raise UsageError(
-            "--fleet and --group before a verb are for the screens; type them after it."
+            "--fleet and --group before a verb are for the screens; put them after the verb."
         )
     elif no_record or replay is not None or at is not None:
         raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
@@ -301,7 +309,7 @@ def cli(
 
 def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
     """The screens on a recording."""
-    from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+    from console import tui  # noqa: PLC0415  # slow to import
     from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
 
     configuration = load()
@@ -318,8 +326,8 @@ def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
 def _open_screens(
     said: "CommandLineValues", fleet: str | None, group: str | None, *, record: bool
 ) -> None:
-    """The terminal user interface on the connections that are named, else on all of them."""
-    from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+    """The terminal user interface on the connections given, else on all of them."""
+    from console import tui  # noqa: PLC0415  # slow to import
     from console.config import DISPLAY_ZONE, THEME  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
@@ -350,14 +358,14 @@ for verb in verbs():
 
 
 def run() -> int:
-    """Run the verb that this process was called with; its exit status."""
-    # What libraries log of a call that was cut off is nothing for the terminal.
+    """Run the command line of this process; returns its exit status."""
+    # Keep the logs of libraries off the terminal.
     logging.getLogger().addHandler(logging.NullHandler())
     answers = Answers()
     try:
         with _ending_as_by_interrupt():
             try:
-                # Verbs return nothing; what comes back is the status of an early exit.
+                # The status of an early exit; verbs return nothing.
                 status = cli.main(prog_name="dbq-console", standalone_mode=False, obj=answers)
             except SystemExit:
                 answers.end()
@@ -368,9 +376,9 @@ def run() -> int:
         return 128 + signal.SIGINT
     except click.ClickException as error:
         answers.fail(error_json(error))
-        said = io.StringIO()
-        error.show(said)
-        narrate(said.getvalue().rstrip("\n"))
+        text = io.StringIO()
+        error.show(text)
+        narrate(text.getvalue().rstrip("\n"))
         return error.exit_code
     except ConsoleError as error:
         answers.fail(error_json(error))
@@ -380,8 +388,8 @@ def run() -> int:
 
 @contextmanager
 def _logged(context: click.Context) -> Iterator[None]:
-    """The call in the log file: which verb, how long, how it ended. Not what it was called with."""
-    from console.cli.logs import logging_to_file, told  # noqa: PLC0415  # --help logs nothing
+    """Log the call: verb, duration and outcome, without its arguments."""
+    from console.cli.logs import error_text, logging_to_file  # noqa: PLC0415  # --help logs nothing
 
     began = time.monotonic()
     end = "done"
@@ -389,7 +397,7 @@ def _logged(context: click.Context) -> Iterator[None]:
         try:
             yield
         except ConsoleError as error:
-            end = f"exit {error.exit_status}, {told(error)}"
+            end = f"exit {error.exit_status}, {error_text(error)}"
             if not isinstance(error, UsageError):
                 _LOG.warning("%s: %s", _verb(context), end)
             raise
@@ -403,7 +411,7 @@ def _logged(context: click.Context) -> Iterator[None]:
             end = type(error).__name__
             raise
         except BaseException:
-            _LOG.exception("%s: something unforeseen", _verb(context))
+            _LOG.exception("%s: unexpected error", _verb(context))
             raise
         finally:
             _LOG.info("%s: %s, after %.1f s", _verb(context), end, time.monotonic() - began)
@@ -415,7 +423,7 @@ def _verb(context: click.Context) -> str:
 
 @contextmanager
 def _ending_as_by_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP, where nobody said otherwise, end a verb as Ctrl-C does."""
+    """Let SIGTERM and SIGHUP, unless handled or ignored, end a verb as Ctrl-C does."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)

@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from sqlalchemy import make_url
 
 from console.cli import topics
-from console.cli.logs import LogFile, logging_to_file, told
+from console.cli.logs import LogFile, error_text, logging_to_file
 from console.cli.topics import SHELLS
 from console.cli.verbs import cli
 from console.errors import ConnectionFailedError, UsageError
@@ -195,8 +195,8 @@ def test_an_exception_is_logged_without_its_text(
 
 def test_what_an_error_tells_the_log() -> None:
     failed = ConnectionFailedError("Could not look.", why="Pl4nted", next_step="Pl4nted")
-    assert told(failed) == "ConnectionFailedError: Could not look."
-    assert told(UsageError("'Pl4nted' is no duration.")) == "UsageError"
+    assert error_text(failed) == "ConnectionFailedError: Could not look."
+    assert error_text(UsageError("'Pl4nted' is no duration.")) == "UsageError"
 
 
 def _write(path: Path, number: int, many: int) -> None:

@@ -58,7 +58,7 @@ def test_too_much_is_critical(
     first, queue = answer.text.splitlines()
     assert first.startswith(f"DBQ CRITICAL - 1 critical of 1 queue: {name}: 3 ready (critical from")
     assert perfdata(first)[f"{name} depth"] == "3;;2;0;"
-    assert queue == f"CRITICAL {name}: 3 ready (critical from 3 on)"
+    assert queue == f"CRITICAL {name}: 3 ready (critical from 3)"
 
 
 def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(

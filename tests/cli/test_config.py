@@ -42,7 +42,7 @@ def refused(answer: Answer, status: int, *complaints: str) -> None:
 
 def test_path_says_where_the_file_is_and_whether_it_is_there(ask: Asked, file: Path) -> None:
     answer = ask("config", "path")
-    assert (answer.status, answer.text, answer.err) == (0, f"{file}  (not there)\n", "")
+    assert (answer.status, answer.text, answer.err) == (0, f"{file}  (does not exist)\n", "")
     assert ask("config", "path", "--json").json == {"path": str(file), "exists": False}
     file.write_text("this is [wrong")
     assert ask("config", "path").text == f"{file}\n"
@@ -53,7 +53,7 @@ def test_path_says_where_the_file_is_and_whether_it_is_there(ask: Asked, file: P
 
 
 def test_validate(ask: Asked, file: Path) -> None:
-    assert ask("config", "validate").text == f"{file} (not there): valid; 0 profiles\n"
+    assert ask("config", "validate").text == f"{file}  (does not exist): valid; 0 profiles\n"
     file.write_text(f'[profiles.a]\nurl = "{UNREACHABLE}"\n')
     answer = ask("config", "validate")
     assert (answer.status, answer.err) == (0, "")

@@ -304,7 +304,7 @@ def test_claims_that_were_lost_before_they_could_be_finished_are_told(
             connection.execute(f'UPDATE public."{name}" SET attempts = 2'.encode())
         out, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert (popping.returncode, len(out)) == (0, 1_000_001)
-    assert b"No longer ours: 1 claim, released or taken meanwhile" in err
+    assert b"Lost: 1 claim, released or claimed by another consumer meanwhile" in err
     assert states(console, name)["claimed"] == 1
 
 

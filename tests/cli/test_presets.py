@@ -108,7 +108,7 @@ def test_check_tells_what_holds(ann: User) -> None:
     assert '"problem" = (NULL)' in found["sql"]["requeue"]
     assert "untrusted" not in found["sql"]["requeue"]
     text = ann.done("preset", "check", "crate").text
-    assert "note  in no state (status lost): 1, as the id 5" in text
+    assert "note  in no state (status lost): 1, for example id 5" in text
     run(ann.url, "DROP INDEX crates_state_idx")
     assert "ready: Seq Scan, 1 page for 2 rows" in ann.done("preset", "check", "crate").text
 
@@ -215,7 +215,7 @@ def test_states_that_overlap(ann: User) -> None:
     ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
     found = ann("preset", "check", "crate")
     assert found.status == 1
-    assert "WRONG ready and error: 1, as the id 4" in found.text
+    assert "WRONG ready and error: 1, for example id 4" in found.text
     (told,) = ann("preset", "check", "crate", "--json").json["problems"]
     assert told == "1 row in two states at once, ready and error, as that with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")

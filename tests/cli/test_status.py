@@ -221,7 +221,7 @@ def test_the_limits_of_each_queue(
     assert [queue["limits"] for queue in found] == [[limit], []]
     *lines, rights = ask("status", deep, shallow).text.splitlines()
     assert rights.startswith("This connection: read-only")
-    assert f"{deep}: 5 ready (critical from 5 on)" in lines
+    assert f"{deep}: 5 ready (critical from 5)" in lines
 
 
 @pytest.mark.long

@@ -74,7 +74,7 @@ def test_discover_tells_the_version_of_the_extension(server: Server) -> None:
         found = Console(url).done("discover", "--json").json["found"]
         assert [(one["preset"], one["version"]) for one in found] == [("pgmq", pgmq.VERSION)]
         told = Console(url).done("discover").text
-        assert f"pgmq.q_orders, version {pgmq.VERSION} of its tables" in told
+        assert f"pgmq.q_orders, table version {pgmq.VERSION}" in told
 
 
 @pytest.mark.long

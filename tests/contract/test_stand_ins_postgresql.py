@@ -112,7 +112,7 @@ def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: S
     console.done("discover", "--adopt", "--yes")
     found = console.done("status", "--json").json["queues"]
     assert {one["queue"] for one in found} == {"job", "river_job", "solid_queue_jobs"}
-    assert "adopted already" in console.done("discover", "--adopt", "--yes").text
+    assert "already adopted" in console.done("discover", "--adopt", "--yes").text
     assert console("discover", "--yes").status == 2
 
 
