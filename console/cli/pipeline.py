@@ -132,10 +132,10 @@ def _days(text: str) -> "Days":
 
 
 def _lines(result: "RollupResult") -> list[str]:
-    all_days: dict[str, Any] = result.as_json()["days"]
+    described: dict[str, Any] = result.as_json()
     lines = [
         f"{plain(connection)}: {numbered(len(done), 'day')} done, {done[0]} to {done[-1]}"
-        for connection, done in all_days.items()
+        for connection, done in described["days"].items()
     ] or ["Nothing new."]
     for width, kinds in result.tables.items():
         rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())

@@ -272,7 +272,7 @@ def _prove(call: Call, /, designs: str, output: str | None) -> None:
 )
 @verb_options
 def demo(call: Call, headless: bool, seconds: float) -> None:
-    """Start a server with a queue of every design, live traffic and faults, and open the console.
+    """Start a server with a queue of each design, traffic and faults, and open the console.
 
     Needs the extra [demo]. Everything is deleted at the end, however it ends.
 

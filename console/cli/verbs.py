@@ -87,9 +87,7 @@ _OF_MODULES = {
         "fail": "Turn claimed messages into errors by id, for an operator to requeue.",
     },
     "check": {
-        "check": (
-            "Check queues against their limits, one line per queue, for cron and monitoring plugins."
-        )
+        "check": "Check queues against their limits, one line each, for cron and monitoring plugins."
     },
     "serve_metrics": {
         "serve-metrics": "Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM."
@@ -132,10 +130,11 @@ _OF_MODULES = {
             "Prove on a server what the console claims of each design: a report as Markdown."
         ),
         "demo": (
-            "Start a server with a queue of every design, live traffic and faults, and open the console."
+            "Start a server with a queue of each design, traffic and faults, and open the console."
         ),
         "bench": (
-            "How fast each design is here: scratch queues, every message checked, nothing left behind."
+            "How fast each design is here: scratch queues, every message checked, nothing left "
+            "behind."
         ),
     },
     "sessions": {
