@@ -243,7 +243,7 @@ def check_queues(
     max_stuck: int | None,
     plugin: bool,
 ) -> None:
-    """Check queues against their limits, one line each, for cron and monitoring plugins.
+    """Check queues against their limits, one line each, for cron and monitoring.
 
     Without an option a figure has its configured limits; one stuck claim is a WARNING. A figure
     that has a limit but is unknown is UNKNOWN, as is a queue that cannot be read, and a call that

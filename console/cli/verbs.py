@@ -87,7 +87,7 @@ _OF_MODULES = {
         "fail": "Turn claimed messages into errors by id, for an operator to requeue.",
     },
     "check": {
-        "check": "Check queues against their limits, one line each, for cron and monitoring plugins."
+        "check": "Check queues against their limits, one line each, for cron and monitoring."
     },
     "serve_metrics": {
         "serve-metrics": "Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM."

@@ -151,7 +151,7 @@ def test_a_ring_that_is_full(console: Console) -> None:
     console.done("push", "small", "-", "--lines", stdin=b"1\n2\n3\n4\n")
     answer = console("check", "small", "--plugin")
     assert answer.status == 2
-    assert "full: it takes no more pushes (critical from 100 % on)" in answer.text
+    assert "full: it takes no more pushes (critical from 100 %)" in answer.text
     assert perfdata(answer.text.splitlines()[0])["small gap_share"] == "100%;@90:;@100:;;"
 
 
