@@ -1,10 +1,9 @@
-"""Archive: move what is finished, done or in error, out of the queue's table into its archive.
+"""Archive: move finished messages, done or in error, from the queue's table into its archive.
 
-Purge: take messages out, ready or in error, into the archive or for good; never a claimed one. Of a
-ring the slots are emptied where they are and their numbers recorded as void, so that producers and
-consumers go on meanwhile.
+Purge: move ready messages and errors into the archive, or delete them; never claimed ones. A ring's
+slots are emptied in place and their numbers recorded as void: producers and consumers go on.
 
-And what lies in an archive, chosen as a restore takes it: in the order in which it came there."""
+Also here: the selection of archived messages, for restore, in the order of their archiving."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _VOIDS_AT_ONCE = 1_000
-"""So many void numbers one pop drops at most."""
+"""Void numbers that one pop drops, at most."""
 
 
 class Purge(RowAction):
-    """`reason` stands with each message in the archive; `permanently`: there is none."""
+    """`reason` is kept with each archived message; `permanently`: delete instead."""
 
     verb = "purge"
     states = ("ready", "error")
@@ -67,11 +66,10 @@ class Purge(RowAction):
                 f"The queue {queue.name!r} was adopted: this console does not receive from it.",
                 why="Only its owner knows when to end one of its conversations.",
             )
-        told = "deleted for good" if permanently else reason
-        if queue.subscribers:  # what lies in slots: what they have in hand is each one's own
+        if queue.subscribers:  # slots only: each subscriber has its own messages in hand
             options = {**queue.options, "in_hand": "off"}
             source = replace(source, queue=replace(queue, options=options))
-        super().__init__(source, detail=told)
+        super().__init__(source, detail="deleted for good" if permanently else reason)
         self.statement = "delete_rows" if permanently else "archive_rows"
         self._permanently = permanently
         self._reason = f"purge: {reason}" if reason else "purge"
@@ -91,7 +89,6 @@ class Purge(RowAction):
         return super().run_batch(connection, chosen, action_id)
 
     def bound(self, action_id: int) -> dict[str, object]:
-        """Why the archive has it, and whose doing it was."""
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
 
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
@@ -117,19 +114,15 @@ class Purge(RowAction):
         return lines, []
 
 
-# Archiving round the clock, as Zabir does: what is finished leaves in small batches, for ever.
-#
-# Each round plans anew, so that its cut-off moves on, and waits while the queue has more
-# important
-# things to do.
+# Archiving round the clock, as Zabir does: finished messages leave in small batches, for ever.
+# Each round makes a new plan with a new cut-off, and is skipped while the queue is busy.
 
 
 @dataclass(frozen=True)
 class ArchiveRound:
-    """One round: what it did, or why it did nothing."""
-
     result: Result | None = None
-    waits: str = ""
+    skipped: str = ""
+    """Why it did nothing."""
 
 
 def rounds(
@@ -143,19 +136,19 @@ def rounds(
     control: Control,
     on_round: Callable[[ArchiveRound], None],
 ) -> None:
-    """Until `control` stops it. A lost connection or a lock that is held only costs a round.
+    """Until `control` stops it. A lost connection or a held lock costs only one round.
 
-    `hot_above`: while so many messages are ready, consumers come first; None: never.
+    `hot_above`: a round is skipped while more messages are ready.
     """
     while not control.stopped:
         try:
             on_round(_round(database, action, filters, hot_above, batching, control))
         except (BusyError, ConnectionFailedError) as error:
-            on_round(ArchiveRound(waits=error.why or error.what))
+            on_round(ArchiveRound(skipped=error.why or error.what))
         control.wait(every_seconds)
 
 
-def _round(  # what rounds was given
+def _round(
     database: Database,
     action: MessageAction,
     filters: Filters,
@@ -168,10 +161,10 @@ def _round(  # what rounds was given
         (seen,) = take_sample(database, only=[queue]).queues
         ready = snapshot(seen, database.label).ready
         if ready is not None and ready > hot_above:
-            return ArchiveRound(waits=f"{ready:,} messages are ready, more than {hot_above:,}")
+            return ArchiveRound(skipped=f"{ready:,} messages are ready, more than {hot_above:,}")
     made = plan.make(database, action, filters)
     if not made.count:
-        return ArchiveRound(waits="nothing to archive")
+        return ArchiveRound(skipped="nothing to archive")
     return ArchiveRound(execute.execute(database, action, made, batching=batching, control=control))
 
 
@@ -189,12 +182,11 @@ class Archive(RowAction):
         require_subscriber(queue)
         require_archive(queue)
         super().__init__(source, detail=reason)
-        # Where nothing is ever done, because a message's end deletes it, the errors are what stays.
+        # Where a finished message is deleted, only errors stay.
         self.states = ("done",) if "done" in queue.states else ("error",)
         self._reason = f"archive: {reason}" if reason else "archive"
 
     def bound(self, action_id: int) -> dict[str, object]:
-        """Why the archive has it, and whose doing it was."""
         return {"reason": self._reason, "action_id": action_id}
 
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
@@ -204,14 +196,14 @@ class Archive(RowAction):
 
 @dataclass(frozen=True)
 class Taken:
-    """Which rows of an archive, beside what filters say of a message; None: whatever it was."""
+    """Which rows of an archive, besides the filters on messages. None: any."""
 
     action: int | None = None
-    """The number of the action that took them."""
+    """The number of the action that archived them."""
     reason: str | None = None
-    """A text that their reason holds, capitals or not."""
+    """A text that their reason contains, ignoring case."""
     popped: bool = False
-    """Those that a pop took, and no others; else, all but those."""
+    """Only those that a pop archived; False: all others."""
 
 
 @dataclass(frozen=True)
@@ -234,29 +226,29 @@ class _ArchivedRow:
 
     @property
     def message(self) -> Message:
-        """The row as a message; its key is its place in the archive."""
-        told = {name: value for name, value in vars(self).items() if name not in _PLACE}
+        """The row as a message, whose key is the archive_id."""
+        fields = {name: value for name, value in vars(self).items() if name not in _OWN_FIELDS}
         error = None if self.error is None else self.error[:ERROR_LENGTH]
-        told |= {"key": str(self.archive_id), "error": error, "error_cut": error != self.error}
-        return Message(**told, slot=None, number=None)
+        fields |= {"key": str(self.archive_id), "error": error, "error_cut": error != self.error}
+        return Message(**fields, slot=None, number=None)
 
 
-_PLACE = {"position", "matches", "archive_id"}
+_OWN_FIELDS = {"position", "matches", "archive_id"}
 _READ_AT_ONCE = 5_000
-"""So many rows of an archive one statement reads where not all of them match."""
+"""Rows of an archive that one statement reads where not all of them match."""
 _PURGES_AT_ONCE = 50_000
 
 
 class ArchiveSelection:
-    """The rows of a queue's archive that match, in the order in which they came into it.
+    """The matching rows of a queue's archive, in the order of their archiving. Not thread-safe.
 
-    `older` and `newer` say how long they have been there. In the hands of one thread.
+    `older` and `newer` are about the time in the archive.
     """
 
     complete = True
 
     def __init__(self, source: MessageSource, criteria: SelectionCriteria, taken: Taken) -> None:
-        """UsageError for filters that can mean nothing here."""
+        """UsageError for filters that do not apply to an archive."""
         check_payload(source, criteria.filters)
         filters = replace(source.known(criteria.filters), limit=None, keep_newest=None)
         self._filters, *self._others = filters.each
@@ -267,30 +259,30 @@ class ArchiveSelection:
         self._ended = False
 
     def next(self, most: int) -> list[Message]:
-        while self._goes_on():
-            look = max(most, _READ_AT_ONCE) if self._narrow else most
+        while self._continues():
+            look = max(most, _READ_AT_ONCE) if self._narrowed else most
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin(connection, self._criteria.database)
                 rows = self._fetch(connection, look, most)
             if rows:
                 self._after = rows[-1].archive_id
             self._ended = not rows or (len(rows) < most and rows[-1].position < look)
-            if found := [row.message for row in rows if row.matches and self._of_the_kind(row)]:
+            if found := [row.message for row in rows if row.matches and self._in_error_group(row)]:
                 return found
         return []
 
-    def _goes_on(self) -> bool:
-        """For each id from the beginning: the archive has no index on them."""
+    def _continues(self) -> bool:
+        """Each id is searched from the beginning: the archive has no index on ids."""
         if self._ended and self._others:
             self._filters, self._after, self._ended = self._others.pop(0), 0, False
         return not self._ended
 
-    def _of_the_kind(self, row: _ArchivedRow) -> bool:
-        kind = self._filters.error_group
-        return kind is None or kind == wording.group_key(row.error or "")
+    def _in_error_group(self, row: _ArchivedRow) -> bool:
+        group = self._filters.error_group
+        return group is None or group == wording.group_key(row.error or "")
 
     @property
-    def _narrow(self) -> bool:
+    def _narrowed(self) -> bool:
         return self._filters != NOTHING or self._taken != Taken()
 
     def _fetch(self, connection: Connection, look: int, most: int) -> list[_ArchivedRow]:
@@ -332,9 +324,9 @@ class _Purges:
 
 
 def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None:
-    """The last purge of which the archive still has messages: the greatest number of one.
+    """The number of the last purge of which the archive still has messages.
 
-    Backwards, a part at a time. It ends early where the audit says that there was none later.
+    Reads backwards in chunks; ends early where the audit has no later purge.
     """
     queue, product = source.queue, source.product
     greatest: int | None = None
@@ -354,8 +346,7 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
                 look=_PURGES_AT_ONCE,
                 moment=criteria.cutoff,
             )
-        met = [number for number in (greatest, found.action_id) if number is not None]
-        greatest = max(met, default=None)
+        greatest = max(filter(None, (greatest, found.action_id)), default=None)
         if found.looked < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
             return greatest
         before = found.lowest

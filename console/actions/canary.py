@@ -1,6 +1,6 @@
-"""A canary that waits for its result: what was requeued is followed until it is done, or failed.
+"""A canary that waits for results: requeued messages are tracked until they are done or failed.
 
-Only where a failure stays as an error of the same message, by whose id and state it is found again.
+Only where a failure stays in the queue as an error of the same message, found by its id.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class CanaryVerdict(StrEnum):
-    """What a canary's messages say of the others."""
-
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
@@ -30,23 +28,30 @@ class CanaryVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class CanaryResults:
-    """What has become of messages, by their ids."""
+    """Ids of messages by result."""
 
     done: tuple[str, ...] = ()
-    """Done, or no longer there, as a queue has it that deletes what is done."""
+    """Done, or no longer in the queue, which may delete done messages."""
     failed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
-    """Ready, claimed, or taken away by somebody: nothing is known of their result."""
+    """Ready, claimed, or taken out by an operator: no result known."""
 
     def verdict(self, share: float) -> CanaryVerdict | None:
-        """None: it is too early to tell. `share`: so much of them may fail, of 1."""
-        everything = len(self.done) + len(self.failed) + len(self.waiting)
-        if len(self.failed) > share * everything:
+        """None: too early to tell. `share`: the share that may fail, 0 to below 1."""
+        total = len(self.done) + len(self.failed) + len(self.waiting)
+        if len(self.failed) > share * total:
             return CanaryVerdict.FAILED
         return None if self.waiting else CanaryVerdict.PASSED
 
     def as_json(self) -> dict[str, object]:
         return {name: list(ids) for name, ids in vars(self).items()}
+
+
+_RESULTS = {
+    "error": "failed",
+    **dict.fromkeys(("ready", "scheduled", "claimed"), "waiting"),
+}
+"""State -> result; any other state is done."""
 
 
 @dataclass(frozen=True)
@@ -56,49 +61,45 @@ class _Archived:
 
 
 class CanaryTracker:
-    """The messages of one batch, and what becomes of them. In the hands of one thread."""
+    """The messages of one canary batch and their results. Not thread-safe."""
 
     def __init__(self, source: MessageSource) -> None:
         self.enabled = False
-        """Whether the next batch is one of a canary: no other has to begin anything here."""
+        """Whether the next batch belongs to the canary and calls `begin`."""
         self._source = source
         self._messages: list[Message] = []
         self._archive_end = 0
 
     def begin(self, connection: Connection, messages: Sequence[Message]) -> None:
-        """These are made ready in this transaction: what is archived later was so after it."""
+        """Called in the transaction that makes them ready: later archive rows come after it."""
         self._messages = list(messages)
         if self._source.queue.kind is Kind.INSTALLED:
-            named = self._source.own("archive_end")
-            archive_id = sql.value(connection, int, named, scope(self._source, Storage.TABLE))
-            self._archive_end = archive_id
+            statement = self._source.own("archive_end")
+            self._archive_end = sql.value(
+                connection, int, statement, scope(self._source, Storage.TABLE)
+            )
 
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(message.id or "" for message in self._messages)
 
     def results(self, connection: Connection) -> CanaryResults:
-        """What has become of them until now. BusyError: somebody holds one, so nobody can tell."""
+        """BusyError: another session has locked one of them."""
         source = self._source
         states: dict[str | None, str | None] = {}
         for storage, messages in by_storage(source.queue, self._messages):
             rows = rows_of(connection, source, storage, messages, lock="no")
             states |= {row.id: row.state for row in rows}
-        gone = [message.id or "" for message in self._messages if message.id not in states]
-        states |= self._archived(connection, gone)
-        failed, waiting = [], []
+        missing = [message.id or "" for message in self._messages if message.id not in states]
+        states |= self._archived(connection, missing)
+        by_result: dict[str, list[str]] = {"done": [], "failed": [], "waiting": []}
         for message in self._messages:
-            state = states.get(message.id, "done")
-            if state == "error":
-                failed.append(message.id or "")
-            elif state in {"ready", "scheduled", "claimed"}:
-                waiting.append(message.id or "")
-        out = {*failed, *waiting}
-        done = [message.id or "" for message in self._messages if message.id not in out]
-        return CanaryResults(tuple(done), tuple(failed), tuple(waiting))
+            result = _RESULTS.get(states.get(message.id) or "", "done")
+            by_result[result].append(message.id or "")
+        return CanaryResults(**{result: tuple(ids) for result, ids in by_result.items()})
 
     def _archived(self, connection: Connection, ids: Sequence[str]) -> dict[str | None, str | None]:
-        """Of those that are gone: in which state somebody put them into the archive."""
+        """Id -> the state in which a missing message came into the archive meanwhile."""
         if not ids or self._source.queue.kind is not Kind.INSTALLED:
             return {}
         rows = sql.rows(

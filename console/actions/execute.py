@@ -1,7 +1,7 @@
-"""Doing what a plan says: in batches, each its own transaction, checked, counted and audited.
+"""Run a plan in batches: each is one transaction, checked, counted and audited.
 
-It can be paused, stopped and cut off at any point: what was done is done and in the audit, the
-rest is untouched, and the same action planned again finishes it.
+A run can be paused, stopped or cut off at any point: what was committed is in the audit, the rest
+is untouched, and running the same action again finishes it.
 """
 
 import random
@@ -28,28 +28,28 @@ from console.formats import duration, numbered
 from console.monitor.message import Message
 
 CANARY = (1, 10)
-"""The first batches of an action that tries itself out."""
+"""Sizes of the first batches with a canary."""
 CANARY_WAIT_SECONDS = 30.0
-_LOOK_PAUSES = (0.1, 0.2, 0.5, 1.0)
-"""Between two reads of what has become of them; the last one again and again."""
+_POLL_PAUSES = (0.1, 0.2, 0.5, 1.0)
+"""Between two reads of the canary's results; the last one repeats."""
 _BUSY_PAUSES = (0.1, 0.5, 2.0, 5.0)
-_LOST_PAUSES = (0.0, 1.0, 3.0, 6.0)
-"""Before each try to look how far an action came whose connection was lost..."""
-_LOST_SECONDS = 30.0
-"""... and for all of them together."""
+_RECONNECT_PAUSES = (0.0, 1.0, 3.0, 6.0)
+"""Before each attempt to find out how far an action came whose connection was lost."""
+_RECONNECT_SECONDS = 30.0
+"""For all of these attempts together."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How fast. `rate`: messages a second, at most; None: as they come."""
+    """Batch size, rate limit and canary."""
 
     batch: int = BATCH
     rate: float | None = None
+    """Messages a second, at most."""
     canary: bool = False
     canary_wait: float = CANARY_WAIT_SECONDS
-    """So long its messages are tracker, where a result can be waited for."""
     canary_share: float = 0.0
-    """So many of them may fail, of 1."""
+    """The share of its messages that may fail, 0 to below 1."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
@@ -60,13 +60,13 @@ class Batching:
             raise UsageError("The share of a canary that may fail is 0 or more, and below 1.")
 
     def sizes(self, done: int) -> int:
-        """How many the next batch may have after so many that did something."""
+        """The size of the next batch, after `done` batches that moved something."""
         size = CANARY[done] if self.canary and done < len(CANARY) else self.batch
         return size if self.rate is None else max(1, min(size, round(self.rate)))
 
 
 class Control:
-    """What an operator says while it runs, from any thread."""
+    """Pauses and stops a run, from any thread."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -74,14 +74,14 @@ class Control:
         self._go.set()
 
     def pause(self) -> None:
-        """After the batch that runs now, until `resume`."""
+        """After the current batch, until `resume`."""
         self._go.clear()
 
     def resume(self) -> None:
         self._go.set()
 
     def stop(self) -> None:
-        """After the batch that runs now; a paused action too."""
+        """After the current batch; also while paused."""
         self._stop.set()
         self._go.set()
 
@@ -94,7 +94,7 @@ class Control:
         return not self._go.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass, less where it is to stop; then as long as it is paused."""
+        """Wait, unless stopped; then for as long as it is paused."""
         self._stop.wait(max(0.0, seconds))
         self._go.wait()
 
@@ -104,8 +104,8 @@ class Progress:
     planned: int
     ledger: Ledger
     batches: int
-    waits: str = ""
-    """What it waits for between two of them."""
+    waiting_for: str = ""
+    """Between two batches."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,13 @@ class Result:
     ledger: Ledger
     seconds: float
     problem: str = ""
-    """Why it ended before its end."""
+    """Why it ended early."""
     verdict: CanaryVerdict | None = None
-    """Of the canary; None: there was none, or nothing to wait for."""
+    """None: no canary, or nothing to wait for."""
     canary_results: CanaryResults = field(default_factory=CanaryResults)
-    """Of its messages."""
 
     @property
     def stopped_by_canary(self) -> bool:
-        """Whether the canary has stopped it."""
         return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
     def as_json(self) -> dict[str, object]:
@@ -165,14 +163,13 @@ _MOST_NAMED = 3
 
 
 def _named(ids: Sequence[str]) -> str:
-    """Messages by their ids, as far as these can be read at a glance."""
     more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
     noun = "message" if len(ids) == 1 else "messages"
     return f"{noun} {', '.join(ids[:_MOST_NAMED])}{more}"
 
 
-def paced(plan: Plan, action: MessageAction, batching: Batching) -> Plan:
-    """The plan with what a canary does, where one is wanted."""
+def with_canary(plan: Plan, action: MessageAction, batching: Batching) -> Plan:
+    """The plan, which also says what its canary does."""
     if not batching.canary:
         return plan
     steps = "1, then 10, then the rest"
@@ -182,11 +179,11 @@ def paced(plan: Plan, action: MessageAction, batching: Batching) -> Plan:
         )
     share = batching.canary_share
     some = f"more than {share:.0%} fail" if share else "one fails"
-    words = (
+    text = (
         f"{steps}; after 1 and after 10 it waits up to {duration(batching.canary_wait)} for their "
         f"results, and stops if {some}, or one is not known by then"
     )
-    return replace(plan, canary=words)
+    return replace(plan, canary=text)
 
 
 def execute(
@@ -198,10 +195,9 @@ def execute(
     control: Control | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Result:
-    """Act on what the plan is for, and on nothing else.
+    """Act on the messages of the plan, and on no others.
 
-    RefusedError where something stands in its way. ImbalanceError and errors of the database end
-    it, with what was done until then in their `result`.
+    RefusedError where the plan has obstacles; ImbalanceError and errors of the database end it.
     """
     require_possible(plan)
     run = _Run(database, action, plan, batching or Batching(), control or Control(), progress)
@@ -227,12 +223,12 @@ class _Run:
         self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
         self._ledger = Ledger()
         self._uncommitted = Ledger()
-        """Of the batch whose commit has not been answered."""
+        """Of the batch whose commit is not confirmed."""
         self._batches = 0
         self._stopped = ""
-        """Why the verb itself can do no more."""
-        self._tried = 0
-        """Batches that did something."""
+        """Why the action or its canary ended the run."""
+        self._moving_batches = 0
+        """Those that moved something."""
         self._verdict: CanaryVerdict | None = None
         self._canary_results = CanaryResults()
         self._started = time.monotonic()
@@ -241,7 +237,7 @@ class _Run:
         return self._result(None, Outcome.DONE)
 
     def all(self) -> Result:
-        """Every batch; then how it ended is kept, as far as the connection allows."""
+        """Run every batch, then record the outcome."""
         with self._database.session(self._doing) as session:
             with session.transaction(self._doing) as connection:
                 record = ActionRecord.begin(connection, self._plan.subject)
@@ -266,55 +262,55 @@ class _Run:
         record.log_locally(outcome, self._ledger, detail)
 
     def _cut_off(self, record: ActionRecord, error: ConnectionFailedError) -> ConnectionFailedError:
-        """The same error with how far it came, looked up where the database can be reached."""
-        done = self._ended_anew(record, str(error))
-        batch, kind = self._uncommitted, ConnectionFailedError
+        """The same error, saying how far the run came, checked where the database is reachable."""
+        done = self._end_after_reconnect(record, str(error))
+        batch, error_type = self._uncommitted, ConnectionFailedError
         if done is not None:
             if batch.out and done == self._ledger.out + batch.out:
                 self._ledger += batch
-            words = self._looked_up(record, done)
+            next_step = self._checked_afterwards(record, done)
         elif isinstance(error, InDoubtError) and batch.selected:
-            kind = InDoubtError
-            words = (
+            error_type = InDoubtError
+            next_step = (
                 f"IN DOUBT: the last batch of {batch.selected:,}, after {self._ledger.out:,} that "
                 f"are done. Once the database answers again, its audit has the count "
                 f"(action {record.action_id}), and running the same action again finishes the rest."
             )
         else:
-            words = (
+            next_step = (
                 f"{self._ledger.out:,} of {self._plan.count:,} are done and in the audit (action "
                 f"{record.action_id}); the interrupted batch was rolled back. Run the same action "
                 "again once the database answers: it finishes the rest."
             )
-        told = kind(error.what, why=error.why, next_step=words)
-        record.log_locally(Outcome.FAILED, self._ledger, str(told))
-        return told
+        cut_off = error_type(error.what, why=error.why, next_step=next_step)
+        record.log_locally(Outcome.FAILED, self._ledger, str(cut_off))
+        return cut_off
 
-    def _looked_up(self, record: ActionRecord, done: int) -> str:
-        words = (
+    def _checked_afterwards(self, record: ActionRecord, done: int) -> str:
+        text = (
             f"Checked afterwards: {done:,} of {self._plan.count:,} are done and in the audit "
             f"(action {record.action_id}), the others are unchanged. Run the same action again to "
             "finish them."
         )
         if done < self._ledger.out:
-            words += (
+            text += (
                 f" The server had acknowledged {self._ledger.out:,}: the server that answers now "
                 "lacks some of what the one before had committed."
             )
-        return words
+        return text
 
-    def _ended_anew(self, record: ActionRecord, problem: str) -> int | None:
-        """End the action by another connection; how many it has done. None: it cannot be told.
+    def _end_after_reconnect(self, record: ActionRecord, problem: str) -> int | None:
+        """End the action on another connection; the number of messages done, None: not known.
 
-        That waits for the last batch, should the server still be at it, and lets no other count:
-        so what is told then stays true.
+        This waits for the last batch, should the server still be running it, and no batch is
+        counted afterwards: the number is final.
         """
         detail = "; ".join(text for text in (self._plan.detail, problem) if text)
-        with patience(_LOST_SECONDS):
-            for pause in _LOST_PAUSES:
+        with patience(_RECONNECT_SECONDS):
+            for pause in _RECONNECT_PAUSES:
                 if pause and self._control.stopped:
                     break
-                # Jitter, so that not all who lost a server come back to it in step.
+                # Jitter: not all clients of a lost server reconnect at the same moment.
                 time.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311  # no secret
                 try:
                     with self._database.transaction(self._doing) as connection:
@@ -353,41 +349,45 @@ class _Run:
             )
             selection = self._action.select(criteria)
         left = plan.count
-        waiting: list[Message] = []
+        pending: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:
-            size = min(self._batching.sizes(self._tried), left)
-            waiting = waiting or self._worth(session, selection, size)
-            if not waiting:
+            size = min(self._batching.sizes(self._moving_batches), left)
+            pending = pending or self._next(session, selection, size)
+            if not pending:
                 break
-            chosen, waiting = waiting[:size], waiting[size:]
+            chosen, pending = pending[:size], pending[size:]
             begun = time.monotonic()
-            ledger = self._one(session, record, chosen)
+            ledger = self._run_batch(session, record, chosen)
             left -= ledger.selected
             self._ledger += ledger
             self._batches += 1
             self._stopped = self._action.stop_reason(ledger)
             self._progress(Progress(plan.count, self._ledger, self._batches))
             if ledger.out:
-                self._tried += 1
+                self._moving_batches += 1
                 self._judge(session)
-            self._control.wait(self._rest(ledger.selected, begun))
+            self._control.wait(self._rate_pause(ledger.selected, begun))
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
 
-    def _worth(self, session: Session, selection: Selection, size: int) -> list[Message]:
-        """The next messages that the verb does not leave alone; none: that was all."""
+    def _next(self, session: Session, selection: Selection, size: int) -> list[Message]:
+        """The next messages that the action does not exclude; empty at the end."""
         while chosen := selection.next(size):
-            left = self._action.exclusions(session, chosen)
-            out = {id(message) for some in left.values() for message in some}
-            if taken := [message for message in chosen if id(message) not in out]:
-                return taken
+            excluded = self._action.exclusions(session, chosen)
+            ids = {id(message) for some in excluded.values() for message in some}
+            if included := [message for message in chosen if id(message) not in ids]:
+                return included
         return []
 
-    def _one(self, session: Session, record: ActionRecord, chosen: Sequence[Message]) -> Ledger:
-        """One batch: acted on and counted in one transaction, tried again while it is kept out."""
+    def _run_batch(
+        self, session: Session, record: ActionRecord, chosen: Sequence[Message]
+    ) -> Ledger:
+        """Act and count in one transaction; retried while others hold locks on the queue."""
 
         if self._action.tracker is not None:
-            self._action.tracker.enabled = self._batching.canary and self._tried < len(CANARY)
+            self._action.tracker.enabled = self._batching.canary and self._moving_batches < len(
+                CANARY
+            )
 
         def batch() -> Ledger:
             self._uncommitted = Ledger()
@@ -410,20 +410,20 @@ class _Run:
         return retry_transient(batch)
 
     def _judge(self, session: Session) -> None:
-        """After each batch of the canary: what becomes of it decides whether the others follow."""
+        """After each batch of the canary: its results decide whether the run goes on."""
         tracker = self._action.tracker
-        if not self._batching.canary or tracker is None or self._tried > len(CANARY):
+        if not self._batching.canary or tracker is None or self._moving_batches > len(CANARY):
             return
         deadline = time.monotonic() + self._batching.canary_wait
-        pauses = chain(_LOOK_PAUSES, repeat(_LOOK_PAUSES[-1]))
+        pauses = chain(_POLL_PAUSES, repeat(_POLL_PAUSES[-1]))
         while True:
-            results = self._look(session, tracker)
+            results = self._poll(session, tracker)
             self._verdict = results.verdict(self._batching.canary_share)
             left = deadline - time.monotonic()
             if self._verdict is not None or left <= 0 or self._control.stopped:
                 break
-            words = f"canary: waiting for the result of {numbered(len(results.waiting), 'message')}"
-            self._progress(Progress(self._plan.count, self._ledger, self._batches, words))
+            text = f"canary: waiting for the result of {numbered(len(results.waiting), 'message')}"
+            self._progress(Progress(self._plan.count, self._ledger, self._batches, text))
             self._control.wait(min(left, next(pauses)))
         self._verdict = self._verdict or CanaryVerdict.UNKNOWN
         before = self._canary_results
@@ -443,16 +443,15 @@ class _Run:
                 "--canary-wait, or without --canary"
             )
 
-    def _look(self, session: Session, tracker: CanaryTracker) -> CanaryResults:
-        """What has become of the last batch; where somebody holds one of them, nothing yet."""
+    def _poll(self, session: Session, tracker: CanaryTracker) -> CanaryResults:
+        """Results of the last batch; all are waiting while another session locks one of them."""
         try:
             with session.transaction(self._doing) as connection:
                 return tracker.results(connection)
         except BusyError:
             return CanaryResults(waiting=tracker.ids)
 
-    def _rest(self, selected: int, begun: float) -> float:
-        """The pause that keeps the rate."""
+    def _rate_pause(self, selected: int, begun: float) -> float:
         if self._batching.rate is None:
             return 0.0
         return selected / self._batching.rate - (time.monotonic() - begun)

@@ -1,6 +1,7 @@
-"""What an action would do, as a value: nothing runs without one, and nothing beyond it.
+"""The plan of an action on messages. Nothing runs without one, and nothing beyond it.
 
-A plan is made at one moment, its cut-off: what comes into its state later is never part of it.
+A plan is made at one moment, its cut-off: messages that come into their state later never belong
+to it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from console.monitor.scan_query import MessageSource
 from console.monitor.snapshot import snapshot
 
 MANY_MESSAGES = 1_000
-"""An action on more than these wants the queue's name as confirmation."""
+"""More than these require the queue's name as confirmation."""
 SAMPLE = 3
-_AT_ONCE = 5_000
+_MOST_EXAMINED = 5_000
+"""Messages examined at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,12 @@ class Total:
     estimated: bool = False
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Of exactly what would be done, counted at the cut-off."""
-
     verb: str
     queue: Queue
     connection: str
@@ -55,33 +55,30 @@ class Plan:
     cutoff: datetime
     """By the server's clock."""
     count: int
-    """How many messages it would act on."""
+    """Messages that it would act on."""
     by_state: Mapping[str, int]
-    """Of these."""
     totals: Mapping[str, Total]
-    """All in each state that match. Empty: there are more than `limit`, which were not counted."""
+    """All matching messages of each state. Empty: more than `limit`, and not counted."""
     left_alone: Mapping[str, int]
-    """Reason -> messages that match and would be skipped."""
+    """Reason -> matching messages that would be skipped."""
     oldest_seconds: float | None
-    """Since they came into their state."""
+    """Since it came into its state."""
     newest_seconds: float | None
     payload_bytes: int | None
     """None: not known without reading the payloads."""
     sample: tuple[Message, ...]
-    """The first that it would take."""
     sql: str
     requires_name: bool
     detail: str
     age_label: str = "in that state"
     consequences: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
-    """Why it cannot be done as it stands."""
     targets: tuple[SelectedError, ...] = ()
-    """Of an error group: each of its errors."""
+    """The errors of an error group."""
     complete: bool = True
-    """False: the search for them was cut short, and there may be more."""
+    """False: the search was cut short, and there may be more."""
     canary: str = ""
-    """How it tries itself out, in words; empty: it does not."""
+    """What the canary does, for the operator; empty: no canary."""
 
     @property
     def requires_queue_name(self) -> bool:
@@ -166,7 +163,7 @@ class Plan:
         if self.count and not self.totals:
             return ", the first that match; further matches were not counted"
         shown = {state: total for state, total in self.totals.items() if total.count != 0}
-        totals = [f"{total.words} {state}" for state, total in shown.items()]
+        totals = [f"{total.text} {state}" for state, total in shown.items()]
         return f" (of {', '.join(totals)})" if totals else ""
 
 
@@ -186,7 +183,7 @@ def _named(message: Message) -> str:
 
 
 class _Count:
-    """What would be done, of the messages that match, in the order in which they are taken."""
+    """Counts the matching messages, in the order in which they would be taken."""
 
     def __init__(self, filters: Filters) -> None:
         self.matching: Counter[str] = Counter()
@@ -200,15 +197,15 @@ class _Count:
         self._limit = filters.limit
         self._kept = filters.keep_newest or 0
         self._newest: deque[Message] = deque()
-        """Those that are skipped unless newer ones come."""
+        """The newest so far: with keep-newest, skipped unless newer ones come."""
 
     @property
-    def wanted(self) -> int:
-        """How many to examine next; none: however many match, it is for no more."""
+    def examine_next(self) -> int:
+        """How many to examine next; 0: the limit is reached."""
         if self._limit is None:
-            return _AT_ONCE
+            return _MOST_EXAMINED
         left = self._limit - self.by_state.total()
-        return min(_AT_ONCE, left + self._kept - len(self._newest)) if left else 0
+        return min(_MOST_EXAMINED, left + self._kept - len(self._newest)) if left else 0
 
     def add(self, chosen: Sequence[Message], left: Mapping[str, list[Message]]) -> None:
         why_left = {id(message): why for why, some in left.items() for message in some}
@@ -237,7 +234,7 @@ class _Count:
 
 
 def states_for(action: MessageAction, queue: Queue, filters: Filters) -> tuple[str, ...]:
-    """The states that are meant. UsageError for one that the verb never takes."""
+    """UsageError where the filters name a state that the action never takes."""
     if filters.state is None:
         return action.states
     if filters.state not in action.allowed:
@@ -255,7 +252,7 @@ def make(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Plan:
-    """Count what the action would be for. Changes nothing. `progress` is told how many so far."""
+    """Count what the action would act on. Changes nothing. `progress` gets the count so far."""
     queue = action.source.queue
     states = states_for(action, queue, filters)
     doing = f"plan {action.verb} of {queue.name!r}"
@@ -265,7 +262,7 @@ def make(
             production = database.production or catalog.is_production(connection)
         counted = _Count(filters)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
-        while (wanted := counted.wanted) and (chosen := selection.next(wanted)):
+        while (most := counted.examine_next) and (chosen := selection.next(most)):
             counted.add(chosen, action.exclusions(session, chosen))
             progress(counted.matching.total())
         plan = Plan(
@@ -303,15 +300,15 @@ def make(
 
 _COUNTED_AS = {"error": "errors"}
 """State -> its count in a snapshot, where that has another name."""
-_NOT_WANTED = {"age_seconds_limit": "0", "stuck_limit": "0"}
-"""What a sample reads besides the counts."""
+_COUNTS_ONLY = {"age_seconds_limit": "0", "stuck_limit": "0"}
+"""Limits that keep a sample from reading more than the counts."""
 
 
 def _totals(
     session: Session, database: Database, action: MessageAction, plan: Plan, counted: _Count
 ) -> dict[str, Total]:
-    """As counted; where the limit ended that, as a sample has them, if they are of all messages."""
-    if counted.wanted:
+    """As counted; where the limit ended the count, a sample's, which has no filters."""
+    if counted.examine_next:
         return {state: Total(n, not plan.complete) for state, n in counted.matching.items()}
     # The status of a ring counts the claims and errors of all its subscribers.
     if plan.filters.narrowing or action.age_label != Plan.age_label or plan.queue.subscriber:
@@ -328,10 +325,10 @@ def _totals(
 
 
 def _depths(session: Session, database: Database, source: MessageSource) -> QueueSample:
-    """How many messages are in each state: counted up to a bound, beyond that estimated."""
+    """The messages in each state, counted up to a bound, above it estimated."""
     queue, of = source.queue, source.queue.design.name
     counters = "yes" if database.capabilities.counts_rows else "no"
-    scope = queue.scope(source.product, counters=counters, **_NOT_WANTED)
+    scope = queue.scope(source.product, counters=counters, **_COUNTS_ONLY)
     estimates, archived = None, None
     with session.transaction(f"count the messages of {queue.name!r}") as connection:
         source.begin(connection, database)

@@ -1,8 +1,9 @@
-"""Requeue: what failed can be popped again. Its attempts stay counted, its error is forgotten.
+"""Requeue: errors become ready again; their attempts stay counted, their error texts are dropped.
 
-Release: a claim whose consumer disconnected can be popped again, proven, never by age. Evidence is
-of the session that claimed. A consumer may rightly have closed it, so that it is gone says
-something only of a claim that was bound to it, or that is older than the queue's threshold."""
+Release: claims of disconnected consumers become ready again, proven, never by age alone. The
+evidence is about the session that claimed. A consumer may have closed it and go on, so a closed
+session proves something only of a claim that was bound to it or is older than the queue's
+threshold."""
 
 from __future__ import annotations
 
@@ -49,21 +50,21 @@ _COUNTED = 10_000
 
 @dataclass(frozen=True)
 class TargetState:
-    """How a queue stands to which messages shall go."""
+    """The queue that messages are to be pushed into."""
 
     ready: int
-    """Counted to 10,001. Of a ring, those whose numbers were purged too."""
+    """Counted to 10,001; a ring's includes purged numbers."""
     room: int | None
-    """So many more a ring takes."""
+    """Free slots of a ring."""
     voids: int | None
-    """So many more after a relay."""
+    """Slots that a relay would free."""
 
     @property
     def count(self) -> str:
         return _counted(self.ready - (self.voids or 0))
 
     def needs(self, count: int) -> tuple[list[str], list[str]]:
-        """What a push of so many needs: as a consequence, or as an obstacle."""
+        """What a push of `count` messages needs, as a consequence or as an obstacle."""
         if self.room is None:
             return [], []
         needs = f"needs {count:,} slots, {self.room:,} are free"
@@ -79,7 +80,7 @@ def _counted(number: int) -> str:
 
 
 def rule_obstacles(session: Session, source: MessageSource) -> list[str]:
-    """Why the library's own way to make a message ready is not open here; nothing: it is."""
+    """Why the library's own rule to make a message ready cannot be applied; empty: it can."""
     if not source.queue.design.library:
         return []
     with session.transaction("look for the library's own function") as connection:
@@ -97,7 +98,7 @@ def target_state(connection: Connection, source: MessageSource) -> TargetState:
 
 @dataclass(frozen=True)
 class LiveSession:
-    """An owner that is there: who, and from where."""
+    """A connected owner of claims."""
 
     session: str
     session_id: int
@@ -114,7 +115,7 @@ class LiveSession:
 
 
 def live_sessions(connection: Connection, sessions: Iterable[str]) -> list[LiveSession]:
-    """Those of the sessions, as `claimed_by` names them, that are there."""
+    """Which of the sessions, as `claimed_by` names them, are connected."""
     return sql.rows(
         connection,
         LiveSession,
@@ -124,7 +125,7 @@ def live_sessions(connection: Connection, sessions: Iterable[str]) -> list[LiveS
 
 
 class Release(RowAction):
-    """`force`: also those whose owner is alive; `unknown`: also those of whom nobody can tell."""
+    """`force`: also claims whose owner is alive; `unknown`: also those whose owner is unknown."""
 
     verb = "release"
     states = ("claimed",)
@@ -148,8 +149,8 @@ class Release(RowAction):
                 why="A pop deletes its row: a stuck message is held by a session.",
                 next_step="See which: dbq-console waits; then: dbq-console end-session",
             )
-        words = [word for word, said in (("force", force), ("unknown", unknown)) if said]
-        super().__init__(source, detail=", ".join(words), to_back="no")
+        flags = [name for name, is_set in (("force", force), ("unknown", unknown)) if is_set]
+        super().__init__(source, detail=", ".join(flags), to_back="no")
         self._stuck_after_seconds = stuck_after_seconds
         self._force = force
         self._unknown = unknown or force
@@ -158,17 +159,17 @@ class Release(RowAction):
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Leaves alone the young, the living and the unknown."""
+        """Claims that are young, or whose owners are alive or unknown."""
         with session.transaction("read the owners of claims") as connection:
             queue = self.source.queue
             owners = [owner_of(message.claimed_by, queue) for message in chosen]
             sessions = [None if owner is None else owner.session for owner in owners]
-            told = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
+            evidence_of = claimant_evidence(connection, queue, sessions, self._stuck_after_seconds)
         left: dict[str, list[Message]] = defaultdict(list)
         for message, owner in zip(chosen, owners, strict=True):
             evidence = Evidence.UNKNOWN
             if owner is not None:
-                evidence = told.get(owner.session, Evidence.UNKNOWN)
+                evidence = evidence_of.get(owner.session, Evidence.UNKNOWN)
             if evidence is Evidence.ALIVE and owner is not None:
                 self._alive.add(owner.session)
             why = self._why_not(message, evidence, bound=owner is not None and owner.bound)
@@ -222,25 +223,25 @@ _GOES_INTO: Mapping[str, tuple[str, ...]] = {
     "json": ("json", "text"),
     "bytes": ("bytes",),
 }
-"""Payload -> those of queues that can take it; of text, only what is JSON goes into json."""
+"""Payload type -> types of queues that can take it; only text that is JSON goes into json."""
 _NO_LIMIT = str(2**63 - 1)
 
 
 @dataclass(frozen=True)
-class _Weighed:
+class _PayloadCheck:
     id: str | None
     too_long: bool | None
     """None: there is no payload."""
 
 
 @dataclass(frozen=True)
-class _KeptBack:
+class _Retired:
     id: str
     why: str
 
 
 class Requeue(RowAction):
-    """To its old place, or behind all that are ready (`to_back`), where the design has an order."""
+    """To their old position; `to_back`: behind all ready ones, where the design has an order."""
 
     verb = "requeue"
     states = ("error",)
@@ -248,7 +249,7 @@ class Requeue(RowAction):
     statement = "make_ready"
 
     def __init__(self, source: MessageSource, *, to_back: bool = False) -> None:
-        """UsageError where the queue has no such verb, or no back to go to."""
+        """UsageError where the queue has no such verb or, with `to_back`, no order."""
         queue = source.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
@@ -267,19 +268,19 @@ class Requeue(RowAction):
             source, detail="to the back" if to_back else "", to_back="yes" if to_back else "no"
         )
         self._to_back = to_back
-        # A library may delete what fails, or try it again by itself.
+        # A library may delete a failed job, or retry it by itself.
         self.tracker = None if queue.design.library else CanaryTracker(source)
 
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Leaves alone what a library has retired itself."""
+        """Jobs that a library has retired itself."""
         if not sql.has(self.source.product, self.source.own("not_requeued")):
             return {}
-        with session.transaction("look for jobs that the library has retired") as connection:
+        with session.transaction("find jobs that the library has retired") as connection:
             rows = sql.rows(
                 connection,
-                _KeptBack,
+                _Retired,
                 self.source.own("not_requeued"),
                 self.source.queue.scope(self.source.product),
                 keys=self.source.product.array([message.id or "" for message in chosen]),
@@ -299,16 +300,16 @@ class Requeue(RowAction):
             return lines, rule_obstacles(session, self.source)
         if queue.design.flow is Flow.NUMBERS:
             by = f" by {queue.subscriber}" if queue.subscriber else ""
-            return [f"they are popped next{by}, before what lies in the slots"], []
+            return [f"they are popped next{by}, before messages in slots"], []
         if self._to_back:
             return ["they go behind all that are ready now; their push time is set to now"], []
-        return ["they return to their old place: before all that were pushed later"], []
+        return ["they return to their old position: before all that were pushed later"], []
 
 
 class RequeueTo(RowAction):
-    """Into another queue of the same database, through its own push: a new message there.
+    """Into another queue of the same database, as new messages through its own push.
 
-    What that queue does not take (over its limit, no JSON, a full ring) stays in error here.
+    What that queue cannot take (over its limit, no JSON, a full ring) stays in error here.
     """
 
     verb = "requeue"
@@ -317,7 +318,7 @@ class RequeueTo(RowAction):
     statement = "push_to"
 
     def __init__(self, source: MessageSource, *, to: MessageSource) -> None:
-        """UsageError where the other queue cannot have such messages."""
+        """UsageError where the other queue cannot take such messages."""
         queue, target = source.queue, to.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
@@ -354,12 +355,12 @@ class RequeueTo(RowAction):
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Leaves alone what the other queue could not take."""
+        """Messages that the other queue cannot take."""
         left: dict[str, list[Message]] = defaultdict(list)
         with session.transaction("measure payloads") as connection:
             self.source.pass_gate(connection)
             for storage, messages in by_storage(self.source.queue, chosen):
-                unfit = self._weigh(connection, storage, [message.id for message in messages])
+                unfit = self._unfit_ids(connection, storage, [message.id for message in messages])
                 for message in messages:
                     if message.id in unfit:
                         left[unfit[message.id]].append(message)
@@ -379,7 +380,6 @@ class RequeueTo(RowAction):
         return lines + needs, [f"{target.name} {obstacle}" for obstacle in obstacles]
 
     def stop_reason(self, ledger: Ledger) -> str:
-        """A full ring takes nothing more."""
         if FULL not in ledger.failed:
             return ""
         return f"{self._to.queue.name} is full: the rest is still in error here"
@@ -395,10 +395,10 @@ class RequeueTo(RowAction):
         }
         return replace(plain, values={**plain.values, **values})
 
-    def _weigh(
+    def _unfit_ids(
         self, connection: Connection, storage: Storage, ids: Sequence[str | None]
     ) -> dict[str | None, str]:
-        """Why the other queue could not take them, of those that it could not."""
+        """Id -> why the other queue cannot take the message."""
         if not ids:
             return {}
         from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
@@ -407,23 +407,23 @@ class RequeueTo(RowAction):
             with connection.begin_nested():
                 rows = sql.rows(
                     connection,
-                    _Weighed,
+                    _PayloadCheck,
                     self.source.own("oversized"),
                     self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )
         except DBAPIError as error:
-            told = self.source.product.translate(error, "measure payloads")
-            if isinstance(told, (RefusedError, ConnectionFailedError)):
+            translated = self.source.product.translate(error, "measure payloads")
+            if isinstance(translated, (RefusedError, ConnectionFailedError)):
                 raise
             if len(ids) == 1:
                 return {ids[0]: self._unfit}
             half = len(ids) // 2
-            return self._weigh(connection, storage, ids[:half]) | self._weigh(
+            return self._unfit_ids(connection, storage, ids[:half]) | self._unfit_ids(
                 connection, storage, ids[half:]
             )
-        told_of = {True: self._too_long, None: self._unfit}
-        return {row.id: told_of[row.too_long] for row in rows if row.too_long in told_of}
+        why = {True: self._too_long, None: self._unfit}
+        return {row.id: why[row.too_long] for row in rows if row.too_long in why}
 
     def script(self) -> str:
         ring = self.source.queue.design.flow is Flow.NUMBERS
@@ -432,7 +432,7 @@ class RequeueTo(RowAction):
 
     def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         del action_id
-        unfit = self._weigh(connection, held.storage, held.ids)
+        unfit = self._unfit_ids(connection, held.storage, held.ids)
         places = [
             place for place, id_ in zip(held.places, held.ids, strict=True) if id_ not in unfit
         ]

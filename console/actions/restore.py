@@ -1,13 +1,13 @@
-"""Restore: messages of a queue's archive go back into the queue, each in one transaction.
+"""Restore: archived messages go back into their queue, each batch in one transaction.
 
 Where the queue keeps its rows (claim, status, split, a ring's in_hand) they come back in their
-former state, a claimed one as an error, and with their id; with a new one where it is taken. Where
-a pop deletes they come back as pushes at the end, in their old order, through the queue's own push.
-What a full ring does not take stays in the archive: nothing of a batch is undone for that, as each
-number that a push draws and gives back would be a hole.
+former state, a claimed one as an error, and with their ids; with a new id where the old one is
+taken. Where a pop deletes, they are pushed again at the end, in their old order, by the queue's own
+push. Messages that a full ring does not take stay in the archive; the batch is not undone, because
+each number that a push draws and gives back would be a hole.
 
-A popped message (archive_at_pop=on) was delivered: to restore it is to deliver it twice. So it is
-meant by `popped` alone, which means no others; no id and no other filter reaches it.
+A popped message (archive_at_pop=on) was delivered: restoring it delivers it twice. So `popped`
+selects these and no others, and nothing else selects them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FULL = "the ring is full"
 ID_TAKEN = "its id was taken meanwhile"
 
 
-class _Way(IntEnum):
+class _Method(IntEnum):
     NEW_ID = 0
     OWN_ID = 1
     PUSHED = 2
@@ -54,8 +54,6 @@ class _ArchivedNow:
 
 
 class _EmptySelection:
-    """Where no purge left anything."""
-
     complete = True
 
     def next(self, most: int) -> list[Message]:
@@ -64,11 +62,11 @@ class _EmptySelection:
 
 
 class Restore(MessageAction):
-    """Without filters, action or reason: all that the last purge took and the archive still has."""
+    """Without filters, action or reason: what the archive still has of the last purge."""
 
     verb = "restore"
     states: tuple[str, ...] = ("ready", "scheduled", "claimed", "error", "done")
-    """Those in which they came into the archive."""
+    """Their states when they came into the archive."""
     allowed = states
     age_label = "in the archive"
 
@@ -80,7 +78,8 @@ class Restore(MessageAction):
         reason: str | None = None,
         popped: bool = False,
     ) -> None:
-        """`action` took them; their `reason` holds the text. RefusedError without an archive."""
+        """Those that `action` archived, or whose reason contains `reason`. RefusedError without an
+        archive."""
         queue = source.queue
         if queue.kind is Kind.ARCHIVE:
             raise UsageError(
@@ -97,16 +96,15 @@ class Restore(MessageAction):
                 next_step="Name the action or popped messages, not both.",
             )
         self._taken = Taken(action, reason, popped)
-        super().__init__(source, _words(self._taken))
+        super().__init__(source, _describe(self._taken))
         self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
-        self._ways = bytearray()
-        """The way of each that matches, in order: a byte a message, as there may be many."""
+        self._methods = bytearray()
+        """The `_Method` of each matching message, in order: a byte each, as there may be many."""
 
     def select(self, criteria: SelectionCriteria) -> Selection:
-        """The archive's rows, in the order in which they came into it."""
-        self._ways.clear()
+        self._methods.clear()
         taken = self._taken
         if taken == Taken() and not criteria.filters.narrowing and criteria.filters.state is None:
             action = last_purge(self.source, criteria)
@@ -114,13 +112,13 @@ class Restore(MessageAction):
                 self.detail = "the archive has nothing from a purge"
                 return _EmptySelection()
             taken = Taken(action)
-            self.detail = f"{_words(taken)}, the last purge"
+            self.detail = f"{_describe(taken)}, the last purge"
         return ArchiveSelection(self.source, criteria, taken)
 
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Leaves alone what is over the limit that the queue has now."""
+        """Messages over the queue's present limit."""
         with session.transaction("read archived messages") as connection:
             rows = self._rows(connection, chosen, lock="no")
         left: dict[str, list[Message]] = defaultdict(list)
@@ -129,16 +127,16 @@ class Restore(MessageAction):
             if row is not None and row.too_long:
                 left[self._too_long].append(message)
             else:
-                self._ways.append(self._way(message, free=row is not None and row.id_is_free))
+                self._methods.append(self._method(message, free=row is not None and row.id_is_free))
         return left
 
-    def _way(self, message: Message, *, free: bool) -> _Way:
-        if self._comes_as_it_was(message):
-            return _Way.OWN_ID if free else _Way.NEW_ID
-        return _Way.PUSHED
+    def _method(self, message: Message, *, free: bool) -> _Method:
+        if self._keeps_state(message):
+            return _Method.OWN_ID if free else _Method.NEW_ID
+        return _Method.PUSHED
 
-    def _comes_as_it_was(self, message: Message) -> bool:
-        """Of a ring: what had been popped lay in in_hand, whatever became of it there."""
+    def _keeps_state(self, message: Message) -> bool:
+        """A ring's popped messages were in in_hand, whatever their state there."""
         was_popped = message.state in {"claimed", "error"} or (message.attempts or 0) > 0
         return self._keeps or (self._in_hand and was_popped)
 
@@ -147,10 +145,12 @@ class Restore(MessageAction):
         return f"over the queue's limit of {self._limit} bytes"
 
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        ways = Counter(self._ways[: plan.count])
+        methods = Counter(self._methods[: plan.count])
         lines: list[str] = []
         obstacles: list[str] = []
-        own, new, pushed = (ways[way] for way in (_Way.OWN_ID, _Way.NEW_ID, _Way.PUSHED))
+        own, new, pushed = (
+            methods[one] for one in (_Method.OWN_ID, _Method.NEW_ID, _Method.PUSHED)
+        )
         if own or new:
             lines.append(f"as they were: {own:,} with their id, {new:,} with a new one")
         if plan.by_state.get("claimed"):
@@ -159,7 +159,9 @@ class Restore(MessageAction):
             with session.transaction("read the queue") as connection:
                 self.source.pass_gate(connection)
                 now = target_state(connection, self.source)
-            lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
+            lines.append(
+                f"{pushed:,} are pushed again and get a new id; {self._position(now.count)}"
+            )
             needs, obstacles = now.needs(pushed)
             lines += needs
             if names := ", ".join(one.name for one in self.source.queue.subscribers):
@@ -168,7 +170,7 @@ class Restore(MessageAction):
             lines.append("they were delivered once before: consumers get them again")
         return lines, obstacles
 
-    def _place(self, ready: str) -> str:
+    def _position(self, ready: str) -> str:
         """Where a push puts them, in the design's own terms."""
         order = self.source.queue.design.order_with(self.source.queue.options)
         if order is Order.LIFO:
@@ -195,8 +197,8 @@ class Restore(MessageAction):
         held = [message for message in chosen if message.key in rows]
         fit = [message for message in held if not rows[message.key].too_long]
         gone, failed = len(chosen) - len(held), len(held) - len(fit)
-        as_they_were = [message for message in fit if self._comes_as_it_was(message)]
-        others = [message for message in fit if not self._comes_as_it_was(message)]
+        as_they_were = [message for message in fit if self._keeps_state(message)]
+        others = [message for message in fit if not self._keeps_state(message)]
         return (
             Ledger(selected=gone, skipped={GONE: gone} if gone else {})
             + Ledger(selected=failed, failed={self._too_long: failed} if failed else {})
@@ -205,7 +207,6 @@ class Restore(MessageAction):
         )
 
     def stop_reason(self, ledger: Ledger) -> str:
-        """A full ring takes nothing more."""
         if FULL not in ledger.failed:
             return ""
         return (
@@ -214,20 +215,20 @@ class Restore(MessageAction):
         )
 
     def _put_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
-        """First all whose id is free; then those that stayed, with a new one."""
+        """First those whose id is free; then the rest, with new ids."""
         ledger = Ledger()
         for ids in ("kept", "new"):
             if ledger.out < len(messages):
                 moved = self._move(connection, "restore_rows", messages, ids=ids)
                 ledger += Ledger(out=moved.taken_out, into=moved.put_in)
-        return _with_the_rest(ledger, len(messages), ID_TAKEN)
+        return _with_remainder(ledger, len(messages), ID_TAKEN)
 
     def _push_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
         ledger = Ledger()
         if messages:
             moved = self._move(connection, "restore_by_push", messages)
             ledger = Ledger(out=moved.taken_out, into=moved.put_in)
-        return _with_the_rest(ledger, len(messages), FULL)
+        return _with_remainder(ledger, len(messages), FULL)
 
     @property
     def _storage(self) -> Storage:
@@ -258,18 +259,18 @@ class Restore(MessageAction):
         )
 
 
-def _with_the_rest(ledger: Ledger, selected: int, why: str) -> Ledger:
-    """The same of so many, of which those that did not move have stayed for that reason."""
+def _with_remainder(ledger: Ledger, selected: int, why: str) -> Ledger:
+    """The same, with those of `selected` that did not move as failed."""
     stayed = max(0, selected - ledger.out)
     return ledger + Ledger(selected=selected, failed={why: stayed} if stayed else {})
 
 
-def _words(taken: Taken) -> str:
-    words = []
+def _describe(taken: Taken) -> str:
+    parts = []
     if taken.action is not None:
-        words.append(f"of action {taken.action}")
+        parts.append(f"of action {taken.action}")
     if taken.reason is not None:
-        words.append(f"reason ~{taken.reason}")
+        parts.append(f"reason ~{taken.reason}")
     if taken.popped:
-        words.append("popped messages")
-    return ", ".join(words)
+        parts.append("popped messages")
+    return ", ".join(parts)

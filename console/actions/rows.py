@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from console.actions.plan import Plan
 
 CHANGED = "popped, changed or in other hands meanwhile"
-"""Why a message was skipped."""
 
 
 class Storage(StrEnum):
@@ -43,16 +42,16 @@ class Storage(StrEnum):
     SLOTS = "slots"
     """A ring's: emptied, never deleted."""
     IN_HAND = "in_hand"
-    """What was popped from a ring and is not finished."""
+    """A ring's messages that are popped and not finished."""
 
 
 _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
-"""An adopted table's id: its type by the name that may stand in quotes; others compare as text."""
+"""Of an adopted table's id: the type to compare keys with; any other type compares as text."""
 
 
 @dataclass(frozen=True)
 class CurrentRow:
-    """A row as it is now. None: nothing tells it."""
+    """A row as it is now. None: not known."""
 
     place: str
     id: str | None
@@ -63,7 +62,7 @@ class CurrentRow:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a batch's statement did, from which its ledger is made."""
+    """What a batch's statement did, for the ledger."""
 
     taken_out: int
     put_in: int
@@ -105,9 +104,9 @@ def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Sco
 def lock_rows(
     connection: Connection, source: MessageSource, chosen: Sequence[Message]
 ) -> tuple[list[LockedRows], int]:
-    """Lock those that are still as they were chosen; and how many are not, or are in other hands.
+    """Lock the rows that are unchanged since they were chosen; and the number of the others.
 
-    Nothing is waited for. The rows come by storage and state, each in the order of the choice.
+    Waits for no lock. Grouped by storage and state, each in the order of `chosen`.
     """
     held: list[LockedRows] = []
     skipped = len(chosen)
@@ -140,7 +139,7 @@ def rows_of(
     lock: str = "yes",
     hashed: str = "no",
 ) -> list[CurrentRow]:
-    """The rows of these messages of one storage that are there, in no order."""
+    """The existing rows of these messages of one storage, in no order."""
     return sql.rows(
         connection,
         CurrentRow,
@@ -154,7 +153,7 @@ def rows_of(
 def _is_still(row: CurrentRow, message: Message) -> bool:
     """Attempts rise with every pop: with the state they tell one claim or failure from the next.
 
-    Of one kind of errors, the text is still the one that was found to be of that kind.
+    `error_hash` is set where the error's text decided that it was chosen.
     """
     return (
         row.state in {None, message.state}
@@ -182,13 +181,13 @@ def key_of(queue: Queue, storage: Storage, message: Message) -> str:
 
 
 def due_of(message: Message) -> str:
-    """The first half of the key in a queue by due time, as the server wrote it."""
-    place = message.key.split(",", 2)
-    return place[1] if len(place) == 3 else ""
+    """The due time in the key of a queue by due time, as the server wrote it."""
+    parts = message.key.split(",", 2)
+    return parts[1] if len(parts) == 3 else ""
 
 
 class SelectedError(NamedTuple):
-    """One error of a kind, as it was when its text was read: what a batch checks again."""
+    """One error of an error group, as it was when its text was read; a batch checks it again."""
 
     id: str | None
     attempts: int | None
@@ -196,14 +195,14 @@ class SelectedError(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The same for those who hold and move messages: of the rest nothing is told."""
-        nothing = dict.fromkeys(Message.__dataclass_fields__)
-        told = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
-        return Message(**{**nothing, **told, **self._asdict()})
+        """As a message to be locked and moved; its other fields are None."""
+        unknown = dict.fromkeys(Message.__dataclass_fields__)
+        known = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
+        return Message(**{**unknown, **known, **self._asdict()})
 
 
 class ErrorSelection:
-    """The errors that a plan has found to be of a kind, and no others."""
+    """The errors that a plan has found in an error group."""
 
     complete = True
 
@@ -216,7 +215,7 @@ class ErrorSelection:
 
 @dataclass(frozen=True)
 class SelectionCriteria:
-    """By what an action's messages are chosen, for its plan as for what it plans."""
+    """How an action's messages are selected: the same for its plan and its run."""
 
     database: Database
     session: Session
@@ -226,10 +225,10 @@ class SelectionCriteria:
 
 
 class QueueSelection:
-    """The messages of some states that match, oldest first. In the hands of one thread."""
+    """The matching messages of a queue, oldest first. Not thread-safe."""
 
     def __init__(self, source: MessageSource, criteria: SelectionCriteria) -> None:
-        """UsageError for filters that can mean nothing in one of the states."""
+        """UsageError for filters that do not apply to one of the states."""
         filters, states = criteria.filters, criteria.states
         if filters.keep_newest is not None and len(states) > 1:
             raise UsageError(
@@ -249,36 +248,36 @@ class QueueSelection:
             check(source.queue, replace(bare, state=state))
         each = source.known(bare).each
         self._left = [replace(one, state=state) for state in states for one in each]
-        """What is still to be read: each state by itself, and in it each id."""
+        """The scans that remain: one for each state and id."""
         check_payload(source, bare)
         self._after: str | None = None
-        self._met: set[str | None] = set()
-        self._beyond = 0
-        """So many more are read, where nothing gives an order."""
+        self._seen: set[str | None] = set()
+        self._extra = 0
+        """Without an order to continue in: rows to read beyond those seen."""
         self.complete = True
         self._bounded = filters.error_group is not None
         self._bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
 
     def next(self, most: int) -> list[Message]:
         while self._left and self._within_bounds():
-            limit = most + self._beyond
-            wanted = MessageQuery(
+            limit = most + self._extra
+            query = MessageQuery(
                 self._left[0], limit, oldest_first=True, moment=self._criteria.cutoff
             )
-            search = Search(self._source, wanted, self._after)
+            search = Search(self._source, query, self._after)
             self._run(search)
             self._bound.rows += search.read
-            found = self._not_met(search.found)
+            found = self._new(search.found)
             if search.next is not None:
                 self._after = search.next.text
             elif search.complete:
                 self._next_scan()
             elif found:
-                # Nothing gives an order to go on in: from the beginning, as long as others come.
+                # No order to continue in: from the beginning, as long as new ones are found.
                 found = found[:most]
-                self._met.update(message.id for message in found)
+                self._seen.update(message.id for message in found)
             elif len(search.found) >= limit:
-                self._beyond += limit
+                self._extra += limit
             else:
                 self._next_scan()
             if found:
@@ -286,24 +285,24 @@ class QueueSelection:
         return []
 
     def _within_bounds(self) -> bool:
-        """Where texts are read to tell kinds apart, so many and for so long, as `errors` does."""
+        """Reading texts to find an error group has the limits of the verb `errors`."""
         self.complete = not self._bounded or self._bound.goes_on(0)
         return self.complete
 
-    def _not_met(self, found: Sequence[Message]) -> list[Message]:
+    def _new(self, found: Sequence[Message]) -> list[Message]:
         if any(message.id is None and not message.key for message in found):
             raise UsageError(
                 f"Messages of {self._source.queue.name!r} cannot be told apart.",
                 why="It was adopted without a column for the role id.",
                 next_step="Forget it, and adopt it with --map id=COLUMN.",
             )
-        return [message for message in found if message.id not in self._met]
+        return [message for message in found if message.id not in self._seen]
 
     def _next_scan(self) -> None:
         self._left.pop(0)
         self._after = None
-        self._met.clear()
-        self._beyond = 0
+        self._seen.clear()
+        self._extra = 0
 
     def _run(self, search: Search) -> None:
         while not search.ended:
@@ -313,7 +312,7 @@ class QueueSelection:
 
 
 class Selection(Protocol):
-    """The messages that an action is for, in the order in which it takes them."""
+    """The messages of an action, in the order in which it takes them."""
 
     @property
     def complete(self) -> bool:
@@ -321,46 +320,47 @@ class Selection(Protocol):
         ...
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
+        """At most `most` further messages; empty at the end."""
         ...
 
 
 class MessageAction:
+    """What a verb does to messages: what it selects and leaves alone, its consequences, its SQL."""
+
     verb = ""
     states: tuple[str, ...] = ()
-    """The messages that it takes where the filters name no state."""
+    """The states that it takes where the filters name none."""
     allowed: tuple[str, ...] = ()
     """The states that a filter may name."""
     requires_name = False
-    """Whether it wants the queue's name however few they are."""
+    """Whether the queue's name is required as confirmation, however few the messages."""
     age_label = "in that state"
-    """Where, or how, the messages have been for as long as their ages say."""
+    """What the messages' ages are measured from, for the plan."""
     tracker: CanaryTracker | None = None
-    """What becomes of the last batch; None: nothing tells it."""
+    """None: its messages have no results to wait for."""
 
     def __init__(self, source: MessageSource, detail: str = "") -> None:
-        """`detail`: what the audit keeps besides: a target, a reason."""
+        """`detail`: for the audit: a target, a reason."""
         self.source = source
         self.detail = detail
 
     def select(self, criteria: SelectionCriteria) -> Selection:
-        """Where the queue's messages lie, oldest first."""
         return QueueSelection(self.source, criteria)
 
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Of some that match: those that it would leave alone, by the reason."""
+        """Reason -> the messages among `chosen` that it would leave alone."""
         del session, chosen
         return {}
 
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """What follows, in the design's own terms; and what stands in the way."""
+        """What follows, in the design's own terms; and the obstacles."""
         del session, plan
         return [], []
 
     def script(self) -> str:
-        """The statement that would act, as a DBA can read it."""
+        """The statement that would run, readable for a DBA."""
         raise NotImplementedError
 
     def run_batch(
@@ -370,17 +370,18 @@ class MessageAction:
         raise NotImplementedError
 
     def stop_reason(self, ledger: Ledger) -> str:
-        """Why nothing more can be done after a batch that ended so; empty: it goes on."""
+        """Why no further batch can run after this one; empty: it goes on."""
         del ledger
         return ""
 
 
 class RowAction(MessageAction):
+    """Runs one statement of actions.sql on the rows that it has locked."""
+
     statement = ""
-    """Its name in actions.sql."""
 
     def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
-        """`conditions` are what the statement's `-- when` asks for besides queue and storage."""
+        """`conditions`: values for the statement's `-- when` lines."""
         whose = source.queue.whose.removeprefix(", ")
         super().__init__(source, ", ".join(filter(None, (whose, detail))))
         self._conditions = {"verb": self.verb, **conditions}
@@ -388,12 +389,12 @@ class RowAction(MessageAction):
         self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
 
     def bound(self, action_id: int) -> dict[str, object]:
-        """What the statement binds besides the rows."""
+        """Further bound values of the statement."""
         del action_id
         return {}
 
     def script(self) -> str:
-        """The statement as it runs on each batch, for the storage that most rows lie on."""
+        """The statement as it runs on each batch, for the storage of most rows."""
         ring = self.source.queue.design.flow is Flow.NUMBERS
         storage = Storage.TABLE
         if ring:
@@ -405,12 +406,12 @@ class RowAction(MessageAction):
         self, connection: Connection, chosen: Sequence[Message], action_id: int
     ) -> Ledger:
         self.source.pass_gate(connection)
-        held, skipped = lock_rows(connection, self.source, chosen)
+        locked, skipped = lock_rows(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
         if self.tracker is not None and self.tracker.enabled:
-            ids = {id_ for some in held for id_ in some.ids}
+            ids = {id_ for some in locked for id_ in some.ids}
             self.tracker.begin(connection, [one for one in chosen if one.id in ids])
-        for some in held:
+        for some in locked:
             ledger += self._move(connection, some, action_id)
         return ledger
 
@@ -424,7 +425,7 @@ class RowAction(MessageAction):
             state=held.state,
             **self.bound(action_id),
         )
-        # A library's own rule may leave some where they are.
+        # A library's own rule may leave some unchanged.
         stayed = len(held.places) - moved.taken_out
         why = self.source.queue.design.stays
         failed = {why: stayed} if stayed > 0 and why else {}

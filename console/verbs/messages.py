@@ -56,7 +56,7 @@ def _moving(
         action = make(target, values)
         filters, how = target.filters(values), batching(values)
         counted = planning.make(target.database, action, filters, progress=target.on_count)
-        found = execute.paced(counted, action, how)
+        found = execute.with_canary(counted, action, how)
         return _plan_of(found, partial(_move, target, action, found, values))
 
     return plan
@@ -71,7 +71,7 @@ def _move(
     on_progress: OnProgress,
 ) -> Result:
     def progress(now: execute.Progress) -> None:
-        words = now.waits or f"{now.batches:,} batches"
+        words = now.waiting_for or f"{now.batches:,} batches"
         on_progress(Progress(now.ledger.selected, now.planned, words, now.ledger))
 
     done = execute.execute(
@@ -192,7 +192,7 @@ def _archive_rounds(
         done = None if one.result is None else _result_of(one.result)
         if done is not None and done.ledger is not None:
             total += done.ledger
-        on_progress(Progress(total.out, None, one.waits or "archiving", total, done))
+        on_progress(Progress(total.out, None, one.skipped or "archiving", total, done))
 
     archive.rounds(
         target.database,

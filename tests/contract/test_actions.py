@@ -144,4 +144,4 @@ def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(
     total = planned(client, action_for(client, "purge"), "limit=3", "state=ready").totals["ready"]
     assert (total.count, total.estimated) == (shown.ready, "ready" in shown.estimated)
     assert total.estimated
-    assert total.words == count(deep, estimated=True)
+    assert total.text == count(deep, estimated=True)

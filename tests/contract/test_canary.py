@@ -59,7 +59,7 @@ def requeued(
 ) -> Result:
     action = action_for(client, "requeue")
     batching = Batching(canary=True, canary_wait=wait, canary_share=share)
-    made = execute.paced(planned(client, action), action, batching)
+    made = execute.with_canary(planned(client, action), action, batching)
     return execute.execute(client.database, action, made, batching=batching, progress=progress)
 
 
@@ -136,7 +136,7 @@ def test_a_claim_is_no_result(client: Client) -> None:
 
 
 def _popped(client: Client, now: Progress) -> None:
-    if not now.waits:
+    if not now.waiting_for:
         assert len(client.pop_many(1)) == 1
 
 
@@ -144,7 +144,7 @@ def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
     """What is gone is done, unless it went where errors go."""
 
     def fails_and_goes(now: Progress) -> None:
-        if now.waits:
+        if now.waiting_for:
             return
         (taken,) = client.pop_many(1)
         assert client.fail(taken, "still no route")
@@ -158,7 +158,7 @@ def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
 
 def test_what_was_purged_is_not_known(client: Client) -> None:
     def goes(now: Progress) -> None:
-        if not now.waits:
+        if not now.waiting_for:
             action = action_for(client, "purge")
             done = execute.execute(client.database, action, planned(client, action, "state=ready"))
             assert done.ledger.out == 1
@@ -174,9 +174,9 @@ def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> No
     }.items():
         action = action_for(client, verb)
         batching = Batching(canary=True, canary_wait=CANARY_WAIT_SECONDS)
-        made = execute.paced(planned(client, action), action, batching)
+        made = execute.with_canary(planned(client, action), action, batching)
         assert any("canary: 1, then 10, then the rest" in line for line in made.lines())
         assert words in "\n".join(made.lines())
-        assert execute.paced(made, action, Batching()) is made
+        assert execute.with_canary(made, action, Batching()) is made
     done = execute.execute(client.database, action, made, batching=batching)
     assert (done.outcome, done.verdict, done.ledger.out) == (Outcome.DONE, None, MESSAGES)

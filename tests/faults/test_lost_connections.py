@@ -28,7 +28,7 @@ from tests.servers import connect, fresh_database
 @pytest.fixture(autouse=True)
 def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far an action came is looked up as ever, with shorter pauses."""
-    monkeypatch.setattr(execute, "_LOST_PAUSES", (0.0, 0.1))
+    monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
 
 
 @pytest.fixture

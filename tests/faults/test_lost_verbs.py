@@ -59,7 +59,7 @@ LINES = b"1\n2\n3\n"
 @pytest.fixture(autouse=True)
 def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far an action came is looked up as ever, with shorter pauses."""
-    monkeypatch.setattr(execute, "_LOST_PAUSES", (0.0, 0.1))
+    monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
 
 
 def again(server: EmbeddedServer) -> None:

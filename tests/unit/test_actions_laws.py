@@ -100,7 +100,7 @@ def test_a_plan_counts_exactly_what_would_be_done(
     every = [met(number) for number in range(matching)]
     counted = _Count(Filters(limit=limit, keep_newest=keep))
     at = 0
-    while (wanted := counted.wanted) and (chosen := every[at : at + min(wanted, at_once)]):
+    while (most := counted.examine_next) and (chosen := every[at : at + min(most, at_once)]):
         counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % leave == 0]})
         at += len(chosen)
     worth = [m for m in every if int(m.id or 0) % leave]
