@@ -257,16 +257,16 @@ class ConsoleApp(Navigator):
 
     def on_new_reading(self, message: NewReading) -> None:
         store = self.context.store
-        store.take(message.name, message.reading, message.at)
+        store.add_reading(message.name, message.reading, message.at)
         watcher = self._watchers.get(message.name)
-        if watcher and (keys := store.unexplained(message.name, message.at)):
+        if watcher and (keys := store.needs_diagnosis(message.name, message.at)):
             watcher.prioritize([(schema, queue) for _, schema, queue in keys])
         self._draw(message.name)
         self.call_after_refresh(self.prepare)
 
     def on_new_diagnoses(self, message: NewDiagnoses) -> None:
         examined = message.examined
-        self.context.store.take_diagnoses(
+        self.context.store.add_diagnoses(
             message.name,
             examined.diagnoses,
             message.at,
@@ -386,10 +386,10 @@ class ConsoleApp(Navigator):
         for name, watcher in self._watchers.items():
             if key is None:
                 watcher.request_diagnosis()
-                self.context.store.asked_to_examine(name)
+                self.context.store.mark_examining(name)
             elif key[0] == name:
                 watcher.request_diagnosis(key[1:])
-                self.context.store.asked_to_examine(name, key)
+                self.context.store.mark_examining(name, key)
 
     def _heed_signals(self) -> None:
         """Being ended or hung up gives the terminal back as quitting does."""

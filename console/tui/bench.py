@@ -13,7 +13,7 @@ from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, RoundProgress
 from console.formats import numbered
 from console.tui.open_connection import OpenConnection
-from console.tui.widgets.keyed_table import Column, known
+from console.tui.widgets.keyed_table import Column, or_unknown
 from console.verbs import verb as verbs
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _mark_tone(line: Line) -> str:
 
 
 def _rate(line: Line) -> str:
-    return known(line.rate, "{:,.0f}".format, "")
+    return or_unknown(line.rate, "{:,.0f}".format, "")
 
 
 def _bar(line: Line) -> str:
@@ -272,7 +272,9 @@ def _of_result(
     most: int,
 ) -> Column[Line]:
     """What is known as soon as a round is over."""
-    return Column(name, title, lambda x: known(x.result, value, ""), style, least, most, right=True)
+    return Column(
+        name, title, lambda x: or_unknown(x.result, value, ""), style, least, most, align_right=True
+    )
 
 
 def _latency(name: str, cut: str, title: str) -> Column[Line]:
@@ -290,23 +292,25 @@ def _latency(name: str, cut: str, title: str) -> Column[Line]:
     def style(line: Line) -> str:
         return "trend" if line.result is None else ""
 
-    return Column(f"{name}_{cut}", title, value, style, least, most, right=True)
+    return Column(f"{name}_{cut}", title, value, style, least, most, align_right=True)
 
 
 def _cpu(seconds: float | None) -> str:
-    return known(seconds, "{:.2f}".format)
+    return or_unknown(seconds, "{:.2f}".format)
 
 
 def _log_bytes(result: CandidateResult) -> str:
-    return known(result.median(log_bytes_per_message), "{:,.0f}".format)
+    return or_unknown(result.median(log_bytes_per_message), "{:,.0f}".format)
 
 
 COLUMNS: tuple[Column[Line], ...] = (
-    Column("mark", "", _mark, _mark_tone, most=1),
+    Column("mark", "", _mark, _mark_tone, max_width=1),
     Column("name", "", lambda line: label(line.candidate), "strong", 8, 32),
-    Column("rate", "msgs/s", _rate, lambda line: "trend" if line.live else "", 7, 9, right=True),
+    Column(
+        "rate", "msgs/s", _rate, lambda line: "trend" if line.live else "", 7, 9, align_right=True
+    ),
     Column("bar", "", _bar, "trend", _BAR_CELLS, _BAR_CELLS),
-    Column("rounds", "rounds", _rounds, "quiet", 6, 7, right=True),
+    Column("rounds", "rounds", _rounds, "quiet", 6, 7, align_right=True),
     _of_result("min", "min", lambda result: f"{result.messages_per_second.min:,.0f}", "", 7, 9),
     _of_result("max", "max", lambda result: f"{result.messages_per_second.max:,.0f}", "", 7, 9),
     *(
@@ -318,7 +322,7 @@ COLUMNS: tuple[Column[Line], ...] = (
     _of_result("clients", "cpu cli", lambda result: _cpu(result.client_cpu), "quiet", 7, 7),
     _of_result("log", "log B", _log_bytes, "quiet", 6, 7),
 )
-LOST_FIRST = (
+DROP_ORDER = (
     *(
         "log",
         "clients",

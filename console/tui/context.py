@@ -19,7 +19,7 @@ from console.monitor.sampler import Reading
 from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRuns
 from console.tui.open_connection import OpenConnection, Recordings
-from console.tui.store import RightsWords, Store, Traits
+from console.tui.store import RightsText, Store, Traits
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Setup:
     connections: Sequence[OpenConnection] = ()
     clock: Clock = Clock()
     banner: str = ""
-    rights: str | Mapping[str, RightsWords] = ""
+    rights: str | Mapping[str, RightsText] = ""
     """Words for the connections' lines, one for all or each by its name."""
     production: Collection[str] = ()
     """The names of those that are marked so, whatever their databases say."""

@@ -22,7 +22,7 @@ from console.rights import Rights
 from console.tui.text import SEVERITY_STYLES, first_line, plain, whole_seconds
 
 
-def stuck_words(snapshot: QueueSnapshot) -> str:
+def stuck_text(snapshot: QueueSnapshot) -> str:
     stuck = formats.count(snapshot.stuck or 0, estimated="stuck" in snapshot.estimated)
     return f"{stuck} stuck"
 
@@ -78,13 +78,13 @@ class FindingView:
     """One line; safe to show."""
     since_seconds: float | None = None
     """How long it has been so, as far as anybody knows."""
-    longer: bool = False
+    at_least: bool = False
     """Perhaps longer than that: it was there when this console first looked."""
     finding: Finding | None = None
     """What the doctor proved; None: figures say so, or a connection does."""
     label: str = ""
     """The queue or the connection; safe to show."""
-    place: str = ""
+    connection_label: str = ""
     """The queue's connection, where there are several; safe to show."""
     stale_seconds: float | None = None
     """How old it is, where its connection gives no new answer."""
@@ -93,11 +93,11 @@ class FindingView:
     """Its words are of the newest figures, though the doctor found it."""
     silenced: Decision | None = None
     """Who has silenced or acknowledged it: it is shown in grey, behind the others."""
-    told_seconds: float | None = None
+    diagnosed_seconds_ago: float | None = None
     """How long ago the doctor said so; None: its words are of the newest figures."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The summary; with its age, where its figures are no longer those of now, and with who
         silenced it."""
         if self.silenced is None:
@@ -106,10 +106,10 @@ class FindingView:
 
     @property
     def _summary(self) -> str:
-        old = self.told_seconds is not None and self.told_seconds >= _OLD_SECONDS
+        old = self.diagnosed_seconds_ago is not None and self.diagnosed_seconds_ago >= _OLD_SECONDS
         if not old or not any(sign.isdigit() for sign in self.summary):
             return self.summary
-        return f"{self.summary} ({whole_seconds(self.told_seconds or 0.0)} ago)"
+        return f"{self.summary} ({whole_seconds(self.diagnosed_seconds_ago or 0.0)} ago)"
 
     @property
     def connection(self) -> str:
@@ -126,7 +126,7 @@ class FindingView:
         return self.key[3]
 
     @property
-    def grave(self) -> bool:
+    def is_problem(self) -> bool:
         """Whether it is a problem: more than a note, and nobody has silenced it."""
         return self.level > Severity.NOTE and self.silenced is None
 
@@ -136,7 +136,7 @@ class FindingView:
         return "quiet" if self.silenced else SEVERITY_STYLES.get(self.level, "quiet")
 
     @property
-    def doctors_code(self) -> str:
+    def silence_code(self) -> str:
         """As `silence` and `ack` take it; of a limit with its figure."""
         if self.code == LIMIT:
             return f"{limit_code(self.level)}:{self.key[4]}"
@@ -148,7 +148,7 @@ class FindingView:
         return self.level.mark
 
     @property
-    def mends(self) -> str:
+    def repair_text(self) -> str:
         """What repairs it, in words; of what is silenced until when and why. Safe to show."""
         if self.silenced is not None:
             return first_line(self.silenced.lasting)
@@ -162,7 +162,7 @@ class FindingView:
         return None if repair is None else repair.rights
 
 
-def of_queue(
+def queue_findings(
     key: QueueKey,
     snapshot: QueueSnapshot,
     judged: Sequence[Exceeded],
@@ -192,7 +192,7 @@ def _silenced(
         return limit_silence(snapshot.silences, limit)
     if view.code == STUCK:
         return stuck_silence(snapshot.silences, snapshot.stuck, snapshot.claims)
-    code, _, which = view.doctors_code.partition(":")
+    code, _, which = view.silence_code.partition(":")
     return silence_for(snapshot.silences, code, view.level, which)
 
 
@@ -264,7 +264,7 @@ def _untold(
         yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {words}")
         return
     if snapshot.stuck and not named & _OF_CLAIMS:
-        yield FindingView((*key, STUCK, ""), Severity.WARNING, stuck_words(snapshot))
+        yield FindingView((*key, STUCK, ""), Severity.WARNING, stuck_text(snapshot))
     for figure, one in exceeded.items():
         if figure in figures or (figure == "gap_share" and named & _OF_A_FULL_RING):
             continue
@@ -272,7 +272,7 @@ def _untold(
         yield FindingView((*key, LIMIT, figure), one.level, first_line(one.reason), since)
 
 
-def in_order(
+def sort_findings(
     found: Iterable[tuple[FindingView, tuple[float, bool]]],
 ) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
     """Findings, each with since when by our clock, as all are shown."""
@@ -280,11 +280,11 @@ def in_order(
     return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
 
 
-def rank(view: FindingView) -> tuple[object, ...]:
+def sort_key(view: FindingView) -> tuple[object, ...]:
     return (*_order(view, -(view.since_seconds or 0.0)), view.key)
 
 
 def _order(view: FindingView, since: float) -> tuple[float, ...]:
     """The gravest first; of those as grave what can be repaired, then the oldest; what is silenced
     last."""
-    return (view.silenced is not None, -view.level, not view.mends, since)
+    return (view.silenced is not None, -view.level, not view.repair_text, since)

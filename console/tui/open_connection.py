@@ -23,7 +23,7 @@ from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, Sampler, WorkLimiter, probe
 from console.rights import ConnectionRights, Login, Rights
-from console.tui.store import RightsWords
+from console.tui.store import RightsText
 from console.tui.text import first_line
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Opening:
 
     conn: OpenConnection
     feed: Sampler
-    rights: RightsWords
+    rights: RightsText
 
 
 def open_profile(

@@ -256,7 +256,9 @@ class ReplayThread:
                 if self._stop.is_set():
                     return None
                 if frame.reading is not None:
-                    store.fill(recording.connection, frame.reading, frame.at.timestamp())
+                    store.add_past_reading(
+                        recording.connection, frame.reading, frame.at.timestamp()
+                    )
             _take_last(store, readings)
             for frame in _latest([frame for frame in frames if frame.reading is None]):
                 take(store, frame)
@@ -278,9 +280,9 @@ class ReplayThread:
 def take(store: Store, frame: Frame) -> None:
     at = frame.at.timestamp()
     if frame.reading is not None:
-        store.take(frame.connection, frame.reading, at)
+        store.add_reading(frame.connection, frame.reading, at)
     if frame.diagnoses:
-        store.take_diagnoses(frame.connection, frame.diagnoses, at, frame.at)
+        store.add_diagnoses(frame.connection, frame.diagnoses, at, frame.at)
 
 
 def _take_last(store: Store, readings: Sequence[Frame]) -> None:

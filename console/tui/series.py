@@ -142,7 +142,7 @@ class Series:
         self._gone: dict[Key, None] = {}
         """Those that are kept though they are gone, in the order in which they went."""
 
-    def take(self, connection: str, reading: Reading, at: float, interval_seconds: float) -> None:
+    def add(self, connection: str, reading: Reading, at: float, interval_seconds: float) -> None:
         """Take a reading in, as it came at `at`. The pause after it may be longer than its own."""
         looks = self._looks.setdefault(connection, tuple(map(_Looks, SPANS)))
         if reading.error is not None:

@@ -20,9 +20,9 @@ from console.tui.findings import (
     FindingView,
     QueueKey,
     full_in_seconds,
-    in_order,
-    of_queue,
-    rank,
+    queue_findings,
+    sort_findings,
+    sort_key,
 )
 from console.tui.series import Series
 from console.tui.text import first_line, plain, whole_seconds
@@ -32,7 +32,7 @@ from console.tui.views import (
     Link,
     QueueView,
     Trend,
-    finding_of,
+    connection_finding,
 )
 
 SILENT_AFTER_SECONDS = 5.0
@@ -46,7 +46,7 @@ EXPLAINED_SECONDS = 4.0
 
 _BLIND = 0
 
-RightsWords = str | Callable[[Login | None], str]
+RightsText = str | Callable[[Login | None], str]
 """What may be done by a connection: in words, or once it is known what its login could do."""
 
 
@@ -54,7 +54,7 @@ RightsWords = str | Callable[[Login | None], str]
 class Traits:
     """What is known of a connection, whatever its readings say."""
 
-    rights: RightsWords = ""
+    rights: RightsText = ""
     production: bool = False
     """Marked so where it is configured; its database may say so too."""
     thresholds: ThresholdsOf = defaults_of
@@ -146,10 +146,10 @@ class Store:
 
     # What comes in.
 
-    def take(self, name: str, reading: Reading, at: float) -> None:
+    def add_reading(self, name: str, reading: Reading, at: float) -> None:
         """Take a reading of a connection in, as it came at `at`."""
         connection = self._connections[name]
-        self.series.take(name, reading, at, self.intervals[name])
+        self.series.add(name, reading, at, self.intervals[name])
         if reading.error is not None:
             connection.error = reading.error
             connection.retry_at = at + (reading.retry_seconds or 0.0)
@@ -166,9 +166,9 @@ class Store:
         connection.examined = {k: one for k, one in connection.examined.items() if k in trends}
         self._judge(connection, at, first=first)
 
-    def fill(self, name: str, reading: Reading, at: float) -> None:
+    def add_past_reading(self, name: str, reading: Reading, at: float) -> None:
         """Take a reading of the past in, for charts and trends: newer ones follow at once."""
-        self.series.take(name, reading, at, self.intervals[name])
+        self.series.add(name, reading, at, self.intervals[name])
         if reading.error is None:
             trends = self._connections[name].trends
             for snapshot in reading.queues:
@@ -178,12 +178,12 @@ class Store:
         """Somebody will sample this connection's queues and tell."""
         self._connections[name].has_doctor = True
 
-    def asked_to_examine(self, name: str, key: QueueKey | None = None) -> None:
+    def mark_examining(self, name: str, key: QueueKey | None = None) -> None:
         """Somebody wants the doctor to look now: at one queue, or at all of a connection."""
         one = self._connections[name]
         one.examining |= {row.key for row in one.rows} if key is None else {key}
 
-    def take_diagnoses(
+    def add_diagnoses(
         self,
         name: str,
         diagnoses: Sequence[Diagnosis],
@@ -234,10 +234,10 @@ class Store:
                 continue
             judged = judge(snapshot, one.traits.thresholds(snapshot.queue))
             diagnosis = None if examined is None else examined.diagnosis
-            found = of_queue(key, snapshot, judged, diagnosis)
+            found = queue_findings(key, snapshot, judged, diagnosis)
             for view in found:
                 seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
-            found, since = in_order(
+            found, since = sort_findings(
                 (view, _since(view, examined, at, seen[view.key])) for view in found
             )
             told = _expecting(snapshot, examined, at)
@@ -247,7 +247,7 @@ class Store:
 
     # What is known now.
 
-    def unexplained(self, name: str, now: float) -> list[QueueKey]:
+    def needs_diagnosis(self, name: str, now: float) -> list[QueueKey]:
         """Queues of which figures say something that the doctor has not looked into yet."""
         one = self._connections[name]
         return [
@@ -329,7 +329,7 @@ class Store:
                 snapshot=row.snapshot,
                 full_in_seconds=row.full_in_seconds,
                 trend=one.trends[row.key].cells(now),
-                place=place,
+                connection_label=place,
                 color=one.traits.color,
                 stale_seconds=stale,
                 link=link,
@@ -351,7 +351,7 @@ class Store:
             for view in self._findings_of(one, now)
             if view.level > Severity.NOTE
         ]
-        return tuple(sorted(found, key=rank))
+        return tuple(sorted(found, key=sort_key))
 
     def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
         link = self._link(one, now)
@@ -362,7 +362,7 @@ class Store:
         ]
         connection = self._connection(one, now)
         if connection.level > Severity.NOTE:
-            found.append(finding_of(one.name, connection))
+            found.append(connection_finding(one.name, connection))
         return found
 
     def all_clear(self, now: float) -> AllClear:
@@ -437,11 +437,11 @@ def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[Find
         replace(
             view,
             since_seconds=max(0.0, now - since),
-            longer=longer,
+            at_least=longer,
             label=row.label,
-            place=place,
+            connection_label=place,
             stale_seconds=stale,
-            told_seconds=None
+            diagnosed_seconds_ago=None
             if view.finding is None or view.live or row.examined is None
             else max(0.0, now - row.examined.at),
         )

@@ -59,7 +59,7 @@ class ConnectionView:
         return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
 
 
-def link_words(view: ConnectionView, *, again: bool = True) -> str:
+def link_text(view: ConnectionView, *, again: bool = True) -> str:
     """Since when a connection gives no answer; `again`: and when it is tried again."""
     since = whole_seconds(view.since_seconds)
     if view.link is Link.OPENING:
@@ -72,7 +72,7 @@ def link_words(view: ConnectionView, *, again: bool = True) -> str:
     return f"{words}, again {_retry(view)}" if again else words
 
 
-def finding_of(name: str, view: ConnectionView) -> FindingView:
+def connection_finding(name: str, view: ConnectionView) -> FindingView:
     words = _failing(view)
     if view.retry_in_seconds is not None:
         words += f", again {_retry(view)}"
@@ -101,7 +101,7 @@ class QueueView:
     full_in_seconds: float | None
     trend: tuple[int | None, ...]
     """The most that were ready in each of the last buckets, the newest last; None: not seen."""
-    place: str = ""
+    connection_label: str = ""
     """Its connection, where there are several; safe to show."""
     color: str = ""
     """Of the connection's mark; empty: none."""
@@ -135,7 +135,7 @@ class QueueView:
         """A queue that cannot be reached is critical, whatever its last figures said."""
         if self.unreachable:
             return Severity.CRITICAL
-        grave = (one.level for one in self.findings if one.grave)
+        grave = (one.level for one in self.findings if one.is_problem)
         return max(grave, default=Severity.OK)
 
 
@@ -143,7 +143,7 @@ class QueueView:
 class AllClear:
     """What is said where nothing is found: `clear` only after everything was examined."""
 
-    words: str
+    text: str
     clear: bool = False
     blind: bool = False
     """The doctor itself is in trouble: that is told whatever else is found."""
@@ -236,11 +236,11 @@ class Filter:
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
     """The filter that a line means. Nothing is wrong in it: what is no field is a word."""
-    meant = expanded(text, saved or {})
+    meant = expand_saved(text, saved or {})
     return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(meant)))
 
 
-def expanded(text: str, saved: Mapping[str, str]) -> str:
+def expand_saved(text: str, saved: Mapping[str, str]) -> str:
     """The line with the filters that are named in it."""
 
     def meant(match: re.Match[str]) -> str:

@@ -91,8 +91,8 @@ def scene(client: Client) -> Iterator[Scene]:
 def shown(snapshot: QueueSnapshot, diagnosis: Diagnosis) -> list[str]:
     """The codes that the screens show."""
     store = Store({"a": 1.0}, now=0)
-    store.take("a", Reading("a", (snapshot,)), at=0)
-    store.take_diagnoses("a", [diagnosis], 0, datetime.now(UTC), next_seconds=30)
+    store.add_reading("a", Reading("a", (snapshot,)), at=0)
+    store.add_diagnoses("a", [diagnosis], 0, datetime.now(UTC), next_seconds=30)
     return [view.code for view in store.findings(1)]
 
 

@@ -55,8 +55,8 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
     # The screens count on from there by a clock of their own, which may be any.
     store = Store({"a": 1.0}, now=0)
     sample = take_sample(client.database, only=[client.queue])
-    store.take("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
-    store.take_diagnoses("a", [found], 100_000, now - found.clock_ahead)
+    store.add_reading("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
+    store.add_diagnoses("a", [found], 100_000, now - found.clock_ahead)
     (row,) = store.queues(100_000)
     ages = {one.code: one.since_seconds or 0.0 for one in row.findings}
     # Since the messages came, or the server began to count: that may have been up for long.

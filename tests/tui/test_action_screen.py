@@ -173,7 +173,7 @@ def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said_under
             await here.pilot.press("escape")
             await here.pilot.pause()
             assert here.screen.stage is Stage.FORM
-            assert here.screen.form.texts["filter"] == "state=error"
+            assert here.screen.form.values["filter"] == "state=error"
             await here.pilot.press("enter", "escape")
             await here.until(lambda: here.at(Stage.FORM), "the form again")
             await here.pilot.press("escape")
@@ -187,7 +187,7 @@ def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said_under
             wrong = {
                 field.field_name: str(field.query_one(".field-help").render())
                 for field in screen.query(Field)
-                if field.is_wrong
+                if field.has_error
             }
             assert set(wrong) == {"filter", "batch", "rate"}
             assert "There is no filter 'colour='" in wrong["filter"]

@@ -38,7 +38,7 @@ COLUMNS = (
 @pytest.fixture
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job would find is posted by the test."""
-    monkeypatch.setattr(jobs, "start", lambda *_: None)
+    monkeypatch.setattr(jobs, "start_job", lambda *_: None)
 
 
 async def chosen(console: Opened) -> AdoptScreen:
@@ -100,7 +100,7 @@ async def test_a_mapping_says_what_it_gives_and_what_it_costs() -> None:
         await console.press("right")
         assert screen.form.design.name == "status"
         assert "Still missing: status" in console.picture
-        assert screen.query_one("#field-status", Field).is_wrong
+        assert screen.query_one("#field-status", Field).has_error
         await console.press("enter")
         assert screen.stage is Stage.FORM
 
@@ -117,8 +117,8 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         await console.pilot.pause()
         assert screen.form.design.name == "fifo"
         assert screen.form.roles["id"] == "body"
-        read = texts_from_words(ADOPT, words_from_texts(ADOPT, screen.form.texts))
-        assert read == screen.form.texts
+        read = texts_from_words(ADOPT, words_from_texts(ADOPT, screen.form.values))
+        assert read == screen.form.values
         assert read["name"] == JOBS.name
 
 

@@ -46,7 +46,7 @@ def ring(**figures: object) -> QueueSnapshot:
 def drawn(*looks: tuple[float, QueueSnapshot], now: float, span: int = 0) -> list[Drawing]:
     series = Series()
     for at, one in looks:
-        series.take(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
+        series.add(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
     return drawings(series, KEY, looks[-1][1], SPANS[span], ChartTime(now, AT, UTC))
 
 
@@ -164,7 +164,7 @@ def history(console: Opened, *readies: int | None, **figures: object) -> None:
     for ready in readies:
         if ready is not None:
             told = Reading("x", (ring(ready=ready, **figures),), latency_seconds=0.004)
-            console.app.context.store.take(KEY[0], told, console.clock.now)
+            console.app.context.store.add_reading(KEY[0], told, console.clock.now)
         console.clock.now += 1
 
 
@@ -266,11 +266,11 @@ RING = installed_queue("public", "orders", design("ring"), {})
 def view(seen: QueueSnapshot, known: Forecast | None, at: float = 10.0) -> QueueView:
     """What the store makes of a sample, and of what the doctor knows since 10 s."""
     store = Store({"prod": 1.0}, 0.0)
-    store.take("prod", Reading("prod", (seen,)), 0.0)
-    store.take_diagnoses(
+    store.add_reading("prod", Reading("prod", (seen,)), 0.0)
+    store.add_diagnoses(
         "prod", [Diagnosis(RING, (), forecast=known)], 0.0, MONDAY, next_seconds=30.0
     )
-    store.take("prod", Reading("prod", (replace(seen, ready=1),)), at)
+    store.add_reading("prod", Reading("prod", (replace(seen, ready=1),)), at)
     (found,) = store.queues(at)
     return found
 
@@ -279,7 +279,9 @@ def told(of: QueueView) -> tuple[str, str]:
     """The column of the overview, and the figures of the queue's own screen."""
     (column,) = (one for one in COLUMNS if one.name == "full_in")
     figures = {name: words for name, words, _ in pieces(of.snapshot, DEFAULTS, 160)}
-    return column.cell(of, column.least).text, figures.get("full in", figures.get("filling", ""))
+    return column.cell(of, column.min_width).text, figures.get(
+        "full in", figures.get("filling", "")
+    )
 
 
 def filling_ring(push: float | None, pop: float | None) -> QueueSnapshot:

@@ -49,7 +49,7 @@ class Followed:
 def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[CommandContext, Followed]:
     """A console with these queues, without a screen."""
     store = Store({"prod": 1.0}, 0.0)
-    store.take("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
+    store.add_reading("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
     navigator: Any = Followed()
     context = Context(store, FakeClock().clock, navigator, connections={"prod": conn()})
     return CommandContext(context, key, ("dark", "light")), navigator

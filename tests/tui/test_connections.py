@@ -95,7 +95,7 @@ async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
         form(console, "name", "prod")
         url = form(console, "url", "postgresql+psycopg://u:secret@h/x")
         await console.pilot.pause()
-        assert url.is_wrong
+        assert url.has_error
         await console.press("enter")
         assert not path.exists()
         form(console, "url", "postgresql+psycopg://u@h/x")

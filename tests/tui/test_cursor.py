@@ -104,7 +104,7 @@ async def _do(console: Opened, step: str, value: Any) -> None:
         await console.pilot.pause()
     elif step == "examine":
         store, now = console.app.context.store, console.clock.now
-        store.take_diagnoses("a", _diagnosed(value), now, console.clock.clock.utc())
+        store.add_diagnoses("a", _diagnosed(value), now, console.clock.clock.utc())
         console.overview.draw()
         await console.pilot.pause()
     else:

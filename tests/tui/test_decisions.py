@@ -98,18 +98,20 @@ def decided(code: str, kind: str = "silence", severity: str = "") -> Decision:
 def seen(*silences: Decision, **figures: int) -> Store:
     deep = replace(DEFAULTS, depth=Limits(10, 100))
     store = Store({"a": 1.0}, now=0, traits={"a": Traits(thresholds=lambda _: deep)})
-    store.take("a", Reading("a", (queue("mail", "fifo", silences=silences, **figures),)), at=0)
+    store.add_reading(
+        "a", Reading("a", (queue("mail", "fifo", silences=silences, **figures),)), at=0
+    )
     return store
 
 
 def test_it_is_shown_behind_all_others_and_the_queue_is_well() -> None:
     store = seen(decided("limit_reached"), ready=50)
     (view,) = store.findings(1)
-    assert view.words == "silenced by ann@etl01: 50 ready (limit 10)"
-    assert view.mends.endswith("until 2026-03-29 05:00:00 UTC: consumers move")
+    assert view.text == "silenced by ann@etl01: 50 ready (limit 10)"
+    assert view.repair_text.endswith("until 2026-03-29 05:00:00 UTC: consumers move")
     (mail,) = store.queues(1)
     assert mail.level is Severity.OK
-    assert store.unexplained("a", 100) == []
+    assert store.needs_diagnosis("a", 100) == []
     grave = seen(decided("limit_reached"), ready=50, gap=100, capacity=100).findings(1)
     assert [view.level for view in grave] == [Severity.CRITICAL, Severity.WARNING]
     full = seen(decided("full"), gap=100, capacity=100)

@@ -22,7 +22,7 @@ from console.monitor.owners import SHOWN, Holder
 from console.monitor.sample import QueueSample
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.tui.findings import of_queue
+from console.tui.findings import queue_findings
 from console.tui.store import Store, Traits
 from tests.tui.feeds import PAUSE
 from tests.tui.feeds import queue as figures_of
@@ -73,13 +73,13 @@ def on_the_screen(of: Diagnosis) -> bool:
     (finding,) = of.findings
     thresholds = THRESHOLDS[finding.code.severity]
     store = Store({CONNECTION: 1.0}, 0.0, {CONNECTION: Traits(thresholds=lambda _: thresholds)})
-    store.take(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
-    store.take_diagnoses(CONNECTION, [of], 0.0, NOW, next_seconds=30.0)
+    store.add_reading(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
+    store.add_diagnoses(CONNECTION, [of], 0.0, NOW, next_seconds=30.0)
     (view,) = store.queues(1.0)
     shown = [one for one in view.findings if one.finding and one.finding.code is finding.code]
     listed = {one.key for one in store.findings(1.0)}
     grave = finding.code.severity > Severity.NOTE
-    return len(shown) == 1 and bool(shown[0].words) and (shown[0].key in listed) == grave
+    return len(shown) == 1 and bool(shown[0].text) and (shown[0].key in listed) == grave
 
 
 def in_the_report(of: Diagnosis) -> bool:
@@ -141,39 +141,39 @@ def test_every_code_says_what_to_do_where_nothing_mends_it(code: Code) -> None:
 async def test_what_cannot_be_told_is_not_all_clear_on_the_screen() -> None:
     store = Store({CONNECTION: 1.0}, 0.0)
     all_clear = replace(FIGURES, errors=0)
-    store.take(CONNECTION, Reading(CONNECTION, (all_clear,)), 0.0)
+    store.add_reading(CONNECTION, Reading(CONNECTION, (all_clear,)), 0.0)
     why = "consumption not known: two samples tell"
-    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, (), (why,))], 0.0, NOW, next_seconds=30.0)
-    assert why in store.all_clear(1.0).words
+    store.add_diagnoses(CONNECTION, [Diagnosis(QUEUE, (), (why,))], 0.0, NOW, next_seconds=30.0)
+    assert why in store.all_clear(1.0).text
     assert not store.all_clear(1.0).clear
 
 
 def test_the_doctor_is_seen_to_work_as_soon_as_it_is_asked() -> None:
     store = Store({CONNECTION: 1.0}, 0.0)
-    store.take(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
-    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 0.0, NOW, next_seconds=30.0)
+    store.add_reading(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
+    store.add_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 0.0, NOW, next_seconds=30.0)
     assert store.all_clear(1.0).clear
-    store.asked_to_examine(CONNECTION)
-    assert store.all_clear(1.0).words == "the doctor is at work ..."
+    store.mark_examining(CONNECTION)
+    assert store.all_clear(1.0).text == "the doctor is at work ..."
     assert store.queues(1.0)[0].examining
-    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 2.0, NOW, next_seconds=30.0)
+    store.add_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 2.0, NOW, next_seconds=30.0)
     assert store.all_clear(3.0).clear
     assert not store.queues(3.0)[0].examining
 
 
 def test_old_figures_of_a_finding_carry_their_age() -> None:
     store = Store({CONNECTION: 1.0}, 0.0)
-    store.take(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
+    store.add_reading(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
     (code,) = (one for one in CODES if one.name == "poison")
-    store.take_diagnoses(CONNECTION, [diagnosis(code)], 0.0, NOW, next_seconds=30.0)
-    words = [[one.words for one in store.queues(at)[0].findings] for at in (1.0, 29.0)]
+    store.add_diagnoses(CONNECTION, [diagnosis(code)], 0.0, NOW, next_seconds=30.0)
+    words = [[one.text for one in store.queues(at)[0].findings] for at in (1.0, 29.0)]
     assert words == [[SUMMARY], [f"{SUMMARY} (29 s ago)"]]
     # What figures say is of now.
     errors = Store({CONNECTION: 1.0}, 0.0)
-    errors.take(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
+    errors.add_reading(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
     (limit,) = (one for one in CODES if one.name == "limit_reached")
-    errors.take_diagnoses(CONNECTION, [diagnosis(limit)], 0.0, NOW, next_seconds=30.0)
-    assert [one.words for one in errors.queues(29.0)[0].findings] == ["50 in error (limit 10)"]
+    errors.add_diagnoses(CONNECTION, [diagnosis(limit)], 0.0, NOW, next_seconds=30.0)
+    assert [one.text for one in errors.queues(29.0)[0].findings] == ["50 in error (limit 10)"]
 
 
 BY_NAME = {code.name: code for code in CODES}
@@ -219,7 +219,7 @@ def states(draw: st.DrawFn) -> tuple[QueueSnapshot, Diagnosis]:
 @given(states())
 def test_every_finding_is_shown(state: tuple[QueueSnapshot, Diagnosis]) -> None:
     seen, said = state
-    views = of_queue(seen.key, seen, judge(seen, DEFAULTS), said)
+    views = queue_findings(seen.key, seen, judge(seen, DEFAULTS), said)
     shown = Counter(view.finding.code.name for view in views if view.finding is not None)
     assert shown == Counter(finding.code.name for finding in said.findings)
     assert len({view.key for view in views}) == len(views)

@@ -20,7 +20,7 @@ from console.monitor.sampler import Sampler
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
-from console.tui.dialogs.dialog import Choices
+from console.tui.dialogs.dialog import Menu
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection, url_words
 from console.tui.screens.form import Stage
@@ -264,13 +264,13 @@ class Small(App[None]):
     """A list, and nothing else."""
 
     def compose(self) -> ComposeResult:
-        yield Choices("release", "requeue", "purge")
+        yield Menu("release", "requeue", "purge")
 
 
 async def test_a_list_without_room_is_no_end() -> None:
     app = Small()
     async with app.run_test() as pilot:
-        options = app.query_one(Choices)
+        options = app.query_one(Menu)
         options.styles.height = options.styles.max_height = 0
         options.styles.border = None
         await pilot.press("end", "pageup", "pagedown")

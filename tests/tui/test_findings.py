@@ -89,7 +89,7 @@ async def told(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders"
     """The doctor has looked, and it is drawn."""
     store = console.app.context.store
     now = console.clock.now
-    store.take_diagnoses(name, diagnoses, now, NOW, next_seconds=30.0)
+    store.add_diagnoses(name, diagnoses, now, NOW, next_seconds=30.0)
     console.overview.draw()
     await console.pilot.pause()
 
@@ -167,7 +167,7 @@ async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
         assert "the doctor has not run for 3 min 20 s" in console.words("#summary")
         store = console.app.context.store
         error = RefusedError("Could not look.", why="too many connections")
-        store.take_diagnoses("prod-orders", [], console.clock.now, NOW, error=error)
+        store.add_diagnoses("prod-orders", [], console.clock.now, NOW, error=error)
         for errors in (0, 10):
             await console.give(queue("mail", errors=errors), queue("bills"))
             assert "the doctor failed: to" in console.words("#summary")
@@ -184,7 +184,7 @@ async def test_of_several_connections_that_one_is_named_whose_doctor_failed() ->
             store.expect_doctor(name)
             feed.give(queue("q"))
         error = RefusedError("Could not look.", why="too many connections")
-        store.take_diagnoses("mail", [], console.clock.now, NOW, error=error)
+        store.add_diagnoses("mail", [], console.clock.now, NOW, error=error)
         await console.give(queue("q"))
         assert "the doctor failed on mail: too many" in console.words("#summary")
 
@@ -201,7 +201,7 @@ async def test_rows_that_no_queue_needs_are_for_findings() -> None:
         assert "Tab" not in console.words("#summary")
         await told(console, diagnosis("a", *found))
         await settled_rows(console)
-        assert console.table.size.height == 1 + console.table.HEAD, "empty rows"
+        assert console.table.size.height == 1 + console.table.HEADER_LINES, "empty rows"
         assert f"Tab ↓{30 - len(rows(console))}" in console.words("#summary")
         await console.press("tab", "G")
         assert "of a 1 " in rows(console)[-1]
@@ -350,8 +350,8 @@ async def test_evidence_is_data() -> None:
 def codes(snapshot: QueueSnapshot, *findings: Finding) -> list[str]:
     """What is told of a queue of these figures, of which the doctor said that."""
     store = Store({"a": 1.0}, now=0)
-    store.take("a", Reading("a", (snapshot,)), at=0)
-    store.take_diagnoses("a", [diagnosis(snapshot.queue, *findings)], 0, NOW, next_seconds=30)
+    store.add_reading("a", Reading("a", (snapshot,)), at=0)
+    store.add_diagnoses("a", [diagnosis(snapshot.queue, *findings)], 0, NOW, next_seconds=30)
     return [view.code for view in store.findings(1)]
 
 
@@ -384,8 +384,8 @@ def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
     filling = finding(Code("filling", Severity.WARNING, ""))
     store = Store({"a": 1.0}, now=0)
     full = queue("q", "ring", gap=100, capacity=100)
-    store.take("a", Reading("a", (full,)), at=0)
-    store.take_diagnoses("a", [diagnosis("q", filling)], 0, NOW)
+    store.add_reading("a", Reading("a", (full,)), at=0)
+    store.add_diagnoses("a", [diagnosis("q", filling)], 0, NOW)
     assert [(view.code, view.level) for view in store.findings(1)] == [
         ("filling", Severity.CRITICAL)
     ]
@@ -393,17 +393,17 @@ def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
 
 def test_since_is_the_servers_word_or_else_when_it_was_seen_first() -> None:
     store = Store({"a": 60.0}, now=0)
-    store.take("a", Reading("a", (queue("q"),)), at=100)
+    store.add_reading("a", Reading("a", (queue("q"),)), at=100)
     told = finding(GRAVE, minutes=2), finding(BAD)
-    store.take_diagnoses("a", [diagnosis("q", *told)], 110, NOW)
+    store.add_diagnoses("a", [diagnosis("q", *told)], 110, NOW)
     grave, bad = store.findings(115)
-    assert (grave.since_seconds, grave.longer) == (125.0, False)
-    assert (bad.since_seconds, bad.longer) == (5.0, True)
-    store.take("a", Reading("a", (queue("q", errors=10),)), at=120)
-    store.take_diagnoses("a", [diagnosis("q", *told)], 125, NOW + timedelta(seconds=15))
+    assert (grave.since_seconds, grave.at_least) == (125.0, False)
+    assert (bad.since_seconds, bad.at_least) == (5.0, True)
+    store.add_reading("a", Reading("a", (queue("q", errors=10),)), at=120)
+    store.add_diagnoses("a", [diagnosis("q", *told)], 125, NOW + timedelta(seconds=15))
     found = {view.code: view for view in store.findings(130)}
-    assert (found[BAD.name].since_seconds, found[BAD.name].longer) == (20.0, True)
-    assert (found["limit_reached"].since_seconds, found["limit_reached"].longer) == (10.0, False)
+    assert (found[BAD.name].since_seconds, found[BAD.name].at_least) == (20.0, True)
+    assert (found["limit_reached"].since_seconds, found["limit_reached"].at_least) == (10.0, False)
     assert found[GRAVE.name].since_seconds == 140.0
 
 

@@ -29,17 +29,17 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
     app = Forms()
     async with app.run_test(size=(80, 24)) as pilot:
         form = app.query_one(Form)
-        form.offer([FILTER, BATCH, CANARY], {"filter": "state=error"})
+        form.add_fields([FILTER, BATCH, CANARY], {"filter": "state=error"})
         await pilot.pause()
         assert app.changed == []
         fields = ("filter", "batch", "canary", "which")
-        assert sorted(form.texts) == sorted(fields)
-        assert [form.texts[name] for name in fields] == ["state=error", BATCH.default, "", "a"]
-        form.enter()
-        assert not form["filter"].is_wrong
-        form["canary"].enter()
+        assert sorted(form.values) == sorted(fields)
+        assert [form.values[name] for name in fields] == ["state=error", BATCH.default, "", "a"]
+        form.focus_first()
+        assert not form["filter"].has_error
+        form["canary"].focus_control()
         await pilot.press("space")
-        form["which"].enter()
+        form["which"].focus_control()
         await pilot.press("right")
         assert (form["canary"].value, form["which"].value) == ("yes", "b")
         assert app.changed == ["canary", "which"]
@@ -67,7 +67,7 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
 def test_only_the_word_that_is_wanted_confirms(
     word: str, *, requires_name: bool, does: bool
 ) -> None:
-    assert (Confirmation("mail", requires_name).wrong(word) == "") == does
+    assert (Confirmation("mail", requires_name).error_for(word) == "") == does
 
 
 @pytest.mark.parametrize(

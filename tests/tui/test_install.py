@@ -86,12 +86,12 @@ async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
         size = fill(screen, "size", "many")
         name = fill(screen, "name", "x" * 60)
         await console.pilot.pause()
-        assert [field.is_wrong for field in (size, name)] == [True, True]
+        assert [field.has_error for field in (size, name)] == [True, True]
         assert "at most" in str(name.query_one(".field-help").render())
         fill(screen, "size", "20")
         fill(screen, "name", "orders")
         await console.pilot.pause()
-        assert [field.is_wrong for field in (size, name)] == [False, False]
+        assert [field.has_error for field in (size, name)] == [False, False]
         assert screen.install_request() is not None
         fill(screen, "in_hand", "on")
         fill(screen, "archive_at_pop", "on")
@@ -200,7 +200,7 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(database_url: str) -
         await choose(console, screen, "fifo")
         name = fill(screen, "name", "orders")
         await console.press("enter", "enter")
-        await until(console, lambda: name.is_wrong)
+        await until(console, lambda: name.has_error)
         assert is_at(console, InstallScreen)
     database.close()
 

@@ -19,7 +19,7 @@ from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
 from console.tui.tabs.messages import LoadedPage, MessagePane, MessagesTab, PageRequest
 from console.tui.text import TextView
-from console.tui.widgets.keyed_table import LEFT, keys_with
+from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.tui.widgets.messages import by_row
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
@@ -210,7 +210,7 @@ keys = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 @given(keys, keys, st.sets(st.sampled_from("abcdefgh")))
 def test_what_is_held_keeps_its_place(now: list[str], before: list[str], held: set[str]) -> None:
-    order = keys_with(now, before, held)
+    order = merge_keys(now, before, held)
     assert sorted(order) == sorted({*now} | ({*before} & held))
     assert [key for key in order if key in now] == now
     for key in {*order} - {*now}:

@@ -62,7 +62,9 @@ async def test_a_row_that_differs_is_painted_and_no_other() -> None:
         with refreshed() as found:
             await console.give(replace(first, push_per_second=first.push_per_second + 1), *others)
         regions = [region for one, of in found if isinstance(one, QueueTable) for region in of]
-        assert [(region.y, region.height) for region in regions] == [(place + table.HEAD, 1)]
+        assert [(region.y, region.height) for region in regions] == [
+            (place + table.HEADER_LINES, 1)
+        ]
 
 
 async def test_what_is_covered_is_not_drawn_and_has_nothing_painted() -> None:

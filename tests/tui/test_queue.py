@@ -308,7 +308,7 @@ QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}, "pos
 
 
 def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ()) -> None:
-    console.app.context.store.take_diagnoses(
+    console.app.context.store.add_diagnoses(
         "prod-orders", [Diagnosis(QUEUE, findings, unseen)], console.clock.now, AT, next_seconds=60
     )
 

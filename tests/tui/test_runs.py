@@ -16,7 +16,7 @@ from console.pipeline.java import INSTALL
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
 from console.rights import Rights
-from console.tui.dialogs.dialog import Choices, CommandDialog, ConfirmDialog
+from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, Menu
 from console.tui.dialogs.verbs import VerbsDialog
 from console.tui.open_connection import url_words
 from console.tui.screens import pipeline as jobs
@@ -368,7 +368,7 @@ async def test_a_real_run_from_the_dialog_to_its_result(database_url: str, tmp_p
             await console.until(lambda: bool(console.dialog.choices), "choices")
             names = [one.verb for one in console.dialog.choices]
             assert "to lake" in names
-            console.dialog.query_one(Choices).highlighted = names.index("to lake")
+            console.dialog.query_one(Menu).highlighted = names.index("to lake")
             await console.pilot.press("enter")
             await form(console, tmp_path / "lake")
             await console.until(lambda: isinstance(console.app.screen, RunsScreen), "the runs")

@@ -112,7 +112,7 @@ def test_a_queue_with_charts(snap_compare: Compare, size: tuple[int, int]) -> No
             BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
         )
         store = app.context.store
-        store.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
+        store.add_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
         await tab_of(pilot, app, MAIL, "findings")
 
     assert taken(snap_compare, run, size)
@@ -176,7 +176,7 @@ def test_the_plan_of_a_repair(snap_compare: Compare) -> None:
             BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
         )
         store = app.context.store
-        store.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
+        store.add_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
         view = next(one for one in store.findings(clock.now) if one.code == BAD.name)
         app.open_finding(view)
         await pilot.pause()

@@ -32,7 +32,7 @@ def lost() -> Reading:
 def filled(looks: Sequence[tuple[float, int | None]], interval: float = 1.0) -> Series:
     series = Series()
     for at, ready in looks:
-        series.take("a", reading(queue("q", ready=ready)), at, interval)
+        series.add("a", reading(queue("q", ready=ready)), at, interval)
     return series
 
 
@@ -71,7 +71,7 @@ def played(history: Sequence[tuple[float, int | None, bool]]) -> Series:
     series = Series()
     for at, ready, fails in history:
         told = lost() if fails else reading(queue("q", ready=ready, push_per_second=ready))
-        series.take("a", told, at, 1.0)
+        series.add("a", told, at, 1.0)
     return series
 
 
@@ -141,7 +141,7 @@ def test_looks_that_come_as_they_are_meant_to_are_one_run(interval: float) -> No
 def test_an_idle_database_that_is_looked_at_less_often_has_no_gaps() -> None:
     series = Series()
     for n in range(20):
-        series.take("a", reading(queue("q", ready=0), next_seconds=5.0), 1000 + 5.0 * n, 1.0)
+        series.add("a", reading(queue("q", ready=0), next_seconds=5.0), 1000 + 5.0 * n, 1.0)
     (run,) = series.runs(KEY, "ready", RAW, 1096)
     assert len(run) == 20
 
@@ -154,8 +154,8 @@ def test_a_missed_look_is_a_gap_and_never_a_zero() -> None:
 
 def test_a_failed_look_is_a_gap_however_short() -> None:
     series = filled([(1000, 5)])
-    series.take("a", lost(), 1000.6, 1.0)
-    series.take("a", reading(queue("q", ready=6)), 1001.2, 1.0)
+    series.add("a", lost(), 1000.6, 1.0)
+    series.add("a", reading(queue("q", ready=6)), 1001.2, 1.0)
     assert len(series.runs(KEY, "ready", RAW, 1002)) == 2
     assert len(series.latency("a", RAW, 1002)) == 2
 
@@ -169,17 +169,17 @@ def test_an_unknown_figure_is_a_gap_of_its_own() -> None:
 
 def test_a_queue_that_was_away_has_a_gap_and_keeps_what_was_before() -> None:
     series = filled([(1000, 5)])
-    series.take("a", reading(queue("other")), 1001, 1.0)
+    series.add("a", reading(queue("other")), 1001, 1.0)
     assert series.seen_at(KEY) == 1000
     assert values(series.runs(KEY, "ready", RAW, 1001)) == [5]
-    series.take("a", reading(queue("q", ready=6)), 1002, 1.0)
+    series.add("a", reading(queue("q", ready=6)), 1002, 1.0)
     assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1003)] == [[5], [6]]
 
 
 def test_of_queues_that_come_and_go_only_the_last_are_remembered() -> None:
     series = Series()
     for n in range(200):
-        series.take("a", reading(queue(f"scratch {n}")), 1000.0 + n, 1.0)
+        series.add("a", reading(queue(f"scratch {n}")), 1000.0 + n, 1.0)
     left = [n for n in range(200) if series.seen_at(("a", "public", f"scratch {n}")) is not None]
     assert 199 in left
     assert len(left) <= 21
@@ -188,7 +188,7 @@ def test_of_queues_that_come_and_go_only_the_last_are_remembered() -> None:
 def test_a_ring_has_its_gap_and_others_the_age_of_the_oldest() -> None:
     series = Series()
     both = (queue("r", "ring", gap=7, capacity=10, age_seconds=3.0), queue("f", age_seconds=2.0))
-    series.take("a", reading(*both), 1000, 1.0)
+    series.add("a", reading(*both), 1000, 1.0)
     assert values(series.runs(("a", "public", "r"), "gap", RAW, 1001)) == [7]
     assert values(series.runs(("a", "public", "f"), "age_seconds", RAW, 1001)) == [2]
     assert series.runs(("a", "public", "f"), "gap", RAW, 1001) == ()
@@ -200,7 +200,7 @@ def test_500_queues_fit_into_15_megabytes_whatever_the_time() -> None:
     try:
         series = Series()
         for at in (1000.0, 5000.0, 100_000.0):
-            series.take("a", reading(*many), at, 1.0)
+            series.add("a", reading(*many), at, 1.0)
         assert tracemalloc.get_traced_memory()[0] < 15_000_000
     finally:
         tracemalloc.stop()
@@ -208,7 +208,7 @@ def test_500_queues_fit_into_15_megabytes_whatever_the_time() -> None:
 
 def test_the_store_keeps_the_history_whatever_screen_is_open() -> None:
     store = Store({"a": 1.0}, now=0)
-    store.take("a", reading(queue("q", ready=3)), at=10)
-    store.take("a", lost(), at=11)
-    store.take("a", reading(queue("q", ready=4)), at=12)
+    store.add_reading("a", reading(queue("q", ready=3)), at=10)
+    store.add_reading("a", lost(), at=11)
+    store.add_reading("a", reading(queue("q", ready=4)), at=12)
     assert [values((run,)) for run in store.series.runs(KEY, "ready", RAW, 13)] == [[3], [4]]

@@ -11,7 +11,7 @@ from console.errors import BusyError, ConnectionFailedError
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.findings import full_in_seconds, of_queue
+from console.tui.findings import full_in_seconds, queue_findings
 from console.tui.store import Store
 from console.tui.views import Link, parse
 from console.tui.widgets.queue_detail import limit_words, pieces
@@ -28,15 +28,15 @@ def test_a_connection_is_opening_until_it_answers() -> None:
     store = Store({"a": 1.0}, now=0)
     assert store.connections(3)[0].link is Link.OPENING
     assert store.connections(3)[0].since_seconds == 3
-    store.take("a", reading(queue("q"), production=True), at=3)
+    store.add_reading("a", reading(queue("q"), production=True), at=3)
     (view,) = store.connections(3.5)
     assert (view.link, view.since_seconds, view.production) == (Link.ALIVE, 0, True)
 
 
 def test_a_lost_connection_counts_from_its_last_answer_and_to_its_next_try() -> None:
     store = Store({"a": 1.0}, now=0)
-    store.take("a", reading(queue("q")), at=10)
-    store.take("a", Reading("any", error=LOST, retry_seconds=8), at=12)
+    store.add_reading("a", reading(queue("q")), at=10)
+    store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=12)
     (view,) = store.connections(15)
     assert (view.link, view.level) == (Link.LOST, Severity.CRITICAL)
     assert (view.since_seconds, view.retry_in_seconds) == (5, 5)
@@ -48,9 +48,9 @@ def test_a_lost_connection_counts_from_its_last_answer_and_to_its_next_try() -> 
 
 def test_it_comes_back_by_itself() -> None:
     store = Store({"a": 1.0}, now=0)
-    store.take("a", Reading("any", error=LOST, retry_seconds=8), at=1)
+    store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=1)
     assert not store.connections(2)[0].ever_answered
-    store.take("a", reading(queue("q")), at=9)
+    store.add_reading("a", reading(queue("q")), at=9)
     assert store.connections(9)[0].link is Link.ALIVE
     assert store.connections(9)[0].why == ""
     assert store.queues(9)[0].stale_seconds is None
@@ -59,13 +59,13 @@ def test_it_comes_back_by_itself() -> None:
 def test_an_error_that_is_no_lost_connection_has_another_word() -> None:
     store = Store({"a": 1.0}, now=0)
     busy = BusyError("Could not look.", why="canceling statement due to statement timeout")
-    store.take("a", Reading("any", error=busy, retry_seconds=1), at=1)
+    store.add_reading("a", Reading("any", error=busy, retry_seconds=1), at=1)
     assert store.connections(1)[0].link is Link.FAILING
 
 
 def test_a_sampler_that_says_nothing_makes_its_figures_stale() -> None:
     store = Store({"a": 10.0}, now=0)
-    store.take("a", reading(queue("q")), at=0)
+    store.add_reading("a", reading(queue("q")), at=0)
     assert store.connections(15)[0].link is Link.ALIVE
     assert store.queues(15)[0].stale_seconds is None
     assert store.connections(15.1)[0].link is Link.SILENT
@@ -75,35 +75,35 @@ def test_a_sampler_that_says_nothing_makes_its_figures_stale() -> None:
 
 def test_one_connections_trouble_is_not_the_others() -> None:
     store = Store({"a": 1.0, "b": 1.0}, now=0)
-    store.take("a", reading(queue("q")), at=1)
-    store.take("b", reading(queue("q")), at=1)
-    store.take("b", Reading("any", error=LOST, retry_seconds=8), at=2)
+    store.add_reading("a", reading(queue("q")), at=1)
+    store.add_reading("b", reading(queue("q")), at=1)
+    store.add_reading("b", Reading("any", error=LOST, retry_seconds=8), at=2)
     a, b = store.queues(3)
     assert (a.stale_seconds, b.stale_seconds) == (None, 2)
     assert a.key != b.key
-    assert (a.place, b.place) == ("a", "b")
+    assert (a.connection_label, b.connection_label) == ("a", "b")
 
 
 def test_a_name_alone_is_enough_unless_two_schemas_have_it() -> None:
     store = Store({"a": 1.0}, now=0)
     namesakes = [replace(queue("q"), schema=schema) for schema in ("public", "x.y")]
-    store.take("a", reading(*namesakes, queue("other")), at=1)
+    store.add_reading("a", reading(*namesakes, queue("other")), at=1)
     assert [view.label for view in store.queues(1)] == ["public.q", "x.y.q", "other"]
     assert len({view.key for view in store.queues(1)}) == 3
 
 
 def test_a_dropped_queue_goes() -> None:
     store = Store({"a": 1.0}, now=0)
-    store.take("a", reading(queue("q"), queue("r")), at=1)
-    store.take("a", reading(queue("r")), at=2)
+    store.add_reading("a", reading(queue("q"), queue("r")), at=1)
+    store.add_reading("a", reading(queue("r")), at=2)
     assert [view.label for view in store.queues(2)] == ["r"]
 
 
 def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
     store = Store({"a": 1.0}, now=0)
     for at, ready in ((100, 3), (102, 9), (104, 4), (106, None), (110, 5)):
-        store.take("a", reading(queue("q", ready=ready)), at=at)
-    store.take("a", Reading("any", error=LOST, retry_seconds=8), at=111)
+        store.add_reading("a", reading(queue("q", ready=ready)), at=at)
+    store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=111)
     (view,) = store.queues(121)
     assert view.trend[-6:] == (None, 9, None, 5, None, None)
 
@@ -111,7 +111,7 @@ def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
 def found(text: str) -> set[str]:
     store = Store({"prod": 1.0}, now=0)
     odd = (queue('od"d; name', "fifo"), queue("a:b", "stack"))
-    store.take("prod", Reading("prod", (*nine(), *odd)), at=0)
+    store.add_reading("prod", Reading("prod", (*nine(), *odd)), at=0)
     wanted = parse(text)
     return {view.snapshot.queue for view in store.queues(0) if wanted.matches(view)}
 
@@ -144,7 +144,7 @@ def test_what_a_filter_finds(text: str, names: set[str]) -> None:
 def test_a_critical_queue_is_found_by_its_state() -> None:
     store = Store({"prod": 1.0}, now=0)
     full = queue("full", "ring", gap=10, capacity=10)
-    store.take("prod", Reading("prod", (full, *nine())), at=0)
+    store.add_reading("prod", Reading("prod", (full, *nine())), at=0)
     wanted = parse("state:critical")
     assert [view.label for view in store.queues(0) if wanted.matches(view)] == ["full"]
 
@@ -164,7 +164,7 @@ Said = list[tuple[Severity, str]]
 
 def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
     """What the figures alone say, the gravest first."""
-    found = of_queue(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
+    found = queue_findings(("a", "public", "q"), snapshot, judge(snapshot, thresholds), None)
     return [(one.level, one.summary) for one in found]
 
 

@@ -14,12 +14,12 @@ from console.tui.store import Store
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable, fit
 from console.tui.widgets.messages import MarkedTable
-from console.tui.widgets.queue_columns import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
+from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout, ordered
 from tests.tui.alone import alone
 from tests.tui.feeds import nine, queue
 
 TWO_COLUMNS = (
-    Column[str]("key", "key", str, least=3),
+    Column[str]("key", "key", str, min_width=3),
     Column[str]("state", "state", lambda _: "here"),
 )
 KEYS = "abcdefghijkl"
@@ -52,7 +52,7 @@ def test_the_cursor_and_the_marks_stay_on_their_keys(steps: list[tuple[str, obje
 
 async def _scan(steps: list[tuple[str, object]]) -> None:
     async with alone() as opened:
-        table = MarkedTable[str](TWO_COLUMNS, left="state")
+        table = MarkedTable[str](TWO_COLUMNS, removed_column="state")
         await opened.app.screen.mount(table)
         opened.app.screen.set_focus(table)
         table.show({key: key for key in KEYS})
@@ -72,9 +72,9 @@ async def _scan(steps: list[tuple[str, object]]) -> None:
             held = {*marks, cursor} - {None} if step == "keep" else set()
             assert set(table.keys) == held | set(value)
             assert [key for key in table.keys if key in value] == value
-            assert table.left == held - set(value)
+            assert table.removed == held - set(value)
             for key in table.keys:
-                assert table.cells(key)["state"].text == (LEFT if key in table.left else "here")
+                assert table.cells(key)["state"].text == (LEFT if key in table.removed else "here")
             assert set(table.marks) == marks & set(table.keys)
             if cursor in table.keys:
                 assert table.cursor_key == cursor
@@ -90,7 +90,7 @@ def names(width: int) -> list[str]:
 
 def views() -> tuple[QueueView, ...]:
     store = Store({"prod": 1.0}, now=0)
-    store.take("prod", Reading("prod", tuple(nine())), at=0)
+    store.add_reading("prod", Reading("prod", tuple(nine())), at=0)
     return store.queues(0)
 
 
@@ -104,7 +104,7 @@ def test_a_wide_screen_has_everything() -> None:
 
 def test_columns_are_lost_in_their_order() -> None:
     lost_at = {
-        name: next(width for width in range(60, 200) if name in names(width)) for name in LOST_FIRST
+        name: next(width for width in range(60, 200) if name in names(width)) for name in DROP_ORDER
     }
     widths = list(lost_at.values())
     assert widths == sorted(widths, reverse=True)
@@ -146,7 +146,7 @@ def test_what_is_unknown_comes_last_whichever_way() -> None:
 
 def test_the_name_never_crowds_the_connection_out() -> None:
     store = Store({"production-east": 1.0, "stage": 1.0}, now=0)
-    store.take("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
+    store.add_reading("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
     (view,) = store.queues(0)
     cell = next(column for column in COLUMNS if column.name == "queue").cell
     assert cell(view, 60).text == "production-east › a-very-long-queue-name"  # noqa: RUF001
@@ -157,7 +157,7 @@ COLUMN_NAMES = ("a", "b", "c", "d")
 
 
 def column(name: str, title: str, least: int = 1, most: int = 40) -> Column[str]:
-    return Column(name, title, str, least=least, most=most)
+    return Column(name, title, str, min_width=least, max_width=most)
 
 
 ANY_COLUMNS = st.lists(
@@ -183,7 +183,7 @@ def test_they_fit_wherever_losing_some_lets_them(
     order = [one.name for one in columns]
     assert [c.name for c in found] == [name for name in order if name in {c.name for c in found}]
     assert sum(one.width + 2 for one in found) <= max(room, 0), "all of them may be lost"
-    least = {one.name: one.least for one in columns}
+    least = {one.name: one.min_width for one in columns}
     assert all(one.width >= least[one.name] for one in found)
 
 

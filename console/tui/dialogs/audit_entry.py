@@ -17,7 +17,7 @@ from console.tui.dialogs.dialog import FactsDialog
 from console.tui.text import plain
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
-_LOST_FIRST = ("detail", "action", "took", "planned", "left", "operator", "place", "done")
+_DROP_ORDER = ("detail", "action", "took", "planned", "left", "operator", "place", "done")
 _MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
 _TONES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
 
@@ -75,21 +75,23 @@ def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable
         return plain(f"{entry.schema}.{entry.queue}") if queues and entry.queue else ""
 
     columns: tuple[Column[Line], ...] = (
-        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, most=1),
+        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, max_width=1),
         Column("when", "when", when, "quiet", 14, 14),
         Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
         Column("place", "connection", lambda line: plain(line.place), "quiet", 8, 24),
         Column("queue", "queue", queue, "", 14, 40),
         Column("outcome", "outcome", lambda line: plain(line.outcome), _tone, 11, 12),
-        Column("done", "done", _done, "", 6, 14, right=True),
-        Column("planned", "planned", _planned, "quiet", 7, 14, right=True),
+        Column("done", "done", _done, "", 6, 14, align_right=True),
+        Column("planned", "planned", _planned, "quiet", 7, 14, align_right=True),
         Column("left", "skipped", lambda line: line.left, _left_tone, 10, 28),
-        Column("took", "took", lambda line: line.took, "quiet", 9, 10, right=True),
+        Column("took", "took", lambda line: line.took, "quiet", 9, 10, align_right=True),
         Column("operator", "by", lambda line: plain(line.entry.operator), "", 8, 26),
-        Column("action", "no.", lambda line: str(line.entry.action_id), "quiet", 3, 8, right=True),
+        Column(
+            "action", "no.", lambda line: str(line.entry.action_id), "quiet", 3, 8, align_right=True
+        ),
         Column("detail", "about", _about, "quiet", 10, 120),
     )
-    return KeyedTable(columns, _LOST_FIRST, id=id)
+    return KeyedTable(columns, _DROP_ORDER, id=id)
 
 
 def _tone(line: Line) -> str:

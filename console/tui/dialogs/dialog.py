@@ -24,7 +24,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.text import Paragraph, describe_error, plain, style_of
 
 
-class Choices(OptionList):
+class Menu(OptionList):
     """Textual's own pages through a list that has no room, and dies of it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -267,7 +267,7 @@ class RunningDialog(Dialog[None]):
             panel.border_title = "Actions that run here"
             panel.border_subtitle = "Enter opens one   Escape closes"
             runs = self._app_context.action_runs.all
-            yield Choices(*(Option(Text(one.summary), id=str(one.number)) for one in runs))
+            yield Menu(*(Option(Text(one.summary), id=str(one.number)) for one in runs))
 
     def on_mount(self) -> None:
         self.every(1.0, self._draw)

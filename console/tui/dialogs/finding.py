@@ -91,8 +91,8 @@ class FindingDialog(Dialog[None]):
         """What is known, which scrolls; under it what can be done."""
         with Vertical(id="finding") as panel:
             view = self.finding
-            queue = f"{view.place} › {view.label}" if view.place else view.label  # noqa: RUF001
-            panel.border_title = Text(queue)
+            where = f"{view.connection_label} › " if view.connection_label else ""  # noqa: RUF001
+            panel.border_title = Text(where + view.label)
             panel.border_subtitle = Text(view.code)
             with VerticalScroll(id="finding-scroll", can_focus=False):
                 yield FindingLines(id="finding-lines")
@@ -349,7 +349,7 @@ class FindingDialog(Dialog[None]):
     def _silence_code(self, verb: str) -> str:
         """What silences it now may be about more than it is."""
         by = self.finding.silenced
-        return by.code if by is not None and verb == "unsilence" else self.finding.doctors_code
+        return by.code if by is not None and verb == "unsilence" else self.finding.silence_code
 
     def action_examine(self) -> None:
         self.context.navigator.examine(self.finding.queue_key)

@@ -18,7 +18,7 @@ from console.errors import ConsoleError
 from console.monitor import filters
 from console.rights import Rights
 from console.tui.context import Context
-from console.tui.dialogs.dialog import Choices, Dialog
+from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
 from console.tui.jobs import start_job
 from console.tui.open_connection import lacks
@@ -117,7 +117,7 @@ class VerbsDialog(Dialog[None]):
             panel.border_title = Text(f"Actions on {schema}.{name}{where}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
             yield TextView(id="acting")
-            yield Choices(id="choices")
+            yield Menu(id="choices")
 
     def on_mount(self) -> None:
         """What can be done is told by the catalog, which may take a moment."""

@@ -32,7 +32,7 @@ from console.tui.screens.planned import PlannedScreen
 from console.tui.text import Paragraph, TextView, plain, style_of
 from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
 from console.tui.widgets.keyed_table import Column as Shown
-from console.tui.widgets.keyed_table import KeyedTable, known
+from console.tui.widgets.keyed_table import KeyedTable, or_unknown
 from console.verbs.queues import ADOPT, adopt_plan
 from console.verbs.verb import values_from_texts, words_from_texts
 
@@ -93,7 +93,7 @@ class AdoptScreen(PlannedScreen):
         columns: tuple[Shown[CandidateTable | Queue], ...] = (
             Shown("schema", "schema", lambda one: plain(one.schema), "quiet", 6, 20),
             Shown("name", "table", lambda one: plain(one.name), _if_adopted, 12, 60),
-            Shown("rows", "rows", _rows, "", 6, 12, right=True),
+            Shown("rows", "rows", _rows, "", 6, 12, align_right=True),
             Shown("state", "", self._state, _if_adopted, 8, 40),
         )
         self.table = KeyedTable(columns, ("state",), id="tables")
@@ -300,7 +300,7 @@ class AdoptScreen(PlannedScreen):
             self._choose(chosen)
         elif self.stage is Stage.FORM:
             if missing := self.form.missing:
-                self.form[missing[0]].enter()
+                self.form[missing[0]].focus_control()
             else:
                 self.plan()
 
@@ -337,7 +337,7 @@ class AdoptScreen(PlannedScreen):
         self.key = (conn.name, table.schema, queue.name)
         lines = [f"  {what:<16}{words}" for what, words in told]
         planned = adopt_plan(
-            conn.database, queue, table, values_from_texts(ADOPT, form.texts), lines
+            conn.database, queue, table, values_from_texts(ADOPT, form.values), lines
         )
         production = is_production(self.context, conn, self.context.clock.monotonic())
         self.present_plan(planned, conn, production=production)
@@ -379,7 +379,7 @@ class AdoptScreen(PlannedScreen):
 
     def action_command(self) -> None:
         if self._table is not None:
-            told = ["--schema", self._table.schema, *words_from_texts(ADOPT, self.form.texts)]
+            told = ["--schema", self._table.schema, *words_from_texts(ADOPT, self.form.values)]
             show_equivalent_command(self, self._conn, ADOPT.name, None, told)
 
 
@@ -390,4 +390,4 @@ def _if_adopted(one: CandidateTable | Queue) -> str:
 def _rows(one: CandidateTable | Queue) -> str:
     if isinstance(one, Queue):
         return ""
-    return known(one.rows_estimated, lambda rows: formats.count(rows, estimated=True))
+    return or_unknown(one.rows_estimated, lambda rows: formats.count(rows, estimated=True))

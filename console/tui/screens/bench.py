@@ -27,7 +27,7 @@ from console.errors import ConsoleError, RefusedError
 from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
-    LOST_FIRST,
+    DROP_ORDER,
     BenchWork,
     Course,
     Prospect,
@@ -96,7 +96,7 @@ class BenchScreen(FormScreen):
         if running is not None and isinstance(running.work, BenchWork):
             self._course = running.work.course
         self._planned: Course | None = None
-        self.table = KeyedTable(COLUMNS, LOST_FIRST, id="bench-table")
+        self.table = KeyedTable(COLUMNS, DROP_ORDER, id="bench-table")
 
     def compose_progress(self) -> ComposeResult:
         with Vertical(id="progress"):
@@ -247,7 +247,7 @@ class BenchScreen(FormScreen):
         conn = self._conn
         if conn is None:
             return
-        self._texts = self.form.texts
+        self._texts = self.form.values
         try:
             who, load = bench_request(values_from_texts(BENCH, self._texts))
         except ConsoleError as error:
@@ -293,7 +293,7 @@ class BenchScreen(FormScreen):
             self.show_fields(BENCH.parameters, self._texts)
 
     def action_command(self) -> None:
-        texts = self.form.texts or self._texts
+        texts = self.form.values or self._texts
         show_equivalent_command(self, self._conn, "bench", None, words_from_texts(BENCH, texts))
 
     def action_save(self) -> None:

@@ -34,7 +34,7 @@ from console.tui.text import (
 )
 from console.tui.views import ConnectionView
 from console.tui.widgets.field import Field, Form
-from console.tui.widgets.keyed_table import Column, KeyedTable, known
+from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
 _SOURCES = {
     "": ("left to the driver", "~/.pgpass, a service file, or none"),
@@ -89,7 +89,7 @@ class ConnectionFormDialog(Dialog[str]):
 
     def on_mount(self) -> None:
         self._form["source"].display = False
-        self._form.enter()
+        self._form.focus_first()
 
     @property
     def _form(self) -> Form:
@@ -114,10 +114,10 @@ class ConnectionFormDialog(Dialog[str]):
         """What is wrong is said by the field that it is about, at once."""
         field, value = event.field, event.field.value
         if field.field_name == "password":
-            field.explain(_SOURCES[value][1])
+            field.set_help(_SOURCES[value][1])
             self._form["source"].display = value in {"env", "keyring", "command"}
         if field.field_name == "rights":
-            field.explain(_RIGHTS_WORDS[value])
+            field.set_help(_RIGHTS_WORDS[value])
         self._check()
 
     def _check(self, *, whole: bool = False) -> bool:
@@ -137,7 +137,7 @@ class ConnectionFormDialog(Dialog[str]):
         for name in ("name", "url", "source"):
             field = self._form[name]
             told = field.touched or whole
-            field.complain(wrong.get(name, "") if told and field.display else "")
+            field.show_error(wrong.get(name, "") if told and field.display else "")
         return not wrong
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -147,13 +147,13 @@ class ConnectionFormDialog(Dialog[str]):
     def action_write(self) -> None:
         """To the file, whole or not at all."""
         if not self._check(whole=True):
-            self._form.enter_wrong()
+            self._form.focus_first_error()
             return
         name = self._form["name"].value.strip()
         try:
             file_writer.add_profile(self._path, name, self.values)
         except WrongFieldError as error:
-            self._form["name" if error.key == "name" else "url"].complain(error.words)
+            self._form["name" if error.key == "name" else "url"].show_error(error.words)
         except UsageError as error:
             words = self.query_one("#form-words", Paragraph)
             words.set_text(Text(describe_error(error), style_of(words, "critical")))
@@ -175,7 +175,7 @@ or set that URL in the environment:
 Try it first, on a server and queues of its own:
 
     dbq-console demo"""
-_LOST_FIRST = ("origin", "login", "version", "latency")
+_DROP_ORDER = ("origin", "login", "version", "latency")
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _name(line: Line) -> str:
 
 
 def _latency(line: Line) -> str:
-    return known(line.view.latency_seconds, formats.duration)
+    return or_unknown(line.view.latency_seconds, formats.duration)
 
 
 def _state(line: Line) -> str:
@@ -218,20 +218,26 @@ def _tone(line: Line) -> str:
 
 
 def _version(line: Line) -> str:
-    return known(line.known, lambda server: plain(_server(line.conn, server)))
+    return or_unknown(line.known, lambda server: plain(_server(line.conn, server)))
 
 
 def _login(line: Line) -> str:
-    return known(line.known, lambda server: plain(server.database_user))
+    return or_unknown(line.known, lambda server: plain(server.database_user))
 
 
 _COLUMNS: tuple[Column[Line], ...] = (
-    Column("mark", "", _mark, lambda one: _tone(one) or "good", most=1),
+    Column("mark", "", _mark, lambda one: _tone(one) or "good", max_width=1),
     Column(
-        "name", "connection", _name, "strong", 12, 40, mark=lambda one: mark_style(one.view.color)
+        "name",
+        "connection",
+        _name,
+        "strong",
+        12,
+        40,
+        first_char_style=lambda one: mark_style(one.view.color),
     ),
     Column("state", "state", _state, _tone, 9, 16),
-    Column("latency", "latency", _latency, "quiet", 7, 8, right=True),
+    Column("latency", "latency", _latency, "quiet", 7, 8, align_right=True),
     Column("rights", "rights", lambda one: one.view.rights, "", 9, 44),
     Column("production", "", lambda one: one.view.production * "PRODUCTION", "critical", 10, 10),
     Column("version", "server", _version, "quiet", 10, 24),
@@ -254,7 +260,7 @@ class ConnectionsScreen(LiveScreen):
         self._told: dict[str, Tested | ConsoleError | None] = {}
         """What a test found; None: it is under way."""
         self._error = ""
-        self.table = KeyedTable(_COLUMNS, _LOST_FIRST, id="connection-table")
+        self.table = KeyedTable(_COLUMNS, _DROP_ORDER, id="connection-table")
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="connections-head", classes="head")

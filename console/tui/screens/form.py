@@ -132,9 +132,9 @@ class FormScreen(LiveScreen):
 
     def focus_stage(self) -> None:
         if self.stage is Stage.FORM:
-            self.form.enter()
+            self.form.focus_first()
         elif self.stage is Stage.PLAN:
-            self.query_one(PlanPane).enter()
+            self.query_one(PlanPane).focus_input()
         else:
             self.set_focus(None)
 
@@ -181,7 +181,7 @@ class FormScreen(LiveScreen):
 
     def show_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """These fields. In sight only with the keys in them: what is typed at once goes there."""
-        self.form.offer(parameters, texts)
+        self.form.add_fields(parameters, texts)
         self.after_refresh(self.show_stage, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -242,15 +242,15 @@ class FormScreen(LiveScreen):
     def ask_to_confirm(self, confirmation: Confirmation) -> None:
         """The plan is drawn: to be read, then confirmed or not."""
         self.confirmation = confirmation
-        self.query_one(PlanPane).ask(confirmation)
+        self.query_one(PlanPane).show_prompt(confirmation)
         self.show_stage(Stage.PLAN)
 
     def confirm(self, word: str) -> None:
         wanted = self.confirmation
-        if self.stage is not Stage.PLAN or wanted is None or wanted.closed:
+        if self.stage is not Stage.PLAN or wanted is None or wanted.blocked_reason:
             return
-        if wrong := wanted.wrong(word) or self.blocked_reason:
-            self.query_one(PlanPane).ask(wanted, wrong)
+        if wrong := wanted.error_for(word) or self.blocked_reason:
+            self.query_one(PlanPane).show_prompt(wanted, wrong)
             return
         self.confirmation = None  # once, however often Enter is pressed
         self.begin()

@@ -159,7 +159,7 @@ class InstallScreen(PlannedScreen):
 
     def focus_stage(self) -> None:
         if self.stage is Stage.FORM:
-            self.form["name"].enter()
+            self.form["name"].focus_control()
         else:
             super().focus_stage()
 
@@ -197,7 +197,7 @@ class InstallScreen(PlannedScreen):
         for field in self.form.fields:
             if field.display and (field.field_name != "name" or field.touched or field.value):
                 field.check()
-        if any(field.is_wrong for field in self.form.fields if field.display):
+        if any(field.has_error for field in self.form.fields if field.display):
             return None
         try:
             return InstallRequest(self.conn, self.product, self._queue())
@@ -276,7 +276,7 @@ class InstallScreen(PlannedScreen):
             keeps = field.touched and _taken(option, field.value)
             value = field.value if keeps else option.default
             help_ = option.summary if option.choices else f"{option.summary}: {option.range}"
-            field.offer(value, _choices(option), help_)
+            field.set_value(value, _choices(option), help_)
         self.install_request()
 
     def _place_chosen(self) -> None:
@@ -304,11 +304,11 @@ class InstallScreen(PlannedScreen):
         if self.stage is not Stage.FORM:
             return
         if self.focused is self.table:
-            self.form["name"].enter()
+            self.form["name"].focus_control()
             return
         self.form["name"].touched = True
         if self.install_request() is None:
-            self.form.enter_wrong()
+            self.form.focus_first_error()
         else:
             self.plan()
 
@@ -322,7 +322,7 @@ class InstallScreen(PlannedScreen):
             script = installing.script(wanted.product, wanted.queue)
             self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
             self.ask_to_confirm(
-                Confirmation(wanted.queue.name, requires_name=False, closed=wanted.refused)
+                Confirmation(wanted.queue.name, requires_name=False, blocked_reason=wanted.refused)
             )
             return
         database, queue = conn.database, wanted.queue
@@ -347,10 +347,10 @@ class InstallScreen(PlannedScreen):
         self.back_to_form()
         about = {word for word in ("schema", "queue", "name") if word in error.what}
         if about == {"schema"}:
-            self.form["schema"].complain(" ".join(str(error).splitlines()))
+            self.form["schema"].show_error(" ".join(str(error).splitlines()))
         elif isinstance(error, UsageError) and "name" in about:
-            self.form["name"].complain(f"{error.what} {error.why}".strip())
-            self.form["name"].enter()
+            self.form["name"].show_error(f"{error.what} {error.why}".strip())
+            self.form["name"].focus_control()
         else:
             self.show_problem(error)
 

@@ -20,7 +20,7 @@ from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
 from console.tui.tabs.tab import PacedQuestion
 from console.tui.text import TextView, first_line, plain, style_of
-from console.tui.views import QueueView, expanded, parse
+from console.tui.views import QueueView, expand_saved, parse
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.queue_detail import QueueDetail
 from console.tui.widgets.queue_table import QueueTable
@@ -209,7 +209,7 @@ class OverviewScreen(FilteredScreen):
         """
         height = self.app.size.height
         queues = self.listed
-        empty = queues.size.height - queues.HEAD - len(queues.keys)
+        empty = queues.size.height - queues.HEADER_LINES - len(queues.keys)
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
         most = min(most, max(1, height // 6))  # a tiny terminal has queues too
         most = max(most, self._finding_lines + empty)
@@ -300,7 +300,7 @@ class OverviewScreen(FilteredScreen):
     @property
     def filter_line(self) -> str:
         """With saved filters expanded; empty: no filter."""
-        return expanded(self.listed.filter.text, self.context.saved.queues)
+        return expand_saved(self.listed.filter.text, self.context.saved.queues)
 
     @property
     def queue_key(self) -> QueueKey | None:

@@ -180,7 +180,7 @@ class PipelineScreen(FormScreen):
 
     def plan(self) -> None:
         """Of what changes something, its own dry run."""
-        verb, texts, conn, key = self.verb, self.form.texts, self._conn, self.key
+        verb, texts, conn, key = self.verb, self.form.values, self._conn, self.key
 
         def work() -> tuple[Job, list[str]]:
             made = job_of(verb, texts, conn, key)
@@ -226,7 +226,7 @@ class PipelineScreen(FormScreen):
         if not self.form.check():
             return
         try:
-            line = equivalent_command(self.verb, self.form.texts, self._conn, self.key)
+            line = equivalent_command(self.verb, self.form.values, self._conn, self.key)
         except ConsoleError as error:
             self.show_problem(error)
             return

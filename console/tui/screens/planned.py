@@ -106,7 +106,9 @@ class PlannedScreen(FormScreen):
         closed = "" if planned.needed else "There is nothing to do."
         if planned.obstacles:
             closed = "It cannot be done as planned."
-        self.ask_to_confirm(Confirmation(planned.queue.name, planned.requires_name, closed=closed))
+        self.ask_to_confirm(
+            Confirmation(planned.queue.name, planned.requires_name, blocked_reason=closed)
+        )
 
     def begin(self) -> None:
         """In this console, whatever is on the screen."""
@@ -269,7 +271,7 @@ class ActionScreen(PlannedScreen):
         if conn is None or queue is None:
             return
         try:
-            given = values_from_texts(self.verb, self.form.texts)
+            given = values_from_texts(self.verb, self.form.values)
         except ConsoleError as error:
             self.show_problem(error)
             return
@@ -304,7 +306,7 @@ class ActionScreen(PlannedScreen):
         yes = None
         if self.planned is not None and self.stage is not Stage.FORM:
             yes = name if self.planned.requires_name else ""
-        texts = self.form.texts or self._initial
+        texts = self.form.values or self._initial
         line = equivalent_command(self.verb, conn.words, schema, name, texts, yes)
         plans = self.verb.confirmed and yes is None
         words = "Without --yes it prints the plan and changes nothing." if plans else ""

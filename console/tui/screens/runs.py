@@ -19,7 +19,7 @@ from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
 from console.tui.jobs import LatestQuery, start_job
 from console.tui.screens.live import LiveScreen, ScreenHead
 from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
-from console.tui.widgets.keyed_table import Column, KeyedTable, known
+from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
 _AGAIN = {
     RunOutcome.SILENT: "It was killed, or its machine was. The same command continues where it "
@@ -94,7 +94,7 @@ def size(number: int | None) -> str:
 
 
 _EVERY_SECONDS = 1.0
-_LOST_FIRST = ("told", "lake", "place", "ended", "size", "took", "rate", "rows")
+_DROP_ORDER = ("told", "lake", "place", "ended", "size", "took", "rate", "rows")
 _MARKS = {
     RunOutcome.RUNNING: "▶",
     RunOutcome.ELSEWHERE: "▶",
@@ -143,7 +143,7 @@ class RunsScreen(LiveScreen):
         self._found: RunList | None = None
         self._now = context.clock.utc()
         """When the runs were drawn."""
-        self.table = KeyedTable(self._columns(), _LOST_FIRST, id="runs")
+        self.table = KeyedTable(self._columns(), _DROP_ORDER, id="runs")
         self._error = ""
         self._question: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
 
@@ -198,26 +198,26 @@ class RunsScreen(LiveScreen):
 
     def _columns(self) -> tuple[Column[Run], ...]:
         def moment(at: datetime | None) -> str:
-            return known(at, lambda at: formats.short_moment(at, self.context.zone), "")
+            return or_unknown(at, lambda at: formats.short_moment(at, self.context.zone), "")
 
         def rate(run: Run) -> str:
-            return known(run.rows_per_second(self._now), "{:,.0f}".format, "")
+            return or_unknown(run.rows_per_second(self._now), "{:,.0f}".format, "")
 
         def took(run: Run) -> str:
-            return known(run.seconds(self._now), formats.duration, "")
+            return or_unknown(run.seconds(self._now), formats.duration, "")
 
         return (
-            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_tone, most=1),
+            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_tone, max_width=1),
             Column("began", "began", lambda run: moment(run.began_at), "quiet", 14, 14),
             Column("ended", "ended", lambda run: moment(run.ended_at), "quiet", 14, 14),
             Column("verb", "verb", lambda run: plain(run.verb), "strong", 7, 7),
             Column("of", "queue", lambda run: plain(run.queue), "", 8, 30),
             Column("place", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
             Column("outcome", "outcome", lambda run: run.outcome.value, _tone, 20, 20),
-            Column("rows", "rows", lambda run: run.moved, "", 6, 14, right=True),
-            Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, right=True),
-            Column("rate", "rows/s", rate, "quiet", 6, 10, right=True),
-            Column("took", "took", took, "quiet", 8, 10, right=True),
+            Column("rows", "rows", lambda run: run.moved, "", 6, 14, align_right=True),
+            Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, align_right=True),
+            Column("rate", "rows/s", rate, "quiet", 6, 10, align_right=True),
+            Column("took", "took", took, "quiet", 8, 10, align_right=True),
             Column("lake", "lake", lambda run: plain(run.lake), "quiet", 8, 40),
             Column("told", "", _told, "quiet", 10, 120),
         )

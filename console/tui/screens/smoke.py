@@ -148,7 +148,7 @@ class SmokeScreen(FormScreen):
     def focus_stage(self) -> None:
         super().focus_stage()
         if self.stage is Stage.RESULT:
-            self.form.enter()
+            self.form.focus_first()
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         del now, paused
@@ -158,7 +158,7 @@ class SmokeScreen(FormScreen):
             head.append(f"   {why}", style_of(words, "warning"))
         self.query_one("#action-head", TextView).set_text(head)
         how = self.form["how"]
-        how.explain("" if self._trial is not None else _WORDS[how.value])
+        how.set_help("" if self._trial is not None else _WORDS[how.value])
         self._draw_told()
 
     @property
@@ -190,7 +190,7 @@ class SmokeScreen(FormScreen):
         words.set_text(text)
 
     def on_field_changed(self, event: Field.Changed) -> None:
-        event.field.offer(event.field.value, _HOW, _WORDS[event.field.value])
+        event.field.set_value(event.field.value, _HOW, _WORDS[event.field.value])
 
     def action_go(self) -> None:
         if self.stage in {Stage.FORM, Stage.RESULT}:

@@ -63,18 +63,20 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("who", "who", lambda r: plain(labels.name(r.consumer)), _tone, 18, 40),
     Column("does", "does", lambda r: labels.actions(r.consumer), "", 6, 12),
     Column("sessions", "sessions",
-           lambda r: "gone" if r.left else labels.sessions(r.consumer), _tone, 8, 8, right=True),
-    Column("pop", "last pop", lambda r: labels.last_pop(r.consumer, r.at), "", 8, 12, right=True),
+           lambda r: "gone" if r.left else labels.sessions(r.consumer), _tone, 8, 8,
+           align_right=True),
+    Column("pop", "last pop", lambda r: labels.last_pop(r.consumer, r.at), "", 8, 12,
+           align_right=True),
     Column("call", "last call", lambda r: labels.last_call(r.consumer, r.at), "quiet", 9, 12,
-           right=True),
+           align_right=True),
     Column("rate", "msg/s", lambda r: _unless_gone(labels.rate_estimate(r.consumer), r), "", 7, 9,
-           right=True),
+           align_right=True),
     Column("claims", "claims", lambda r: _unless_gone(labels.claims(r.consumer), r), "", 6, 8,
-           right=True),
-    Column("since", "connected", _since, "quiet", 11, 15, right=True),
+           align_right=True),
+    Column("since", "connected", _since, "quiet", 11, 15, align_right=True),
     Column("where", "where", lambda r: plain(labels.client(r.consumer)), "quiet", 10, 60),
 )  # fmt: skip
-LOST_FIRST = ("where", "since", "call")
+DROP_ORDER = ("where", "since", "call")
 
 
 class ConsumersTab(TableTab[SeenConsumers]):
@@ -93,7 +95,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self.table = KeyedTable[Row](COLUMNS, LOST_FIRST, left="sessions", id="consumers")
+        self.table = KeyedTable[Row](COLUMNS, DROP_ORDER, removed_column="sessions", id="consumers")
         self._watch: ConsumerWatch | None = None
         self._pop_rate: float | None = None
         self._recorded: tuple[Consumer, ...] = ()

@@ -24,7 +24,7 @@ from console.tui.tabs.messages import MessagePane
 from console.tui.tabs.tab import TableTab
 from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import Column, KeyedTable, known
+from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
 _GROUPS = "back to the groups"
 
@@ -48,10 +48,10 @@ class ErrorsTab(TableTab[ErrorGroups]):
         self.pane = MessagePane(context, key, ("state=error",))
         self.pane.display = False
         columns: tuple[Column[ErrorGroup], ...] = (
-            Column("count", "errors", self._count, "strong", 6, 12, right=True),
+            Column("count", "errors", self._count, "strong", 6, 12, align_right=True),
             Column("first", "first", lambda group: self._time(group.first_at), "quiet", 14, 14),
             Column("last", "last", lambda group: self._time(group.last_at), "", 14, 14),
-            Column("tries", "attempts", attempts_range, "quiet", 8, 8, right=True),
+            Column("tries", "attempts", attempts_range, "quiet", 8, 8, align_right=True),
             Column("wording", "group", _wording, "", 40, 400),
         )
         self.table = KeyedTable(columns, ("tries", "first"), id="groups")
@@ -175,11 +175,11 @@ class ErrorsTab(TableTab[ErrorGroups]):
     def _count(self, group: ErrorGroup) -> str:
         """0 for a group whose errors are gone: its row stays while the cursor is on it."""
         certain = self.result is not None and self.result.complete
-        number = 0 if group.key in self.table.left else group.count
+        number = 0 if group.key in self.table.removed else group.count
         return ("" if certain else ESTIMATE) + count(number)
 
     def _time(self, at: datetime | None) -> str:
-        return known(at, lambda at: short_moment(at, self.context.zone))
+        return or_unknown(at, lambda at: short_moment(at, self.context.zone))
 
 
 def _wording(group: ErrorGroup) -> str:

@@ -51,7 +51,7 @@ class FindingLines(Static):
     def _words(
         self, view: FindingView, moment: Callable[[datetime], str], *, allowed: bool
     ) -> Iterator[tuple[str, Text]]:
-        yield view.level.word, Text(view.words, style_of(self, view.style))
+        yield view.level.word, Text(view.text, style_of(self, view.style))
         if view.silenced is not None:
             yield view.silenced.done, Text(plain(view.silenced.words))
         yield "since", Text(since_words(view, moment))
@@ -80,7 +80,7 @@ class FindingLines(Static):
 def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
     """`2026-03-29 01:58:11 UTC, for 15 min 56 s`."""
     lasted = "" if view.since_seconds is None else f"for {whole_seconds(view.since_seconds)}"
-    if view.longer:
+    if view.at_least:
         lasted += " or longer: it was there at this console's first sample"
     if view.finding is not None and view.finding.since is not None:
         return f"{moment(view.finding.since)}, {lasted}"
@@ -94,14 +94,14 @@ _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between 
 
 
 def _queue(view: FindingView) -> str:
-    is_of_queue = view.place and view.queue_key is not None
-    return f"{view.place}{_INSIDE}{view.label}" if is_of_queue else view.label
+    is_of_queue = view.connection_label and view.queue_key is not None
+    return f"{view.connection_label}{_INSIDE}{view.label}" if is_of_queue else view.label
 
 
 def _since(view: FindingView) -> str:
     if view.since_seconds is None:
         return ""
-    return ("> " if view.longer else "") + whole_seconds(view.since_seconds)
+    return ("> " if view.at_least else "") + whole_seconds(view.since_seconds)
 
 
 def _style(view: FindingView) -> str:
@@ -114,15 +114,15 @@ def _style(view: FindingView) -> str:
 
 _MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
 _QUEUE = Column[FindingView]("queue", "", _queue)
-_SUMMARY = Column[FindingView]("summary", "", lambda v: v.words, _style)
-_SINCE = Column[FindingView]("since", "", _since, "quiet", right=True)
-_MENDS = Column[FindingView]("mends", "", lambda v: v.mends, "quiet")
+_SUMMARY = Column[FindingView]("summary", "", lambda v: v.text, _style)
+_SINCE = Column[FindingView]("since", "", _since, "quiet", align_right=True)
+_MENDS = Column[FindingView]("mends", "", lambda v: v.repair_text, "quiet")
 
 
 class FindingsTable(KeyedTable[FindingView]):
     """A table without column titles."""
 
-    HEAD = 0
+    HEADER_LINES = 0
 
     def __init__(self, *, id: str, queues: bool = True) -> None:  # noqa: A002  # Textual's own name
         """`queues`: whether each row names its queue."""

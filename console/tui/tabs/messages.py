@@ -24,7 +24,7 @@ from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuestion, QueueTab, take_focus
 from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
-from console.tui.widgets.messages import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
+from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_row, columns_of, loaded
 
 PAGE = 100
 _MORE = 200
@@ -86,7 +86,7 @@ class MessagePane(Vertical):
         self.page: Page | None = None
         """The last one loaded."""
         self.paused = False
-        self.table = MarkedTable[Message]((), LOST_FIRST, left="state")
+        self.table = MarkedTable[Message]((), DROP_ORDER, removed_column="state")
         self._messages: dict[str, Message] = {}
         self._loaded_at: datetime | None = None
         self._zone: tzinfo | None = context.zone

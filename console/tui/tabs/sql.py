@@ -176,7 +176,9 @@ class SqlTab(ReadingTab[QueueObjects]):
         super().__init__(context, key)
         columns: tuple[Column[InstalledObject], ...] = (
             # A blank reserves the column: nothing moves when something differs.
-            Column("mark", "", lambda part: " " if part.how is None else "!", "warning", most=1),
+            Column(
+                "mark", "", lambda part: " " if part.how is None else "!", "warning", max_width=1
+            ),
             Column("name", "installed", self._short_name, _name_tone, _LIST_WIDTH, _LIST_WIDTH),
         )
         self.table = KeyedTable(columns, id="sql-parts")

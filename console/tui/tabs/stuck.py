@@ -19,7 +19,7 @@ from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.tab import TableTab
 from console.tui.text import TextView, plain, style_of
-from console.tui.widgets.keyed_table import Column, known
+from console.tui.widgets.keyed_table import Column, or_unknown
 from console.tui.widgets.messages import MarkedTable
 
 _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "", Evidence.UNKNOWN: "quiet"}
@@ -43,19 +43,19 @@ class Row:
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("mark", "", lambda r: "!" if r.stuck else "", "warning", most=1),
+    Column("mark", "", lambda r: "!" if r.stuck else "", "warning", max_width=1),
     Column("what", "message", lambda r: r.what, lambda r: "strong" if r.session else "", 8, 36),
     Column(
         "for", "for", lambda r: r.held_for, lambda r: "warning" if r.stuck and r.claim else "",
-        11, 22, right=True,
+        11, 22, align_right=True,
     ),
     Column("owner", "owner", lambda r: r.owner, lambda r: r.owner_tone, 7, 12),
-    Column("tries", "attempts", lambda r: r.tries, "quiet", 8, 8, right=True),
+    Column("tries", "attempts", lambda r: r.tries, "quiet", 8, 8, align_right=True),
     Column("who", "who", lambda r: r.who, "", 8, 40),
     Column("where", "where", lambda r: r.where, "quiet", 8, 60),
     Column("does", "does", lambda r: r.does, lambda r: "quiet" if r.claim else "", 10, 200),
 )  # fmt: skip
-LOST_FIRST = ("tries", "where", "does")
+DROP_ORDER = ("tries", "where", "does")
 
 
 def rows_of(claims: Iterable[Claim], holders: Iterable[Session], limit: float) -> dict[str, Row]:
@@ -69,13 +69,13 @@ def _of_claim(claim: Claim, limit: float) -> Row:
     return Row(
         stuck=seconds is not None and seconds >= limit,
         what=plain(claim.id) or UNKNOWN,
-        held_for=known(seconds, lambda seconds: duration(max(seconds, 0.0))),
+        held_for=or_unknown(seconds, lambda seconds: duration(max(seconds, 0.0))),
         owner=claim.owner.value,
         owner_tone=_OWNERS[claim.owner],
         who=plain(claim.consumer or ("" if claim.session else claim.claimed_by) or UNKNOWN),
         where=plain(claim.session or ""),
         does="its claim ends with its session" if claim.bound else "",
-        tries=known(claim.attempts, str),
+        tries=or_unknown(claim.attempts, str),
         claim=claim,
     )
 
@@ -189,7 +189,7 @@ class StuckTab(TableTab[QueueHolders]):
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self.table = MarkedTable[Row](COLUMNS, LOST_FIRST, left="owner", id="stuck")
+        self.table = MarkedTable[Row](COLUMNS, DROP_ORDER, removed_column="owner", id="stuck")
 
     @property
     def command(self) -> Sequence[str]:

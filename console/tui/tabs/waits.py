@@ -36,10 +36,10 @@ from console.tui.text import (
     style_of,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import Column, KeyedTable, known
+from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
 
-WAITS_LOST_FIRST = ("meaning", "sessions", "trend", "waited")
+WAITS_DROP_ORDER = ("meaning", "sessions", "trend", "waited")
 _TREND = 16
 _RUNNING = "running"
 
@@ -59,7 +59,7 @@ def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
         _number("at_a_time", "at a time", "average", "{:.1f}", 9),
         _number("share", "of samples", "share", "{:.0%}", 8),
         _number("sessions", "sessions", "sessions", "{:,}", 8),
-        Column("waited", "waited", _waited, "", 9, 16, right=True),
+        Column("waited", "waited", _waited, "", 9, 16, align_right=True),
         Column("trend", "over time", trend, "trend", _TREND, _TREND),
         Column("meaning", "means", lambda wait: plain(wait.meaning or ""), "quiet", 30, 300),
     )
@@ -69,9 +69,9 @@ def _number(name: str, title: str, of: str, form: str, width: int) -> Column[Wai
     """`of`: the attribute of a wait; None where it is not counted that way."""
 
     def value(wait: Wait) -> str:
-        return known(getattr(wait, of), form.format, "")
+        return or_unknown(getattr(wait, of), form.format, "")
 
-    return Column(name, title, value, "", width, width, right=True)
+    return Column(name, title, value, "", width, width, align_right=True)
 
 
 def _wait_tone(wait: Wait) -> str:
@@ -119,7 +119,7 @@ def _name(row: Waiter) -> str:
 def _waits_for(row: Waiter) -> str:
     session = row.session
     waits = session.wait_seconds if session.waits_for else session.transaction_seconds
-    return known(waits, lambda seconds: duration(max(seconds, 0.0)))
+    return or_unknown(waits, lambda seconds: duration(max(seconds, 0.0)))
 
 
 def _does(row: Waiter) -> str:
@@ -135,7 +135,7 @@ def _does_tone(row: Waiter) -> str:
 
 WAITERS: tuple[Column[Waiter], ...] = (
     Column("session", "session", _name, lambda row: "strong" if row.in_tree else "quiet", 12, 40),
-    Column("for", "for", _waits_for, "", 9, 10, right=True),
+    Column("for", "for", _waits_for, "", 9, 10, align_right=True),
     Column("does", "does", _does, _does_tone, 20, 80),
     Column("who", "who", lambda row: plain(labels.session_client(row.session)), "quiet", 12, 200),
 )
@@ -189,8 +189,8 @@ class WaitsPane(Vertical):
         self.report: WaitReport | None = None
         self.paused = False
         self._past: deque[Past] = deque(maxlen=LOOKS)
-        self.table = KeyedTable(wait_columns(self._past), WAITS_LOST_FIRST, id="waits")
-        self.waiters = KeyedTable(WAITERS, ("who",), left="does", id="waits-tree")
+        self.table = KeyedTable(wait_columns(self._past), WAITS_DROP_ORDER, id="waits")
+        self.waiters = KeyedTable(WAITERS, ("who",), removed_column="does", id="waits-tree")
         self._names: dict[str, str] = {}
         self._error: ConsoleError | None = None
         self._rests_until = 0.0

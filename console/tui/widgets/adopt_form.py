@@ -163,19 +163,19 @@ class AdoptForm(Form):
 
     def _offer_preset(self, found: DiscoveredTable) -> None:
         """What the library keeps there: all of it first, under the name of its table."""
-        self["design"].offer(found.of.name, [(n, n) for n in self._choices])
+        self["design"].set_value(found.of.name, [(n, n) for n in self._choices])
         every = [(name, name) for name in found.queues]
         if found.table.queue is None:
             every = [(_NONE, "all of them"), *every]
-        self["only"].offer(every[0][0], every, "which of the queues in the table")
+        self["only"].set_value(every[0][0], every, "which of the queues in the table")
         called = self["called"]
         name = found.table.queue or found.table.table
-        called.offer(name, None, "the queue's name in this console")
+        called.set_value(name, None, "the queue's name in this console")
         called.touched = False
 
     def _design_chosen(self) -> None:
         of = self.design
-        self["design"].offer(of.name, [(n, n) for n in self._choices], of.summary)
+        self["design"].set_value(of.name, [(n, n) for n in self._choices], of.summary)
         for name in _LIBRARY_FIELDS:
             self[name].display = bool(of.library)
         if of.library:
@@ -190,9 +190,9 @@ class AdoptForm(Form):
             field = self[role]
             field.display = role in shown
             if role in _TYPED:
-                field.offer(field.value, None, adopt.WHAT_ROLES_ARE[role])
+                field.set_value(field.value, None, adopt.WHAT_ROLES_ARE[role])
             else:
-                field.offer(guessed.get(role, _NONE), choices)
+                field.set_value(guessed.get(role, _NONE), choices)
         self._mapping_changed()
 
     @property
@@ -202,7 +202,7 @@ class AdoptForm(Form):
         return [*([found.of.name] if found else []), *self._designs]
 
     def _preset_changed(self) -> None:
-        self["called"].complain("" if self.called else "the queue needs a name")
+        self["called"].show_error("" if self.called else "the queue needs a name")
         self.post_message(self.Mapped())
 
     def _mapping_changed(self) -> None:
@@ -213,11 +213,11 @@ class AdoptForm(Form):
             if role not in roles and role in adopt.WITHOUT:
                 words += f" · without it: {adopt.WITHOUT[role]}"
             value = field.value
-            field.explain(words)
+            field.set_help(words)
             needed = adopt.is_needed(of, role) and role not in roles
-            field.complain(f"{of.name} needs it: {words}" if needed else "")
+            field.show_error(f"{of.name} needs it: {words}" if needed else "")
             if role == "size" and value and not value.isdecimal():
-                field.complain(f"a whole number, not {value!r}")
+                field.show_error(f"a whole number, not {value!r}")
         self.post_message(self.Mapped())
 
     def on_field_changed(self, event: Field.Changed) -> None:
@@ -233,7 +233,7 @@ class AdoptForm(Form):
             self._mapping_changed()
 
     @property
-    def texts(self) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         table, of = self.table, self.design
         if table is None:
             return {}

@@ -19,7 +19,7 @@ from console.errors import UsageError
 from console.tui.text import Paragraph, TextView, plain, shorten, style_of
 from console.verbs.parameters import Parameter
 
-Choices = Sequence[tuple[str, str]]
+LabeledValues = Sequence[tuple[str, str]]
 """Values, each with the words for it."""
 
 
@@ -30,13 +30,13 @@ class Chooser(Widget, can_focus=True):
         Binding("left,h", "step(-1)", "previous", show=False),
         Binding("right,l,space", "step(1)", "next", show=False),
     ]
-    choices: reactive[Choices] = reactive[Choices](())
+    choices: reactive[LabeledValues] = reactive[LabeledValues](())
     value = reactive("")
 
     class Changed(Message):
         """The operator has chosen another one."""
 
-    def __init__(self, choices: Choices, value: str = "") -> None:
+    def __init__(self, choices: LabeledValues, value: str = "") -> None:
         super().__init__()
         self.choices = tuple(choices)
         self.value = value or (choices[0][0] if choices else "")
@@ -133,7 +133,7 @@ class Field(Vertical):
         title: str = "",
         *,
         value: str = "",
-        choices: Choices | None = None,
+        choices: LabeledValues | None = None,
         help: str = "",  # noqa: A002  # what it is
         placeholder: str = "",
         check: Callable[[str], None] = lambda _: None,
@@ -162,7 +162,7 @@ class Field(Vertical):
         """Whether the operator has changed it."""
 
     @classmethod
-    def of(cls, parameter: Parameter, text: str = "") -> "Field":
+    def for_parameter(cls, parameter: Parameter, text: str = "") -> "Field":
         """For a verb's parameter: what it means stands beside it, where that is not too long."""
         field = cls(parameter.name, parameter.name.replace("-", " "), help=parameter.help)
         field.add_class("-wide" if parameter.multiple else "-beside")
@@ -209,18 +209,18 @@ class Field(Vertical):
         else:
             self.control.value = value
 
-    def offer(self, value: str, choices: Choices | None = None, help: str = "") -> None:  # noqa: A002
+    def set_value(self, value: str, choices: LabeledValues | None = None, help: str = "") -> None:  # noqa: A002
         if isinstance(self.control, Chooser) and choices is not None:
             self.control.choices = tuple(choices)
         self.value = value
-        self.explain(help)
+        self.set_help(help)
 
-    def explain(self, help: str) -> None:  # noqa: A002
+    def set_help(self, help: str) -> None:  # noqa: A002
         if help != self._help:
             self._help = help
             self._draw()
 
-    def complain(self, wrong: str) -> None:
+    def show_error(self, wrong: str) -> None:
         """Say what is wrong, in place of what it means; empty: nothing is."""
         if wrong != self._wrong:
             self._wrong = wrong
@@ -229,14 +229,14 @@ class Field(Vertical):
     def check(self) -> bool:
         """Whether it can stand so; where not, the reason stands under it."""
         found = self.control.validate(self.value) if isinstance(self.control, Input) else None
-        self.complain(" ".join(found.failure_descriptions) if found else "")
-        return not self.is_wrong
+        self.show_error(" ".join(found.failure_descriptions) if found else "")
+        return not self.has_error
 
     @property
-    def is_wrong(self) -> bool:
+    def has_error(self) -> bool:
         return bool(self._wrong)
 
-    def enter(self) -> None:
+    def focus_control(self) -> None:
         # At once: focus() would let the next keys go the old way.
         self.screen.set_focus(self.control)
 
@@ -281,9 +281,9 @@ class Form(VerticalScroll, can_focus=False):
         if self._hint:
             yield Static(Text(self._hint), id="hint", classes="quiet")
 
-    def offer(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
+    def add_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
         """A field for each, with what stands in them to begin with."""
-        fields = [Field.of(one, texts.get(one.name, "")) for one in parameters]
+        fields = [Field.for_parameter(one, texts.get(one.name, "")) for one in parameters]
         self.mount(*fields, before=0)
 
     @property
@@ -294,7 +294,7 @@ class Form(VerticalScroll, can_focus=False):
         return self.query_one(f"#field-{name}", Field)
 
     @property
-    def texts(self) -> dict[str, str]:
+    def values(self) -> dict[str, str]:
         return {field.field_name: field.value for field in self.fields}
 
     def check(self) -> bool:
@@ -302,14 +302,14 @@ class Form(VerticalScroll, can_focus=False):
         for field in self.fields:
             if field.display:
                 field.check()
-        return not self.enter_wrong()
+        return not self.focus_first_error()
 
-    def enter(self) -> None:
-        self.fields[0].enter()
+    def focus_first(self) -> None:
+        self.fields[0].focus_control()
 
-    def enter_wrong(self) -> bool:
+    def focus_first_error(self) -> bool:
         """Let the keys go to the first field that is complained about; whether there is one."""
-        wrong = [field for field in self.fields if field.is_wrong and field.display]
+        wrong = [field for field in self.fields if field.has_error and field.display]
         if wrong:
-            wrong[0].enter()
+            wrong[0].focus_control()
         return bool(wrong)

@@ -34,7 +34,7 @@ class Cell:
 
     text: str
     style: str = ""
-    mark: str = ""
+    first_char_style: str = ""
     """The style of its first sign, where that is one of its own."""
 
 
@@ -46,19 +46,21 @@ class Column(Generic[Row]):
     title: str
     value: Callable[[Row], str] = field(compare=False)
     style: str | Callable[[Row], str] = field(default="", compare=False)
-    least: int = 1
+    min_width: int = 1
     """Where it must give way; it goes altogether rather than below that."""
-    most: int = 40
-    right: bool = False
-    mark: Callable[[Row], str] | None = field(default=None, compare=False)
+    max_width: int = 40
+    align_right: bool = False
+    first_char_style: Callable[[Row], str] | None = field(default=None, compare=False)
     """The style of its first sign."""
-    within: Callable[[Row, int], str] | None = field(default=None, compare=False)
+    fit_value: Callable[[Row, int], str] | None = field(default=None, compare=False)
     """The text in so many cells, where it is not to be cut off at its end."""
 
     def cell(self, row: Row, width: int) -> Cell:
-        text = self.value(row) if self.within is None else self.within(row, width)
+        text = self.value(row) if self.fit_value is None else self.fit_value(row, width)
         style = self.style if isinstance(self.style, str) else self.style(row)
-        return Cell(text, style, "" if self.mark is None else self.mark(row))
+        return Cell(
+            text, style, "" if self.first_char_style is None else self.first_char_style(row)
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class LaidOut(Generic[Row]):
         return self.column.name
 
 
-def known(value: Value | None, words: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
+def or_unknown(value: Value | None, words: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
     return unknown if value is None else words(value)
 
 
@@ -83,7 +85,7 @@ def fit(
     columns: Sequence[Column[Row]],
     widest: Mapping[str, int],
     room: int,
-    lost_first: Sequence[str] = (),
+    drop_order: Sequence[str] = (),
 ) -> list[LaidOut[Row]]:
     """The columns for so many cells. One with nothing in it is lost before all others.
 
@@ -92,28 +94,30 @@ def fit(
     """
     empty = not any(widest.values())
     shown = [one for one in columns if (one.title if empty else widest[one.name])]
-    wanted = {one.name: min(one.most, max(widest[one.name], cell_len(one.title))) for one in shown}
-    widths = {one.name: max(one.least, wanted[one.name]) for one in shown}
-    least = {one.name: min(one.least, widths[one.name]) for one in shown}
-    for lost in lost_first:
-        if total(shown, least) <= room:
+    wanted = {
+        one.name: min(one.max_width, max(widest[one.name], cell_len(one.title))) for one in shown
+    }
+    widths = {one.name: max(one.min_width, wanted[one.name]) for one in shown}
+    least = {one.name: min(one.min_width, widths[one.name]) for one in shown}
+    for lost in drop_order:
+        if total_width(shown, least) <= room:
             break
         shown = [one for one in shown if one.name != lost]
     names = [one.name for one in shown]
-    while names and (over := total(shown, widths) - room) > 0:
+    while names and (over := total_width(shown, widths) - room) > 0:
         name = max(names, key=lambda name: widths[name] - least[name])
         if widths[name] == least[name]:
             break
         widths[name] -= min(over, max(1, (widths[name] - least[name]) // 2))
     for name in names:
-        spare = room - total(shown, widths)
+        spare = room - total_width(shown, widths)
         widths[name] += max(0, min(spare, wanted[name] - widths[name]))
     if names:
-        widths[names[-1]] += max(0, room - total(shown, widths))
+        widths[names[-1]] += max(0, room - total_width(shown, widths))
     return [LaidOut(one, widths[one.name], one.title) for one in shown]
 
 
-def total(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
+def total_width(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
     return sum(widths[one.name] + PADDING for one in columns)
 
 
@@ -141,7 +145,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         Binding("right,l", "scroll_right", "scroll to the right", show=False),
     ]
 
-    HEAD: ClassVar[int] = 1
+    HEADER_LINES: ClassVar[int] = 1
     """Lines of titles."""
 
     class CursorMoved(Message):
@@ -160,9 +164,9 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
     def __init__(
         self,
         columns: Sequence[Column[Row]] = (),
-        lost_first: Sequence[str] = (),
+        drop_order: Sequence[str] = (),
         *,
-        left: str = "",
+        removed_column: str = "",
         id: str | None = None,  # noqa: A002  # Textual's own name
     ) -> None:
         """`lost_first`: the columns that go where there is no room, the least needed first.
@@ -173,15 +177,15 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         """Those of them for which there is room now."""
         self.rows: Mapping[str, Row] = {}
         """By key, from the top."""
-        self.left: frozenset[str] = frozenset()
+        self.removed: frozenset[str] = frozenset()
         """The keys of rows that are kept though the list has them no more."""
         self.keys: tuple[str, ...] = ()
         """The keys of the rows, from the top."""
-        self._lost_first = lost_first
-        self._left_column = left
-        self._places: dict[str, int] = {}
+        self._drop_order = drop_order
+        self._removed_column = removed_column
+        self._row_index: dict[str, int] = {}
         self._cursor: str | None = None
-        self._in_sight: dict[str, Cells] = {}
+        self._visible_cells: dict[str, Cells] = {}
         self._base = Style.null()
 
     @property
@@ -195,10 +199,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     @property
     def cursor_row(self) -> int:
-        return self._places.get(self._cursor or "", 0)
+        return self._row_index.get(self._cursor or "", 0)
 
     @property
-    def held(self) -> set[str | None]:
+    def pinned_keys(self) -> set[str | None]:
         return {self._cursor}
 
     def cells(self, key: str) -> dict[str, Cell]:
@@ -211,23 +215,23 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         The cursor stays on its key. If that is gone, it stays at its line, on what is there now;
         or, with `keep`, what the operator is at stays too, as it was seen last.
         """
-        order = keys_with([*rows], self.keys, self.held) if keep else [*rows]
-        self.left = frozenset(order) - rows.keys()
+        order = merge_keys([*rows], self.keys, self.pinned_keys) if keep else [*rows]
+        self.removed = frozenset(order) - rows.keys()
         self.rows = {key: rows[key] if key in rows else self.rows[key] for key in order}
         self.draw()
 
     def draw(self) -> None:
         """The same rows, in the columns and the width of now."""
         at, top = self.cursor_row, self.scroll_offset.y
-        before = (self.laid_out, self.keys, self._in_sight)
+        before = (self.laid_out, self.keys, self._visible_cells)
         self.keys = tuple(self.rows)
-        self._places = {key: place for place, key in enumerate(self.keys)}
-        self._in_sight = {}
+        self._row_index = {key: place for place, key in enumerate(self.keys)}
+        self._visible_cells = {}
         self.laid_out = tuple(self.lay_out((self.size.width or self.app.size.width) - _SCROLL_BAR))
-        if self._cursor not in self._places:
+        if self._cursor not in self._row_index:
             self._cursor = self.keys[min(at, len(self.keys) - 1)] if self.keys else None
         self.virtual_size = Size(
-            sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEAD
+            sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEADER_LINES
         )
         if top and self.cursor_row != at:
             # What is above it may come and go: the row stays at its line on the screen.
@@ -237,7 +241,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self._refresh_what_changed(*before, top)
 
     def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
-        return fit(self.columns, self.widest(), room, self._lost_first)
+        return fit(self.columns, self.widest(), room, self._drop_order)
 
     def widest(self) -> dict[str, int]:
         """The cells of each column's longest text."""
@@ -247,17 +251,17 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         }
 
     def _text(self, column: Column[Row], key: str) -> str:
-        left = key in self.left and column.name == self._left_column
+        left = key in self.removed and column.name == self._removed_column
         return LEFT if left else column.value(self.rows[key])
 
-    def cells_of(self, key: str) -> Cells:
+    def build_cells(self, key: str) -> Cells:
         row = self.rows[key]
         cells = (one.column.cell(row, one.width) for one in self.laid_out)
-        if key not in self.left or not self._left_column:
+        if key not in self.removed or not self._removed_column:
             return tuple(cells)
         names = (one.name for one in self.laid_out)
         return tuple(
-            replace(cell, text=LEFT if name == self._left_column else cell.text, style="stale")
+            replace(cell, text=LEFT if name == self._removed_column else cell.text, style="stale")
             for name, cell in zip(names, cells, strict=True)
         )
 
@@ -272,18 +276,20 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         if laid_out != self.laid_out or keys != self.keys or top != self.scroll_offset.y:
             self.refresh()
             return
-        for line, key in enumerate(self.keys[top : top + self._rows_in_sight], start=self.HEAD):
+        for line, key in enumerate(
+            self.keys[top : top + self._rows_in_sight], start=self.HEADER_LINES
+        ):
             if in_sight.get(key) != self._cells(key):
                 self.refresh(Region(0, line, self.size.width, 1))
 
     def _cells(self, key: str) -> Cells:
-        if key not in self._in_sight:
-            self._in_sight[key] = self.cells_of(key)
-        return self._in_sight[key]
+        if key not in self._visible_cells:
+            self._visible_cells[key] = self.build_cells(key)
+        return self._visible_cells[key]
 
     @property
     def _rows_in_sight(self) -> int:
-        return max(1, self.scrollable_content_region.height - self.HEAD)
+        return max(1, self.scrollable_content_region.height - self.HEADER_LINES)
 
     # How it is drawn.
 
@@ -297,11 +303,11 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         left, top = self.scroll_offset
         width = self.scrollable_content_region.width
         base = self._base
-        if y < self.HEAD:
+        if y < self.HEADER_LINES:
             base += self.get_component_rich_style("keyed-table--header", partial=True)
             cells = tuple(Cell(one.title, "sorted" if one.sorted else "") for one in self.laid_out)
             return self._strip(cells, base, left, width)
-        place = top + y - self.HEAD
+        place = top + y - self.HEADER_LINES
         if place >= len(self.keys):
             return Strip.blank(width, base)
         key = self.keys[place]
@@ -314,13 +320,13 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         for one, cell in zip(self.laid_out, cells, strict=True):
             text = shorten(cell.text, one.width)
             space = " " * (one.width - cell_len(text))
-            before, after = (space, "") if one.column.right else ("", space)
-            if not cell.mark and not cell.style:
+            before, after = (space, "") if one.column.align_right else ("", space)
+            if not cell.first_char_style and not cell.style:
                 segments.append(Segment(f" {before}{text}{after} ", base))
                 continue
             segments.append(Segment(" " + before, base))
-            if cell.mark:
-                segments.append(Segment(text[:1], base + style_of(self, cell.mark)))
+            if cell.first_char_style:
+                segments.append(Segment(text[:1], base + style_of(self, cell.first_char_style)))
                 text = text[1:]
             segments.append(Segment(text, base + style_of(self, cell.style)))
             segments.append(Segment(after + " ", base))
@@ -343,8 +349,8 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def _refresh_row(self, row: int) -> None:
         """A key paints two lines and no more."""
-        line = row - self.scroll_offset.y + self.HEAD
-        if self.HEAD <= line < self.size.height:
+        line = row - self.scroll_offset.y + self.HEADER_LINES
+        if self.HEADER_LINES <= line < self.size.height:
             self.refresh(Region(0, line, self.size.width, 1))
 
     def _scroll_to_cursor(self) -> None:
@@ -359,8 +365,8 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self._scroll_to_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        if event.y >= self.HEAD:
-            place = self.scroll_offset.y + event.y - self.HEAD
+        if event.y >= self.HEADER_LINES:
+            place = self.scroll_offset.y + event.y - self.HEADER_LINES
             if place < len(self.keys):
                 self.move_cursor(place)
             return
@@ -390,7 +396,9 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self.move_cursor(len(self.keys) - 1)
 
 
-def keys_with(now: Sequence[str], before: Sequence[str], held: Collection[str | None]) -> list[str]:
+def merge_keys(
+    now: Sequence[str], before: Sequence[str], held: Collection[str | None]
+) -> list[str]:
     """The keys of now; and those of before that are held though they went, at their places.
 
     Else the next key would hit whatever has come to where the cursor is.

@@ -34,10 +34,10 @@ from console.tui.widgets.keyed_table import (
     KeyedTable,
     LaidOut,
     Row,
-    known,
+    or_unknown,
 )
 
-LOST_FIRST = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
+DROP_ORDER = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
 _TONES = {"error": "warning", "claimed": "strong"}
 _EVERY_QUEUE_HAS = ("owner", "title", "error")
 
@@ -51,10 +51,10 @@ def columns_of(
     shared = offsets.pop() if len(offsets) == 1 else ""
 
     def time(at: datetime | None) -> str:
-        return known(at, lambda at: short_moment(at, zone))
+        return or_unknown(at, lambda at: short_moment(at, zone))
 
     columns: tuple[Column[Message], ...] = (
-        Column("id", "id", lambda m: known(m.id, plain), "", 8, 36),
+        Column("id", "id", lambda m: or_unknown(m.id, plain), "", 8, 36),
         _figure("number", "quiet", 7),
         _figure("slot", "quiet", 6),
         Column("state", "state", lambda m: m.state, lambda m: _TONES.get(m.state, "quiet"), 9, 36),
@@ -73,7 +73,13 @@ def columns_of(
 
 def _figure(name: str, style: str, least: int, title: str = "") -> Column[Message]:
     return Column(
-        name, title or name, lambda m: message_text.figure(m, name), style, least, 36, right=True
+        name,
+        title or name,
+        lambda m: message_text.figure(m, name),
+        style,
+        least,
+        36,
+        align_right=True,
     )
 
 
@@ -140,8 +146,8 @@ class MarkedTable(KeyedTable[Row]):
         return [self.rows[key] for key in self.meant]
 
     @property
-    def held(self) -> set[str | None]:
-        return {*super().held, *self.marks}
+    def pinned_keys(self) -> set[str | None]:
+        return {*super().pinned_keys, *self.marks}
 
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
         """As a KeyedTable does; what is gone is marked no more."""
@@ -151,8 +157,8 @@ class MarkedTable(KeyedTable[Row]):
     def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
         return (_MARK, *super().lay_out(room - _MARK.width - PADDING))
 
-    def cells_of(self, key: str) -> Cells:
-        none, *cells = super().cells_of(key)
+    def build_cells(self, key: str) -> Cells:
+        none, *cells = super().build_cells(key)
         if self.all_matching or key in self._marks:
             # The mark tells it; that the whole row stands out lets one see how far it goes.
             strong = (replace(cell, style=cell.style or "strong") for cell in cells)
@@ -164,7 +170,7 @@ class MarkedTable(KeyedTable[Row]):
 
     def _change(self, marks: frozenset[str], *, all_matching: bool = False) -> None:
         self._marks, self.all_matching = marks, all_matching
-        self._in_sight = {}
+        self._visible_cells = {}
         self.refresh()
         self.post_message(self.MarksChanged())
 
@@ -178,7 +184,7 @@ class MarkedTable(KeyedTable[Row]):
     def action_mark_to(self) -> None:
         if self.cursor_key is None:
             return
-        first = self._places.get(self._last_mark or "", self.cursor_row)
+        first = self._row_index.get(self._last_mark or "", self.cursor_row)
         low, high = sorted((first, self.cursor_row))
         self._last_mark = self.cursor_key
         self._change(self._marks | set(self.keys[low : high + 1]))

@@ -194,11 +194,11 @@ class Confirmation:
     name: str
     requires_name: bool
     """Whether `y` is not enough."""
-    called: str = "the queue's name"
-    closed: str = ""
+    name_label: str = "the queue's name"
+    blocked_reason: str = ""
     """Why it cannot be confirmed; empty: it can."""
 
-    def wrong(self, word: str) -> str:
+    def error_for(self, word: str) -> str:
         """Why the word will not do; empty: it does."""
         short = word.strip()
         if not short:
@@ -208,10 +208,10 @@ class Confirmation:
         return f"{word!r} does not match."
 
     @property
-    def words(self) -> str:
-        if self.closed:
-            return f"{self.closed} Escape: back; nothing is changed."
-        word = f"{self.called}, {plain(self.name)}," if self.requires_name else "y"
+    def prompt(self) -> str:
+        if self.blocked_reason:
+            return f"{self.blocked_reason} Escape: back; nothing is changed."
+        word = f"{self.name_label}, {plain(self.name)}," if self.requires_name else "y"
         return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
 
 
@@ -242,13 +242,13 @@ class PlanPane(Vertical):
         self.query_one("#plan-scroll").scroll_home(animate=False)
         self.query_one("#confirm", Input).value = ""
 
-    def ask(self, wanted: Confirmation, wrong: str = "") -> None:
+    def show_prompt(self, wanted: Confirmation, wrong: str = "") -> None:
         """What has to be typed; `wrong`: why what was typed will not do."""
-        self.query_one("#confirm").display = not wanted.closed
+        self.query_one("#confirm").display = not wanted.blocked_reason
         why = f"✖ {plain(wrong)}\n" if wrong else ""
-        self.query_one("#ask", TextView).set_text(Text(f"{why}{wanted.words}"))
+        self.query_one("#ask", TextView).set_text(Text(f"{why}{wanted.prompt}"))
 
-    def enter(self) -> None:
+    def focus_input(self) -> None:
         confirm = self.query_one("#confirm", Input)
         # At once: focus() would let the next keys go the old way.
         script = self.query_one(SqlView) if self.has_class("-script") else None

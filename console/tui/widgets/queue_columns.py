@@ -20,7 +20,7 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
-from console.tui.widgets.keyed_table import Column, LaidOut, Row, total
+from console.tui.widgets.keyed_table import Column, LaidOut, Row, total_width
 
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
 _FAR_SECONDS = 30 * 86400.0
@@ -78,7 +78,7 @@ def _figure(
         return "quiet" if text(view) in {formats.NOT_APPLICABLE, "0", "0.0"} else ""
 
     return QueueColumn(
-        name, title, text, style, least, right=True,
+        name, title, text, style, least, align_right=True,
         key=key or number, words=name, sum_of=of if of in _ADD_UP else "",
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _claims(view: QueueView) -> Value:
 
 def _name(view: QueueView, width: int) -> str:
     """The queue's name, after its connection's, with the mark of that, where there are several."""
-    if view.place and view.color:
+    if view.connection_label and view.color:
         return MARK + _in_words(view, width - len(MARK))
     return _in_words(view, width)
 
@@ -158,7 +158,7 @@ def _marked(view: QueueView, width: int) -> str:
         forms = [f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb]
     elif name := stands_out(snapshot):
         forms = [f"{name} is slowest", name]
-    name = f"{view.place}{_INSIDE}{view.label}" if view.place else view.label
+    name = f"{view.connection_label}{_INSIDE}{view.label}" if view.connection_label else view.label
     for words in forms:
         told = plain(f" » {words}")
         if cell_len(name) + cell_len(told) <= width:
@@ -168,12 +168,12 @@ def _marked(view: QueueView, width: int) -> str:
 
 def _in_place(view: QueueView, width: int) -> str:
     """The name, after its connection where there are several: neither crowds the other out."""
-    if not view.place or width < 12:
+    if not view.connection_label or width < 12:
         return shorten(view.label, width)
     room = width - cell_len(_INSIDE)
-    least = min(cell_len(view.place), room // 3)
+    least = min(cell_len(view.connection_label), room // 3)
     name = shorten(view.label, room - least)
-    return shorten(view.place, room - cell_len(name)) + _INSIDE + name
+    return shorten(view.connection_label, room - cell_len(name)) + _INSIDE + name
 
 
 def _full_in(view: QueueView) -> str:
@@ -209,8 +209,8 @@ _STATE = QueueColumn(
     key=lambda v: float(v.level), words="state",
 )  # fmt: skip
 _QUEUE = QueueColumn(
-    "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, within=_name,
-    mark=lambda v: mark_style(v.color) if v.place else "",
+    "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, fit_value=_name,
+    first_char_style=lambda v: mark_style(v.color) if v.connection_label else "",
     key=lambda v: v.label.casefold(), words="name", descending=False,
 )  # fmt: skip
 _DESIGN = QueueColumn(
@@ -219,10 +219,10 @@ _DESIGN = QueueColumn(
 )  # fmt: skip
 _TREND = QueueColumn(
     "trend", "last 2 min", lambda v: _trend(v, TREND_CELLS), lambda v: _stale(v) or "trend", 24,
-    within=_trend, key=lambda _: None, words="",
+    fit_value=_trend, key=lambda _: None, words="",
 )  # fmt: skip
 _FULL_IN = QueueColumn(
-    "full_in", "full in", _full_in, _full_in_tone, 12, right=True,
+    "full_in", "full in", _full_in, _full_in_tone, 12, align_right=True,
     key=lambda v: v.full_in_seconds, words="time to full", descending=False,
 )  # fmt: skip
 
@@ -241,7 +241,7 @@ COLUMNS: tuple[QueueColumn, ...] = (
     _TREND,
     _FULL_IN,
 )
-LOST_FIRST = ("trend", "full_in", "claimed", "pop", "push")
+DROP_ORDER = ("trend", "full_in", "claimed", "pop", "push")
 """What a narrow screen does without, the least needed first."""
 SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
@@ -253,24 +253,24 @@ def layout(
 
     `widest` says how much room each column's longest text of now would take.
     """
-    needed = {column.name: max(column.least, widest.get(column.name, 0)) for column in COLUMNS}
-    needed["trend"] = _TREND.least
+    needed = {column.name: max(column.min_width, widest.get(column.name, 0)) for column in COLUMNS}
+    needed["trend"] = _TREND.min_width
     natural, needed["queue"] = needed["queue"], min(needed["queue"], 20)
     shown = [*COLUMNS]
-    for lost in LOST_FIRST:
-        if total(shown, needed) <= width:
+    for lost in DROP_ORDER:
+        if total_width(shown, needed) <= width:
             break
         shown = [column for column in shown if column.name != lost]
-    spare = width - total(shown, needed)
+    spare = width - total_width(shown, needed)
     if _TREND in shown and spare < natural - needed["queue"]:
         needed["trend"] -= _TREND_STEP
         spare += _TREND_STEP
     needed["queue"] = max(16, needed["queue"] + min(spare, natural - needed["queue"]))
-    spare = width - total(shown, needed)
+    spare = width - total_width(shown, needed)
     if _TREND in shown:
         steps = min(max(spare, 0), TREND_CELLS - needed["trend"]) // _TREND_STEP
         needed["trend"] += steps * _TREND_STEP
-        spare = width - total(shown, needed)
+        spare = width - total_width(shown, needed)
     needed["queue"] += max(0, spare)
     return [
         _laid_out(column, needed[column.name], sorted_by, descending=descending) for column in shown

@@ -107,11 +107,11 @@ class FiguresPanel(TextView):
 
     def _findings(self, view: QueueView) -> Text:
         """How many there are, and the gravest in its own words."""
-        grave = [one for one in view.findings if one.grave]
+        grave = [one for one in view.findings if one.is_problem]
         if grave:
             more = f"{len(grave)} findings: " if len(grave) > 1 else ""
             return Text(
-                more + grave[0].words, style_of(self, SEVERITY_STYLES.get(grave[0].level, ""))
+                more + grave[0].text, style_of(self, SEVERITY_STYLES.get(grave[0].level, ""))
             )
         healthy = view.diagnosis is not None and view.diagnosis.healthy
         words = "nothing wrong in the figures"
@@ -184,8 +184,8 @@ def subscriber_lines(
 def _append_name(line: Text, on: TextView, view: QueueView) -> None:
     line.append(plain(f"{view.snapshot.schema}.{view.snapshot.queue}"), style_of(on, "strong"))
     line.append(f"  {view.snapshot.design}", style_of(on, "quiet"))
-    if view.place:
-        line.append(f"  on {view.place}", style_of(on, "quiet"))
+    if view.connection_label:
+        line.append(f"  on {view.connection_label}", style_of(on, "quiet"))
 
 
 def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> None:
@@ -332,9 +332,9 @@ class QueueDetail(TextView):
         head = Text(no_wrap=True)
         head.append(view.label, style_of(self, "strong"))
         head.append(f"  {view.code}", style_of(self, "quiet"))
-        if view.place:
-            head.append(f"  on {view.place}", style_of(self, "quiet"))
-        head.append(f"  {view.words}", style_of(self, view.style))
+        if view.connection_label:
+            head.append(f"  on {view.connection_label}", style_of(self, "quiet"))
+        head.append(f"  {view.text}", style_of(self, view.style))
         lines = [head, self._more_of(view, "Enter: ")]
         if self.app.size.height >= _MANY_LINES:
             lines = [head, self._why(view), *lines[1:], Text()]
@@ -344,9 +344,9 @@ class QueueDetail(TextView):
         """What repairs it; else what comes of it."""
         if view is None or view.finding is None:
             return Text()
-        if view.mends:
+        if view.repair_text:
             line = Text(key, style_of(self, "quiet"), no_wrap=True)
-            return line.append(view.mends, style_of(self, "strong"))
+            return line.append(view.repair_text, style_of(self, "strong"))
         return Text(first_line(view.finding.consequence), style_of(self, "quiet"), no_wrap=True)
 
     def _why(self, view: FindingView | None) -> Text:
@@ -358,7 +358,7 @@ class QueueDetail(TextView):
         _append_name(line, self, view)
         _append_state(line, self, view)
         found = [one for one in view.findings if one.level > Severity.NOTE]
-        words = ", ".join(one.words for one in found)
+        words = ", ".join(one.text for one in found)
         if not words and view.stale_seconds is None:
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:

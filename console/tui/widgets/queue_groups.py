@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from console import formats
 from console.monitor.limits import Severity
 from console.tui.text import MARK, SEVERITY_STYLES, mark_style, plain, shorten, sparkline
-from console.tui.views import ConnectionView, Link, QueueView, link_words
+from console.tui.views import ConnectionView, Link, QueueView, link_text
 from console.tui.widgets.keyed_table import Cell
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ class Group:
             (one,) = self.connections
             if one.link is Link.ALIVE:
                 return queues, ""
-            told = link_words(one, again=False)
+            told = link_text(one, again=False)
             why = f": {one.why}" if one.why else ""
-            return link_words(one) + why, told + why, told
+            return link_text(one) + why, told + why, told
         of = len(self.connections)
         some = f"{self.answering} of " if self.answering < of else ""
         whole = some + formats.numbered(of, "connection")

@@ -138,14 +138,14 @@ class QueueTable(KeyedTable[QueueView | Group]):
         (one,) = of_connections({view.connection: self.connections[view.connection]}, [view], bool)
         return one.key, one.under
 
-    def cells_of(self, key: str) -> Cells:
+    def build_cells(self, key: str) -> Cells:
         row = self.rows[key]
         if isinstance(row, Group):
             folded = not self._folding.is_open(row)
             return tuple(row.cell(_column(one), one.width, folded=folded) for one in self.laid_out)
         if self.grouped:
             indent = _INDENT * (1 + bool(self.connections[row.connection].group))
-            row = replace(row, place="", label=indent + row.label)
+            row = replace(row, connection_label="", label=indent + row.label)
         return tuple(one.column.cell(row, one.width) for one in self.laid_out)
 
     def lay_out(self, room: int) -> Sequence[LaidOut[QueueView | Group]]:

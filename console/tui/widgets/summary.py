@@ -28,7 +28,7 @@ from console.tui.text import (
     style_of,
     whole_seconds,
 )
-from console.tui.views import AllClear, ConnectionView, Link, link_words
+from console.tui.views import AllClear, ConnectionView, Link, link_text
 from console.tui.widgets.queue_table import QueueTable
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class ConnectionLines(TextView):
             line.append("  ")
             line.append(" PRODUCTION ", style_of(self, "production"))
         alive = view.link is Link.ALIVE
-        state = formats.duration(view.latency_seconds or 0.0) if alive else link_words(view)
+        state = formats.duration(view.latency_seconds or 0.0) if alive else link_text(view)
         line.append("  " + state, "" if mood == "good" else style_of(self, mood))
         if rights:
             line.append("  " + rights, style_of(self, "quiet"))
@@ -263,14 +263,14 @@ class Summary(TextView):
 
     def _say_findings(self, line: Text, said: SummaryFacts, any_queues: bool, room: int) -> None:  # noqa: FBT001
         if not said.findings:
-            if any_queues and said.all_clear.words:
+            if any_queues and said.all_clear.text:
                 mood = "good" if said.all_clear.clear else "quiet"
-                line.append(shorten(said.all_clear.words, room - 3), style_of(self, mood))
+                line.append(shorten(said.all_clear.text, room - 3), style_of(self, mood))
                 line.append("   ")
             return
         start = line.cell_len
         line.append("FINDINGS  ", style_of(self, "quiet"))
-        levels = Counter(view.level for view in said.findings if view.grave)
+        levels = Counter(view.level for view in said.findings if view.is_problem)
         if critical := levels[Severity.CRITICAL]:
             line.append(f"✖ {critical} critical", style_of(self, "critical"))
             line.append("  ")
@@ -284,7 +284,7 @@ class Summary(TextView):
         line.append(" ")
         if said.all_clear.blind:
             left = room - (line.cell_len - start)
-            line.append(shorten(said.all_clear.words, max(20, left - 3)), style_of(self, "warning"))
+            line.append(shorten(said.all_clear.text, max(20, left - 3)), style_of(self, "warning"))
             line.append("   ")
 
     def _table_words(self, table: QueueTable, shown: int) -> Text:
