@@ -1,41 +1,38 @@
--- What an operator does with messages that lie in a queue: each statement is one batch of one action, in a
--- transaction that begins with `lock_rows`. Who chose the rows saw them a moment ago; only what is still in the
--- same state, and not in anybody's hands, is held and acted on.
+-- What operators do with messages: each statement is one batch of an action, in a transaction that begins with
+-- `lock_rows`. The plan was made earlier; only rows that are still in the same state, and that nobody holds, are locked
+-- and acted on.
 --
--- Rows lie in a storage: the queue's table, a ring's slots, or its in_hand. A row has no address here that a
--- statement could seek (%%physloc%% is undocumented, and is found by a scan): its place is its clustered key.
--- UPDLOCK holds it to the end of the transaction, so that it neither moves nor changes; READPAST passes over
--- what others hold, and with READCOMMITTEDLOCK it does so where READ_COMMITTED_SNAPSHOT is on too.
--- LOOP JOIN, FORCE ORDER: from the chosen, each sought by its key. A plan that scans would lock all that it
--- meets. A batch is at most 4,000 rows: below the number of locks at which a table without
--- LOCK_ESCALATION = DISABLE, somebody else's, is locked whole. What has to be waited for (an index row that a
--- consumer's transaction passed over) is waited for as long as the session's LOCK_TIMEOUT.
--- Somebody else's table without an index on its id is scanned by every batch, and held meanwhile.
+-- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. A row has no address that a statement could
+-- seek (%%physloc%% is undocumented and needs a scan), so it is addressed by its clustered key. UPDLOCK holds it to the
+-- end of the transaction; READPAST skips what others hold, and needs READCOMMITTEDLOCK where READ_COMMITTED_SNAPSHOT is
+-- on. LOOP JOIN, FORCE ORDER: key seeks from the chosen rows, because a scan would lock everything it meets. A batch has
+-- at most 4,000 rows, which stays below lock escalation of other people's tables. Other waits (an index row that a
+-- consumer's transaction skipped) last at most the session's LOCK_TIMEOUT. A table without an index on its id is scanned
+-- by every batch, and locked meanwhile.
 --
--- Every batch tells its ledger: how many rows went out of the source, and how many came into the target.
--- The two are counted apart, and what came in is counted where it lies: a row count says nothing of what a
--- trigger did instead.
+-- Each batch counts its ledger: rows out of the source, rows into the target. The target is counted by reading it: a row
+-- count does not show what a trigger did instead.
 
 -- define: id_type
--- of a message's id, in the table and in the archive
+-- the type of a message's id, in the table and in the archive
 bigint
 
 -- define: location_type
 {id_type} -- when installed=yes
 -- when installed=no
--- Of whatever type: the column's own decides how they are compared.
+-- Any type: the column's type decides how they are compared.
 nvarchar(450)
 -- end
 
 -- define: chosen_keys
--- @chosen: what :keys, a JSON array, means (ids, a ring's numbers, the broker's order numbers)
+-- @chosen, from :keys, a JSON array (ids, a ring's numbers, or the broker's order numbers)
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @chosen TABLE (id {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
 DECLARE @chosen TABLE (id {location_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (id) SELECT CAST(k.[value] AS {location_type}) FROM OPENJSON(@keys) AS k;
 
 -- define: chosen_locations
--- @chosen: the places, as `lock_rows` returned them
+-- @chosen: the row locations, as `lock_rows` returned them
 DECLARE @chosen TABLE (place {location_type} NOT NULL PRIMARY KEY); -- when installed=yes
 DECLARE @chosen TABLE (place {location_type} NOT NULL); -- when installed=no
 INSERT INTO @chosen (place) SELECT CAST(p.[value] AS {location_type}) FROM OPENJSON(@places) AS p;
@@ -53,15 +50,15 @@ c.place = m.[{id}]
 m.[{id}]
 
 -- define: seek_by_key
--- From the chosen, each sought by its key; somebody else's table may have no index to seek in.
+-- A key seek for each chosen row; a table that is not ours may have no index for it.
 OPTION (LOOP JOIN, FORCE ORDER) -- when installed=yes
 
 -- define: state_held
--- null: a row that is there is as it was
+-- null: a row that exists has not changed
 CAST(NULL AS nvarchar(20))
 
 -- define: state_in_hand
--- What has an end is not taken up again, whatever else it says.
+-- A row with an end is finished, whatever its other columns say.
 CASE
     WHEN m.[{done_at}] IS NOT NULL THEN N'error' -- when role done_at
     WHEN m.[{error}] IS NOT NULL THEN N'error' -- when role error
@@ -70,7 +67,7 @@ CASE
 END
 
 -- define: chosen_rows
--- the rows that @chosen means
+-- the rows of @chosen
 {rows_by_key}
 
 -- define: rows_by_key
@@ -80,7 +77,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when l
     ON {by_key}
 -- when defined beside
 -- when lock=yes
--- One half of a message is no message: the doctor looks for those.
+-- Only one of the two rows is not a message; the doctor reports those.
 WHERE EXISTS (
     SELECT 1 FROM {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = m.id
 )
@@ -89,11 +86,11 @@ WHERE EXISTS (
 {seek_by_key}
 
 -- define: remove_rows
--- what takes the rows at @chosen out of the queue, and counts them as @taken_out
+-- removes the rows of @chosen from the queue and counts them in @taken_out
 {deleted}
 
 -- define: deleted
--- Less those that are there all the same.
+-- Minus those that are still there.
 DELETE m
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_location}
@@ -111,8 +108,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- define: batch_begins
--- of put_away: @chosen, and what its INSERT into the archive is given
--- @before: rows of this batch are those of this action after this one; other sessions' are of none, or of another.
+-- for archive_rows: @chosen, and the values of its INSERT into the archive
+-- @before: later rows of this action are this batch's; other sessions' rows have no action or another one.
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @state nvarchar(20) = :state;
@@ -137,19 +134,19 @@ nvarchar(max) -- when target_payload=text|json
 varbinary(max) -- when target_payload=bytes
 
 -- define: new_id
--- for a message that comes back under another id; null: its table, or new_ids_spent, numbers it
+-- for a message restored under another id; null: its table, or void_new_ids, numbers it
 NULL
 
 -- define: void_new_ids
 
 -- name: server_time
--- one row: the server's clock, which an action's cut-off is taken from
--- Rounded up to the microseconds that a client keeps: what was pushed within this tick of the clock was before.
+-- one row: the server's clock, from which an action's cut-off is taken
+-- Rounded up to a client's microseconds, so that a push within the same tick counts as before.
 SELECT CAST(DATEADD(nanosecond, 400, SYSUTCDATETIME()) AS datetime2(6)) AS moment;
 
 -- name: lock_rows
--- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
--- Without the lock nothing is passed over: a row that somebody holds is waited for, and never seems to be gone.
+-- a row for each chosen row that exists: its location and its state (lock=yes: locked now, without those that others hold)
+-- Without lock=yes nothing is skipped: a locked row is waited for and never seems to be missing.
 {chosen_keys}
 SELECT
     {row_location} AS place,
@@ -167,11 +164,11 @@ SELECT
 {chosen_rows};
 
 -- name: archive_end
--- one row: the last number that the archive has given
+-- one row: the highest number in the archive
 SELECT COALESCE(MAX(a.archive_id), 0) AS archive_id FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
 -- name: archived_after
--- a row for each of these that went into the archive after that number: in which state
+-- a row for each of these that entered the archive after that number: its state
 SELECT
     CAST(a.id AS nvarchar(450)) AS id,
     a.state AS state
@@ -184,9 +181,9 @@ AND EXISTS (
 ORDER BY a.archive_id;
 
 -- name: archive_rows
--- one row: how many messages left the queue, and how many came into its archive
--- Not OUTPUT's INTO, which has no order: the archive numbers them in the order of their pushes, wherever they
--- lie, and what comes back by a push comes back in this one.
+-- one row: how many messages left the queue, and how many entered its archive
+-- Not OUTPUT ... INTO, which has no order: the archive numbers messages in the order of their pushes, which is the order
+-- in which they are pushed back.
 {batch_begins}
 INSERT INTO [{schema}].[{queue}_archive] (
     id,
@@ -228,8 +225,8 @@ OPTION (LOOP JOIN, FORCE ORDER);
 {batch_ends}
 
 -- name: delete_rows
--- one row: how many messages left the queue for good
--- Of a message in two halves, both are counted.
+-- one row: how many messages were deleted
+-- For a split queue both rows are counted.
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;
@@ -244,7 +241,7 @@ SELECT
     COALESCE(@put_in, @taken_out) AS put_in;
 
 -- name: make_ready
--- one row: how many messages, claimed or in error, can be popped again; their attempts stay counted
+-- one row: how many claimed or failed messages are ready again; their attempts stay counted
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0;
@@ -259,7 +256,7 @@ FROM OPENJSON(@places) AS p;
 UPDATE m
 SET
     -- when keeps_history=yes
-    -- A claim that is given up is kept too, without an error.
+    -- A released claim is kept in the history too, without an error.
     history = CASE WHEN m.[{error}] IS NOT NULL THEN m.history ELSE (
         SELECT TOP (CAST(N'{history}' AS int))
             e.[at],
@@ -290,7 +287,7 @@ SET
     [{done_at}] = NULL, -- when role done_at
     [{claimed_by}] = NULL, -- when role claimed_by
     -- when to_back=yes
-    -- A microsecond apart, in the order in which they were chosen.
+    -- A microsecond apart, in the chosen order.
     [{pushed_at}] = DATEADD(microsecond, c.position, @now),
     -- end
     -- when role status
@@ -311,9 +308,8 @@ WHERE {is_ready_again}
 {seek_by_key};
 
 -- name: matching_archived
--- of the next :look rows of the archive after one: at most :n that match, and the last one whether it matches or not
--- READPAST: what others take out or put in at this moment is passed over, and nobody is waited for. Texts are
--- compared as in `matching` of common.sql.
+-- of the next :look rows of the archive: at most :n that match, and the last row whether it matches or not
+-- READPAST: rows that others are moving are skipped without waiting. Texts are compared as in `matching` of common.sql.
 DECLARE @moment datetime2(7) = :moment;
 SELECT TOP (CAST(:n AS bigint))
     l.position AS position,
@@ -359,13 +355,13 @@ CROSS APPLY (
     SELECT
         CAST(CASE
             WHEN l.archived_at > @moment THEN 0
-            -- A popped message was delivered: it is meant by its own word, and never by another.
+            -- A popped message was delivered: it is selected by its own option only.
             WHEN l.reason <> N'pop' THEN 0 -- when popped=yes
             WHEN l.reason = N'pop' THEN 0 -- when popped=no
             WHEN l.state <> CAST(:state AS nvarchar(20)) THEN 0 -- when by_state=yes
             WHEN l.action_id <> CAST(:action AS bigint) OR l.action_id IS NULL THEN 0 -- when by_action=yes
             -- when by_reason=yes
-            -- Nothing is found in nothing, as CHARINDEX sees it.
+            -- CHARINDEX does not find an empty text in an empty one.
             WHEN DATALENGTH(CAST(:reason AS nvarchar(400))) > 0 AND CHARINDEX(
                 CAST(:reason AS nvarchar(400)) COLLATE Latin1_General_100_CI_AS_SC, l.reason COLLATE Latin1_General_100_CI_AS_SC
             ) = 0 THEN 0
@@ -385,7 +381,7 @@ WHERE t.matches = 1 OR l.position = CAST(:look AS bigint)
 ORDER BY l.archive_id;
 
 -- name: last_purge
--- one row: of the :look rows of the archive before one, how many there are, the lowest, and the last purge among them
+-- one row: of the :look archived rows before a number: how many there are, the lowest, and the last purge among them
 DECLARE @moment datetime2(7) = :moment;
 SELECT
     COUNT_BIG(*) AS looked,
@@ -401,8 +397,8 @@ FROM (
 ) AS l;
 
 -- name: lock_archived
--- a row for each of the chosen rows of the archive that is there and in nobody's hands (lock=yes: locked now)
--- READUNCOMMITTED: an id is not free where somebody writes it at this moment, and nobody is waited for.
+-- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
+-- READUNCOMMITTED: an id that somebody is just writing is not free, and there is no waiting for them.
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @chosen TABLE (archive_id bigint NOT NULL PRIMARY KEY);
 INSERT INTO @chosen (archive_id) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
@@ -431,9 +427,9 @@ ORDER BY a.archive_id
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: restore_rows
--- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
--- ids=kept: those whose id is taken, by a message or by another row of the batch, stay; ids=new takes them.
--- An id that somebody takes in this very moment is an error, which undoes the batch; the next try sees it.
+-- one row: how many rows left the archive, and how many messages are back in the queue, in their former state
+-- ids=kept: a row whose id is taken, by a message or in the same batch, stays; ids=new gives it a new one. An id taken at
+-- this very moment is an error that undoes the batch; the next try sees it.
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @taken_out bigint = 0;
@@ -448,7 +444,7 @@ FROM OPENJSON(@keys) AS k
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON a.archive_id = CAST(k.[value] AS bigint)
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{table}] AS m WITH (READUNCOMMITTED) WHERE m.id = a.id)
 -- when defined beside
--- Half a message of that id takes it too.
+-- An id of which only one of the two rows is left is taken, too.
 AND NOT EXISTS (SELECT 1 FROM {beside} AS d WITH (READUNCOMMITTED) WHERE d.id = a.id)
 -- end
 AND {may_insert_ids} = 1 -- when defined may_insert_ids
@@ -473,7 +469,7 @@ BEGIN
     BEGIN TRY
     -- end
     -- end
-    -- A MERGE that only inserts: of all statements that insert, its OUTPUT alone tells from which row.
+    -- A MERGE that only inserts: no other insert's OUTPUT tells the source row.
     MERGE INTO [{schema}].[{table}] WITH (ROWLOCK) AS m
     USING (
         SELECT
@@ -484,7 +480,7 @@ BEGIN
             CASE a.state WHEN N'ready' THEN 0 WHEN N'done' THEN 2 ELSE 4 END AS status, -- when role status
             COALESCE(a.pushed_at, SYSUTCDATETIME()) AS pushed_at,
             a.attempts,
-            -- A claim comes back as an error: whoever had it is told nothing, and nobody shall work on it unasked.
+            -- A claim is restored as an error: its owner does not know, and nobody should process it unasked.
             CASE
                 WHEN a.state = N'claimed' THEN COALESCE(a.error, N'was claimed when it went into the archive')
                 WHEN a.state = N'error' THEN COALESCE(a.error, N'')
@@ -536,7 +532,7 @@ BEGIN
     -- when defined may_insert_ids
     END TRY
     BEGIN CATCH
-        -- Undone with the transaction is all but this, which is the session's.
+        -- A rollback undoes everything but this session setting.
         SET IDENTITY_INSERT [{schema}].[{table}] OFF;
         THROW;
     END CATCH;
@@ -567,9 +563,9 @@ INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.id = d.id -- whe
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: restore_by_push
--- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
--- One push after the other: an array would hold all payloads of a batch at once, and there is no clean way to
--- make one of rows before SQL Server 2022.
+-- one row: how many rows left the archive, and how many the queue's push accepted; the others stay
+-- One push after the other: an array would hold all payloads of a batch in memory, and before SQL Server 2022 rows cannot
+-- be turned into one cleanly.
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @archive_id bigint = 0, @put_in bigint = 0, @taken_out bigint;
@@ -603,7 +599,7 @@ BEGIN
     INSERT INTO @answer (id) EXEC [{schema}].[{queue}_push] @payload = @payload; -- when no role due_at
     IF NOT EXISTS (SELECT 1 FROM @answer AS r WHERE r.id IS NOT NULL)
     BEGIN
-        -- A full ring. What comes later in the archive does not go before what it did not take.
+        -- The ring is full. Later rows of the archive must not overtake the row that it refused.
         BREAK;
     END;
     SET @put_in += 1;
@@ -619,7 +615,7 @@ SELECT
     @put_in AS put_in;
 
 -- name: target_state
--- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
+-- one row: how many messages are ready (counted to 10,001) and, for a ring, how many more fit, and how many after a relay
 SELECT
     COUNT_BIG(*) AS ready,
     CAST(NULL AS bigint) AS room,
@@ -631,15 +627,15 @@ FROM (
 ) AS bounded;
 
 -- name: oversized
--- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to, NULL where it is none of its kind
--- An error here would undo the whole transaction, so nothing is converted that may fail.
+-- a row for each of the chosen: whether its payload is over the target queue's limit, NULL where it is not of its kind
+-- An error would undo the whole transaction, so no conversion here can fail.
 DECLARE @keys nvarchar(max) = :keys;
 SELECT
     CAST(m.[{id}] AS nvarchar(450)) AS id,
     CAST(CASE
         WHEN b.payload IS NULL THEN NULL
         -- when target_payload=json
-        -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
+        -- As the one element of an array: ISJSON takes no scalars before SQL Server 2022.
         WHEN ISJSON(N'[' + b.payload + N']') = 0 THEN NULL
         WHEN (SELECT COUNT(*) FROM OPENJSON(CASE WHEN ISJSON(N'[' + b.payload + N']') = 1 THEN N'[' + b.payload + N']' END)) <> 1 THEN NULL
         -- end
@@ -652,8 +648,8 @@ INNER JOIN {beside} AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = d
 CROSS APPLY (SELECT CAST({joined_payload} AS {target_payload_type}) AS payload) AS b;
 
 -- name: push_to
--- one row: how many messages left the queue, and how many the other queue's own push took; the others stay
--- One push after the other, as in push_back.
+-- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay
+-- One push after the other, as in restore_by_push.
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @at int = 0, @count int, @taken_out bigint = 0, @put_in bigint = 0;
@@ -685,7 +681,7 @@ BEGIN
     INSERT INTO @answer (id) EXEC [{target_schema}].[{target}_push] @payload = @payload; -- when titles=no
     IF NOT EXISTS (SELECT 1 FROM @answer AS r WHERE r.id IS NOT NULL)
     BEGIN
-        -- A full ring.
+        -- The ring is full.
         BREAK;
     END;
     SET @put_in += 1;
@@ -699,8 +695,8 @@ SELECT
     @put_in AS put_in;
 
 -- name: live_sessions
--- a row for each of the sessions, as claimed_by names them, that is there: who, and from where
--- The host as the client called it: its address is for logins with more rights.
+-- a row for each of the sessions (as in claimed_by) that is still connected: user, program, address
+-- The host name that the client gave: its address needs more rights.
 DECLARE @sessions nvarchar(max) = :sessions;
 SELECT
     w.session AS session,
@@ -712,7 +708,7 @@ SELECT
 FROM (
     SELECT
         asked.[value] COLLATE DATABASE_DEFAULT AS session,
-        -- ABS: of a text without a blank in its place, whatever is computed first, no error.
+        -- ABS: a text without a blank must not cause an error, whatever is evaluated first.
         CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
             THEN TRY_CAST(SUBSTRING(asked.[value], 9, ABS(CHARINDEX(N' ', asked.[value]) - 9)) AS int)
         END AS session_id

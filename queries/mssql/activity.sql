@@ -6,7 +6,7 @@
 -- VIEW DATABASE STATE); without it the server shows nothing of other sessions.
 
 -- name: objects
--- a row for each thing of the queues that sessions lock: tables, sequences, broker queues, the push lock
+-- a row for each object of the queues that sessions lock: tables, sequences, broker queues, application locks
 -- :schemas, :queues and :names are JSON arrays of one length: where a thing is, of which queue it is, its name.
 DECLARE @schemas nvarchar(max) = :schemas;
 DECLARE @queues nvarchar(max) = :queues;
@@ -60,7 +60,7 @@ DECLARE @locks TABLE (
     ours bit NOT NULL
 );
 DECLARE @edges TABLE (session_id int NOT NULL, blocker int NOT NULL, unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL);
--- Read once, for this view is the dear one. Who locks a row has an intent lock on its table; of a
+-- Read once: this view is the expensive one. Who locks a row has an intent lock on its table; of a
 -- session's row locks only that there are some is kept, in one row.
 INSERT INTO @locks (session_id, unit, id, lock, entity, detail, mode, granted, ours)
 SELECT DISTINCT
@@ -117,7 +117,7 @@ FROM (
             ELSE 0
         END AS is_row
     FROM sys.dm_tran_locks AS l
-    -- READUNCOMMITTED: never behind somebody's DDL.
+    -- READUNCOMMITTED: never waits for somebody's DDL.
     LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
         ON
             l.resource_type IN (N'KEY', N'RID', N'PAGE', N'HOBT') AND l.request_status <> N'GRANT'
@@ -309,7 +309,7 @@ SELECT TOP (1000)
 FROM (
     SELECT
         s.session_id,
-        -- As the procedures write claimed_by: the login time in UTC, which the server keeps in local time.
+        -- As the procedures write claimed_by: the login time in UTC (the server keeps local time).
         CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
             minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
         ) AS datetime2(3)), 126), N'Z') AS session,

@@ -29,7 +29,7 @@ EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
 WITH RESULT SETS ((id nvarchar(36)));
 
 -- name: push_each
--- one row: the message's id in the first of the rings that are called so and 1, 2 ...; null: one was full
+-- one row: the message's id in the first of the rings named {queue}, {queue}1, {queue}2 ...; null: one was full
 DECLARE @payload nvarchar(max) = :payload;
 DECLARE @stored TABLE (id nvarchar(36));
 BEGIN TRANSACTION;
@@ -40,7 +40,7 @@ COMMIT TRANSACTION;
 SELECT CASE WHEN COUNT(s.id) = COUNT(*) THEN MIN(s.id) END AS id FROM @stored AS s;
 
 -- name: push_many_each
--- a row for each payload: its id in the first of those rings, null where it was not stored
+-- a row for each payload: its id in the first of those rings, null if it was not stored
 DECLARE @payloads nvarchar(max) = :payloads;
 DECLARE @stored TABLE (ring int DEFAULT 0, id nvarchar(36));
 BEGIN TRANSACTION;
@@ -52,7 +52,7 @@ COMMIT TRANSACTION;
 SELECT s.id AS id FROM @stored AS s WHERE s.ring = 1;
 
 -- name: pop
--- the message that was taken, or nothing
+-- the popped message, or nothing
 EXEC [{schema}].[{queue}_pop]{subscriber_argument}
 WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
 
@@ -74,7 +74,7 @@ WITH RESULT SETS ((finished int));
 {unfinished_payloads}
 
 -- name: codes
--- of payloads in `held`: producer * 10,000,000,000 + number, or -1 where it is not what was pushed
+-- for the payloads in `held`: producer * 10,000,000,000 + number, or -1 if it is not what was pushed
 SELECT
     CASE
         WHEN
@@ -103,7 +103,7 @@ FROM (
 ) AS whole
 
 -- name: left
--- a row for each producer of `codes` (-1: damaged ones): how many, how many different, sums that tell which
+-- a row for each producer in `codes` (-1: damaged): how many, how many different, and sums to identify them
 SELECT
     of_one.producer AS producer,
     COUNT_BIG(*) AS messages,
@@ -125,7 +125,7 @@ ORDER BY of_one.producer
 SELECT c.code AS code FROM codes AS c ORDER BY c.code
 
 -- name: settings
--- a row for each setting that decides how durable and how fast this server is
+-- a row for each setting that affects durability or speed
 SELECT
     chosen.name AS name,
     chosen.value AS value
@@ -141,7 +141,7 @@ WHERE d.database_id = DB_ID()
 ORDER BY chosen.name;
 
 -- name: durable
--- one row: whether what is committed is on disk
+-- one row: whether commits are flushed to disk (the bench's own sessions wait for that)
 SELECT CAST(CASE WHEN d.delayed_durability_desc = N'FORCED' THEN 0 ELSE 1 END AS bit) AS durable
 FROM sys.databases AS d
 WHERE d.database_id = DB_ID();
@@ -179,7 +179,7 @@ INNER JOIN sys.tables AS t ON t.object_id = OBJECT_ID(CONCAT(QUOTENAME(@schema),
 INNER JOIN sys.dm_db_partition_stats AS s ON t.object_id = s.object_id;
 
 -- name: waiting
--- what the sessions whose names begin so are doing now, and how many of them
+-- the sessions whose names have this prefix: what they are doing, and how many
 DECLARE @name nvarchar(128) = :name;
 SELECT
     CAST(NULL AS nvarchar(60)) AS kind,
@@ -197,18 +197,18 @@ FROM sys.dm_exec_sessions AS s
 WHERE s.program_name LIKE N'dbq-bench %' OR s.program_name LIKE N'dbq-prove %';
 
 -- name: schemas
--- the schemas that a bench made
+-- the schemas created by a bench
 SELECT s.name AS name
 FROM sys.schemas AS s
 WHERE s.name LIKE N'dbq[_]bench[_]%'
 ORDER BY s.name;
 
 -- name: make_schema
--- script: a schema that goes with all that is in it
+-- script: creates a schema for the bench
 CREATE SCHEMA [{schema}];
 
 -- name: drop_schema
--- script: removes such a schema
+-- script: drops such a schema with all that is in it
 DROP TABLE IF EXISTS [{schema}].[rows];
 DROP SCHEMA IF EXISTS [{schema}];
 
@@ -226,13 +226,13 @@ FROM sys.all_columns AS a
 CROSS JOIN sys.all_columns AS b;
 
 -- name: update_row
--- nothing: one row is written anew
+-- no row: updates one row
 DECLARE @slot bigint = :slot;
 DECLARE @message nvarchar(max) = :message;
 UPDATE [{schema}].[rows] SET message = @message WHERE slot = @slot;
 
 -- name: begin_old
--- script: a transaction that sees the database as it is at its first look
+-- script: begins a transaction that keeps its first snapshot
 SET TRANSACTION ISOLATION LEVEL SNAPSHOT;
 BEGIN TRANSACTION;
 
@@ -243,6 +243,6 @@ FROM sys.dm_tran_active_snapshot_database_transactions AS t
 WHERE t.session_id = @@SPID;
 
 -- name: end_old
--- script: the end of it
+-- script: ends it
 ROLLBACK TRANSACTION;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

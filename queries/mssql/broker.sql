@@ -29,12 +29,11 @@
 -- off: see there.
 
 -- define: reading
--- A queue is looked at without locks, or its RECEIVE and the look wait for each other; what open transactions
--- send is counted already.
+-- NOLOCK: otherwise a read of the queue and its RECEIVE wait for each other. Uncommitted messages are counted.
 WITH (NOLOCK)
 
 -- define: is_ready
--- Service Broker's own messages are none of the queue's.
+-- Service Broker's own messages do not count.
 m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
 
 -- define: is_ours
@@ -59,13 +58,13 @@ FROM sys.internal_tables AS i INNER JOIN sys.dm_db_partition_stats AS p ON i.obj
 WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201 AND p.index_id = 1
 
 -- define: counters_of_table
--- CROSS APPLY: of this one object; without it the function reads those of the whole database.
+-- CROSS APPLY: for this object only; otherwise the function reads the whole database.
 FROM sys.internal_tables AS i
 CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), i.object_id, 1, NULL) AS o
 WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201
 
 -- define: popped
--- not known
+-- unknown
 
 -- define: next_pop
 SELECT TOP (1) @next = CAST(m.queuing_order AS nvarchar(450)) FROM [{schema}].[{table}] AS m {reading}
@@ -94,9 +93,9 @@ DECLARE @wait_ms int = :wait_ms;
 , @wait_ms = @wait_ms
 
 -- define: locked
--- Pushes on kept conversations go through their table. Besides there is nothing to lock: SEND and RECEIVE touch no
--- table of ours, and a Service Broker queue takes no hint but NOLOCK. So a message that comes between the count and
--- the DROP goes with the queue.
+-- Pushes on kept conversations go through their table. There is nothing else to lock: SEND and RECEIVE touch no table of
+-- ours, and a Service Broker queue takes no hint but NOLOCK. So a message that arrives between the count and the DROP is
+-- dropped with the queue.
 -- when conversation=kept
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLOCKX, HOLDLOCK);
 -- end
@@ -111,9 +110,9 @@ WHERE {is_ours}
 [{schema}].[{queue}_archive]
 
 -- define: grants_of_table
--- Who could look into the queue itself could take out of it: a reader's counts stay unknown.
+-- Who can read the queue can also RECEIVE from it, so a reader's counts stay unknown.
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
--- Whoever installs another time may take this one away. Before an upgrade they are somebody else's.
+-- The next installer may remove this one. Before an upgrade it belongs to somebody else.
 IF EXISTS (
     SELECT 1 FROM sys.services AS x
     WHERE x.name = N'{schema}.{queue}_service' AND x.principal_id = DATABASE_PRINCIPAL_ID(N'dbq_owner')
@@ -125,9 +124,9 @@ BEGIN
 END;
 
 -- define: chosen_by_conversation
--- Only RECEIVE takes from a queue, and only from the beginning of a conversation: of each conversation, so
--- many as are chosen without another one before them. The first RECEIVE locks the conversation. If somebody
--- took from it since it was looked at, too much is received, and all of the batch is undone.
+-- Only RECEIVE takes from a queue, and only from the beginning of a conversation: from each conversation, as many chosen
+-- messages as precede any other one. The first RECEIVE locks the conversation. If somebody took from it since the plan,
+-- too much is received, and the whole batch is undone.
 DECLARE @conversation uniqueidentifier, @group uniqueidentifier, @other bigint, @count int;
 DECLARE @there TABLE (
     queuing_order bigint NOT NULL PRIMARY KEY,
@@ -143,7 +142,7 @@ FROM @chosen AS c INNER JOIN [{schema}].[{table}] AS m {reading} ON c.place = m.
 WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type';
 
 -- define: next_conversation
--- @conversation, and as @count so many as are chosen at its beginning
+-- @conversation, and @count: how many chosen messages are at its beginning
 SELECT TOP (1)
     @conversation = t.conversation_handle,
     @group = t.conversation_group_id
@@ -174,7 +173,7 @@ CREATE MESSAGE TYPE [{schema}.{queue}_message_type] VALIDATION = NONE;
 CREATE CONTRACT [{schema}.{queue}_contract] ([{schema}.{queue}_message_type] SENT BY INITIATOR);
 CREATE QUEUE [{schema}].[{queue}] WITH STATUS = ON;
 CREATE SERVICE [{schema}.{queue}_service] ON QUEUE [{schema}].[{queue}] ([{schema}.{queue}_contract]);
--- No handling of poison here: pushes that are rolled back must not disable the answers' queue.
+-- No poison message handling here: rolled-back pushes must not disable the queue of answers.
 CREATE QUEUE [{schema}].[{queue}_initiator] WITH STATUS = ON, POISON_MESSAGE_HANDLING (STATUS = OFF);
 CREATE SERVICE [{schema}.{queue}_initiator] ON QUEUE [{schema}].[{queue}_initiator];
 -- when conversation=kept
@@ -189,9 +188,9 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, what both pushes send with, and activated
--- EXECUTE AS 'dbq_owner': services and contracts belong to no schema, so rights on them do not come with the
--- right to execute, as they do on tables. They belong to that user, who may RECEIVE from both queues besides:
--- what BEGIN DIALOG and SEND want (Microsoft's manual, "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
+-- EXECUTE AS 'dbq_owner': services and contracts are in no schema, so EXECUTE gives no rights on them, as it does on tables.
+-- They belong to that user, who may also RECEIVE from both queues: what BEGIN DIALOG and SEND require (Microsoft's manual,
+-- "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 {owner_there}
 GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
@@ -464,8 +463,8 @@ DROP PROCEDURE [{schema}].[{queue}_activated]; -- when activation=on
 DROP TABLE [{schema}].[{queue}_conversation]; -- when conversation=kept
 
 -- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- See monitor.sql. Service Broker's own messages are in it, if any lie in the queue.
+-- one row: estimated rows of each state; nothing for a login that does not see the row counts
+-- See monitor.sql. Includes Service Broker's own messages in the queue, if any.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -487,9 +486,8 @@ FROM (
 -- end
 
 -- name: health
--- one row: whether the queue and the broker are enabled, open conversations, what cannot be delivered and why
--- Bounded counts, of at most 10,001. A conversation that both sides have ended is kept for a while by the
--- engine itself (CD) and does not count.
+-- one row: whether the queue and the broker are enabled, the open conversations, and what cannot be delivered and why
+-- Counted to 10,001. A conversation that both sides have ended is kept for a while by the engine (CD) and not counted.
 SELECT
     q.is_receive_enabled AS is_receive_enabled,
     q.is_enqueue_enabled AS is_enqueue_enabled,
@@ -517,9 +515,9 @@ FROM sys.service_queues AS q CROSS JOIN sys.databases AS d
 WHERE q.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND d.database_id = DB_ID();
 
 -- name: messages
--- the messages by the order number that Service Broker gave them, for `chunk` of common.sql
--- NOLOCK: a queue is looked at without locks or its RECEIVE and the look wait for each other. The engine's
--- index is by priority first: of a deep queue a page costs a look at all of it.
+-- the messages by Service Broker's order number, for `chunk` of common.sql
+-- NOLOCK: otherwise a read of the queue and its RECEIVE wait for each other. The engine's index begins with the priority:
+-- for a page of a deep queue it is read as a whole.
 SELECT
     m.queuing_order AS key_id,
     -- when installed=yes
@@ -543,12 +541,12 @@ WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.c
     -- end
 
 -- name: enable
--- script: lets the queue give and take messages again, after poison messages (or somebody) switched it off
+-- script: enables the queue again, after poison messages (or somebody) disabled it
 ALTER QUEUE [{schema}].[{queue}] WITH STATUS = ON;
 
 -- name: over
--- one row: how many conversations are over on the other side and hold nothing, of at most 10,001
--- Ended there (DI) or broken (ER), with no message left in the queue and none to be sent.
+-- one row: how many conversations are finished on the other side and hold nothing (counted to 10,001)
+-- Ended there (DI) or broken (ER), without messages in the queue or to be sent.
 SELECT COUNT_BIG(*) AS conversations
 FROM (
     SELECT TOP (10001) 1 AS one
@@ -564,7 +562,7 @@ FROM (
 
 -- name: end_over
 -- one row: how many of these conversations, at most :n, were ended on this side too
--- Nothing can come to one of them any more, so what was seen without a lock is still so.
+-- They can receive nothing any more, so what was read without a lock still holds.
 SET NOCOUNT ON;
 DECLARE @n int = :n;
 DECLARE @ended bigint = 0, @conversation uniqueidentifier;
@@ -589,9 +587,9 @@ END;
 SELECT @ended AS ended;
 
 -- name: conversations
--- a row for each state in which the broker queue's conversations are, of either side: how many there are, of at most 10,001
--- CO, SO, SI, DI, DO, ER, CD: see sys.conversation_endpoints. One that both sides have ended (CD) is kept by the
--- engine for half an hour.
+-- a row for each state of the broker queue's conversations, on either side: how many (counted to 10,001)
+-- CO, SO, SI, DI, DO, ER, CD: see sys.conversation_endpoints. The engine keeps one that both sides have ended (CD) for
+-- half an hour.
 SELECT
     RTRIM(b.state) AS state,
     COUNT_BIG(*) AS found
@@ -604,7 +602,7 @@ GROUP BY b.state
 ORDER BY b.state;
 
 -- name: undelivered
--- one row: how many messages to and from the broker queue wait in sys.transmission_queue, of at most 10,001, since when, and why the oldest does
+-- one row: how many of the broker queue's messages wait in sys.transmission_queue (counted to 10,001), since when, and why the oldest does
 SELECT
     COUNT_BIG(*) AS found,
     CAST(DATEDIFF_BIG(millisecond, MIN(b.enqueue_time), SYSUTCDATETIME()) / 1e3 AS float) AS oldest_seconds,
@@ -636,9 +634,9 @@ FROM (
 ) AS b;
 
 -- name: activation
--- one row: the procedure that the broker queue starts (null: none), whether it may, and what its monitor does
--- monitored: whether this login sees monitors at all (VIEW SERVER STATE). state: INACTIVE, NOTIFIED (it was
--- started, and has not received yet), RECEIVES_OCCURRING; null: there is no monitor.
+-- one row: the broker queue's activation procedure (null: none), whether it is enabled, and the state of its monitor
+-- monitored: whether this login sees monitors at all (VIEW SERVER STATE). state: INACTIVE, NOTIFIED (started, and has not
+-- received yet), RECEIVES_OCCURRING; null: no monitor.
 SET NOCOUNT ON;
 DECLARE @monitored bit = 0, @state nvarchar(32), @activated datetime;
 IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
@@ -659,8 +657,8 @@ SELECT
 FROM sys.service_queues AS q WHERE q.object_id = OBJECT_ID(N'[{schema}].[{table}]');
 
 -- name: lock_rows
--- a row for each of the chosen that is there: its place, which is its order number
--- Nothing can be held here but by a RECEIVE: these are there, and put_away receives them or fails.
+-- a row for each chosen message that exists: its order number
+-- Only a RECEIVE could lock it: archive_rows receives it or fails.
 {chosen_keys}
 SELECT
     CAST(m.queuing_order AS nvarchar(450)) AS place,
@@ -673,7 +671,7 @@ INNER JOIN [{schema}].[{table}] AS m {reading} ON c.id = m.queuing_order
 WHERE m.status = 1;
 
 -- name: archive_rows
--- one row: how many messages left the queue, and how many came into its archive
+-- one row: how many messages left the queue, and how many entered its archive
 {batch_begins}
 DECLARE @received TABLE (
     queuing_order bigint NOT NULL,
@@ -708,7 +706,7 @@ FROM @received AS r ORDER BY r.queuing_order;
 {batch_ends}
 
 -- name: delete_rows
--- one row: how many messages left the queue for good
+-- one row: how many messages were deleted
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;
@@ -733,9 +731,9 @@ SELECT
     COALESCE(@put_in, @taken_out) AS put_in;
 
 -- name: contents
--- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+-- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
 SELECT
-    -- Those that cannot be delivered lie apart, for all queues of the database together.
+    -- Undeliverable messages are elsewhere, for all queues of the database together.
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (NOLOCK)
         WHERE m.message_type_name = N'{schema}.{queue}_message_type'

@@ -12,7 +12,7 @@ IF @got < 0
     THROW 51003, N'Another console installs or adopts something in this database.||Nothing was changed. Try again.', 1;
 
 -- name: bootstrap
--- script: makes schema dbq and its tables where they are missing; wants their owner, or nobody's yet
+-- script: creates schema dbq and its tables where they are missing; requires their owner, if they exist
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 -- CREATE SCHEMA has to be alone in its batch, and this one is made where it is missing.
@@ -217,7 +217,7 @@ SELECT
     @queue,
     @verb,
     @operator,
-    -- As the procedures write claimed_by: the login time in UTC, which the server keeps in local time.
+    -- As the procedures write claimed_by: the login time in UTC (the server keeps local time).
     CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
         minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
     ) AS datetime2(3)), 126), N'Z'),
@@ -229,7 +229,7 @@ SELECT
 FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
 
 -- name: action_batch
--- one row: the action's number, its counts raised by one batch; none where it is no longer running
+-- one row: the action's number, after its counts were increased by one batch; none if it is not running
 DECLARE @action_id bigint = :action_id;
 DECLARE @selected bigint = :selected;
 DECLARE @done bigint = :done;
@@ -246,7 +246,7 @@ OUTPUT inserted.action_id
 WHERE action_id = @action_id AND ended_at IS NULL;
 
 -- name: action_end
--- one row: the action's number and what it has done; its outcome is kept. None where it had ended before
+-- one row: the action's number and what it has done, with its outcome recorded; none if it had finished before
 DECLARE @action_id bigint = :action_id;
 DECLARE @outcome nvarchar(20) = :outcome;
 DECLARE @detail nvarchar(max) = :detail;
@@ -256,8 +256,8 @@ OUTPUT inserted.action_id, inserted.done
 WHERE action_id = @action_id AND ended_at IS NULL;
 
 -- name: running
--- what operators are doing now: each action that has not ended, unless its last batch is a day old
--- READPAST: a batch that is not committed has its row locked, and shows in the next look.
+-- the running actions of operators, unless the last batch is a day old
+-- READPAST: the row of an uncommitted batch is locked, and appears next time.
 SELECT TOP (100)
     a.schema_name AS [schema],
     a.queue_name AS queue,
@@ -273,7 +273,7 @@ WHERE a.ended_at IS NULL AND a.last_at > DATEADD(day, -1, SYSUTCDATETIME())
 ORDER BY a.last_at DESC;
 
 -- name: actions
--- what operators did, the newest first, at most :n
+-- the actions of operators, newest first, at most :n
 -- An action that is one transaction shows once it is committed: a look at the audit waits for nobody.
 DECLARE @n bigint = :n;
 DECLARE @schema nvarchar(128) = :schema;
@@ -329,7 +329,7 @@ FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
 
 -- name: decisions
--- what operators have decided of queues and findings, and holds: pause, protection, silence, acknowledge
+-- operators' decisions on queues and findings that are in force: pause, protection, silence, acknowledge
 SELECT
     N'pause' AS kind,
     N'' AS code,
@@ -374,7 +374,7 @@ FROM dbq.silence AS s
 WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > SYSUTCDATETIME());
 
 -- name: protect
--- one row: since when a queue is protected that was not
+-- one row: since when the queue is protected, which it was not before
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @operator nvarchar(400) = :operator;
@@ -392,7 +392,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: unprotect
--- one row: since when a queue had been protected, which is not any more
+-- one row: since when the queue had been protected, which ends now
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DELETE p
@@ -401,7 +401,7 @@ FROM dbq.protection AS p
 WHERE p.schema_name = @schema AND p.queue_name = @queue;
 
 -- name: note
--- one row: when a note was made, of a queue or (empty names) of the whole database
+-- one row: the time of the note, on a queue or (empty names) on the whole database
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @operator nvarchar(400) = :operator;
@@ -411,7 +411,7 @@ OUTPUT TODATETIMEOFFSET(inserted.noted_at, 0) AS noted_at
 VALUES (@schema, @queue, @operator, @note);
 
 -- name: notes
--- what was noted of a queue or of the whole database, the newest first, at most :n
+-- the notes on a queue or on the whole database, newest first, at most :n
 DECLARE @n bigint = :n;
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
@@ -443,7 +443,7 @@ VALUES (
 );
 
 -- name: silence_end
--- since when findings had been silenced or acknowledged that are not any more; of any kind, any queue where none is given
+-- since when the findings had been silenced or acknowledged whose silence ends now; any code, any queue where none is given
 DECLARE @by nvarchar(400) = :by;
 DECLARE @code nvarchar(128) = :code;
 DECLARE @kind nvarchar(20) = :kind;
@@ -466,7 +466,7 @@ SELECT
 FROM dbq.setting AS s;
 
 -- name: record
--- script: one line of the catalog, of a queue that is installed or adopted in the same transaction
+-- script: adds a queue to the catalog, in the transaction that installs or adopts it
 INSERT INTO dbq.[queue] (schema_name, queue_name, design, kind, options, roles, version, installed_from)
 VALUES (
     N'{schema}', N'{queue}', N'{design}', N'{kind}', N'{options_json}', N'{roles_json}',
@@ -474,19 +474,19 @@ VALUES (
 );
 
 -- name: erase
--- script: takes a queue out of the catalog
+-- script: removes a queue from the catalog
 DELETE FROM dbq.[queue] WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: keep_archive
--- script: of this queue only the archive is left
+-- script: marks a queue of which only the archive is left
 UPDATE dbq.[queue] SET kind = N'archive' WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: renew
--- script: the queue has what this console installs; the catalog says so
+-- script: records that the queue has this console's version
 UPDATE dbq.[queue] SET version = CAST(N'{version}' AS int) WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: set_options
--- script: what the queue's options have become
+-- script: records the queue's changed options
 UPDATE dbq.[queue] SET options = N'{options_json}' WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: schema_exists

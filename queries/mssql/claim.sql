@@ -1,19 +1,18 @@
 -- claim: Pintér's queue with an atomic test-and-set, on SQL Server, as in his second article.
 --
--- A pop marks the oldest unclaimed row and returns it, in one statement; the row stays until complete
--- deletes it or fail writes why. A consumer that dies leaves its claim behind: that is what "stuck"
--- means here. The caller may pass his own id and times, as Pintér does: one time for a whole run.
+-- A pop marks the oldest unclaimed row and returns it, in one statement; the row stays until complete deletes it or fail
+-- records the error. The claim of a consumer that dies remains: it becomes "stuck". The caller may pass his own id and
+-- times, as Pintér does: one time for a whole run.
 --
--- UPDLOCK and READPAST are his; they also hold with READ_COMMITTED_SNAPSHOT on. The index is named in the
--- pop: a plan that was made while the table was empty would scan it, and lock what it meets, later.
--- Ids that the caller does not give are sequential: random ones split the pages of the clustered key.
--- For page locks, escalation, statistics and ghosts see monitor.sql.
+-- UPDLOCK and READPAST are his; they also hold under READ_COMMITTED_SNAPSHOT. The pop names its index: a plan made while the
+-- table was empty would scan it, and lock what it meets, later. Ids that the caller does not give are sequential: random
+-- ones split the pages of the clustered key. For page locks, escalation, statistics and ghosts see monitor.sql.
 
 -- define: is_ready
 m.[{claimed_at}] IS NULL
 
 -- define: is_claimed
--- By done_at, which is set with errors: it is what the indexes are filtered by.
+-- By done_at, which is set together with errors and is what the indexes filter by.
 m.[{claimed_at}] IS NOT NULL
 AND m.[{done_at}] IS NULL -- when installed=yes
 -- when installed=no
@@ -67,7 +66,7 @@ DECLARE @ids nvarchar(max) = :ids;
 , @ids = @ids
 
 -- define: last_pop
--- What a complete deletes leaves none.
+-- complete deletes the row, which leaves no trace.
 
 -- define: popped
 SUM(o.leaf_update_count)
@@ -77,7 +76,7 @@ CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END -- when scan=error
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
--- What filtered indexes ask for, when they are made and at every write; clients have all of it on anyway.
+-- SET options that filtered indexes require when they are created and at every write; clients have them on anyway.
 SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, CONCAT_NULL_YIELDS_NULL, QUOTED_IDENTIFIER ON;
 SET NUMERIC_ROUNDABORT OFF;
 GO
@@ -96,11 +95,11 @@ CREATE TABLE [{schema}].[{queue}] (
 );
 ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
--- Ready, in the order of the pop. What is IS NULL has to be included, or each row is looked up to prove it.
+-- Ready rows in the order of the pop. Columns tested by IS NULL have to be included, or each row is looked up.
 CREATE INDEX [{queue}_ready] ON [{schema}].[{queue}] (created_at, id)
 INCLUDE (processing_started_at) WHERE processing_started_at IS NULL
 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
--- Claimed, and in error (done_at is set with errors): few rows, counted without a look at the others.
+-- Claimed and failed rows (done_at is set with errors): few, counted without reading the others.
 CREATE INDEX [{queue}_claimed] ON [{schema}].[{queue}] (processing_started_at)
 INCLUDE (done_at) WHERE processing_started_at IS NOT NULL AND done_at IS NULL
 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
@@ -252,7 +251,7 @@ DROP PROCEDURE
 DROP TABLE [{schema}].[{queue}];
 
 -- name: state_illegal
--- script: the rows whose columns contradict their state, for who judges that finding
+-- script: the rows whose columns contradict their state, for the operator to judge
 SELECT [{id}], processing_started_at, claimed_by, done_at, errors
 FROM [{schema}].[{table}] WITH (READPAST, READCOMMITTEDLOCK)
 WHERE errors IS NOT NULL AND (processing_started_at IS NULL OR done_at IS NULL);

@@ -1,15 +1,14 @@
--- What every design has, the same for all: the archive, and the calls of a queue's public interface as
--- the console makes them.
+-- What all designs share: the archive, and the calls of a queue's public interface.
 --
--- A procedure's argument cannot be an expression, so what is bound is declared first. WITH RESULT SETS
--- gives all designs the same columns: an id comes as text, whether it is a number or a uuid.
+-- A procedure's argument cannot be an expression, so bound values are declared first. WITH RESULT SETS gives all designs
+-- the same columns: an id is returned as text, whether it is a number or a uuid.
 
 -- define: payload_type
 nvarchar(max) -- when payload=text|json
 varbinary(max) -- when payload=bytes
 
 -- define: read_committed_only
--- a queue is called at READ COMMITTED, or not at all
+-- refuses a caller at a higher isolation level
 IF EXISTS (
     SELECT 1 FROM sys.dm_exec_sessions AS s
     WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
@@ -25,9 +24,9 @@ COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
     )
 
 -- define: owner_there
--- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
--- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
--- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
+-- The procedures run as dbq_owner, a user without login, rather than AS OWNER: that would require the right to impersonate
+-- the owner, is not possible in a schema owned by a role, and after a restore without that owner every call fails (15517).
+-- No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
 IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
 BEGIN
     CREATE USER dbq_owner WITHOUT LOGIN;
@@ -40,7 +39,7 @@ END;
 IF @payload IS NULL
     THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
 -- when limited=yes
--- In bytes as they are stored: two for each UTF-16 unit of a text.
+-- In bytes as stored: two for each UTF-16 unit of a text.
 IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
     THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
 -- end
@@ -66,7 +65,7 @@ DECLARE @rows TABLE (
 INSERT INTO @rows (position, payload)
 SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j; -- when payload=text|json
 -- when payload=bytes
--- Hexadecimal digits; what is none becomes NULL, which is refused below.
+-- Hexadecimal digits; anything else becomes NULL, which is refused below.
 SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
 -- end
 IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
@@ -88,7 +87,7 @@ IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + 
 -- end
 
 -- define: identify_claimant
--- @session: who claims, by the number of the session and its login time, which the server keeps in local time; at READ COMMITTED
+-- sets @session, the claimant: session id and login time (converted from the server's local time); requires READ COMMITTED
 DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
 SELECT
     @isolation = s.transaction_isolation_level,
@@ -101,7 +100,7 @@ IF @isolation IN (4, 5)
 SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
 
 -- define: locked
--- of lock_all: each table that callers take something from or put something in
+-- for lock_all: each table that callers read from or write to
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
 
 -- define: lacks_payload
@@ -109,7 +108,7 @@ SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK
 CAST(0 AS bit)
 
 -- define: is_other
--- of a CASE over the row l: what some other message has in its error, its claimant or its payload
+-- in a CASE over row l: an error, claimant or payload that the filters do not want
 -- when by_error=yes
 WHEN l.error IS NULL OR EXISTS (
     SELECT 1 FROM OPENJSON(CAST(:errors AS nvarchar(max))) AS e
@@ -117,7 +116,7 @@ WHEN l.error IS NULL OR EXISTS (
 ) THEN 0
 -- end
 -- when by_claimed_by=yes
--- All of it, its session, or the consumer's name: "session=55 login=... bound consumer=worker-1".
+-- The whole text, its session, or the consumer's name: "session=55 login=... bound consumer=worker-1".
 WHEN l.claimed_by IS NULL OR (
     CONCAT(l.claimed_by, N'|') COLLATE Latin1_General_100_BIN2 <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
     AND CHARINDEX(CONCAT(CAST(:claimed_by AS nvarchar(1000)), N' login='), l.claimed_by COLLATE Latin1_General_100_BIN2) <> 1
@@ -154,12 +153,12 @@ END IS NULL THEN 0
 -- end
 
 -- define: key_time_text
--- of the row l: the time in its key, for whoever goes on from there
+-- for row l: the time in its key, from which the next chunk continues
 CONVERT(nvarchar(27), l.key_time, 126) -- when sorted=time_up|time_down
 CAST(NULL AS nvarchar(27)) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
 -- define: this_error_kept
--- the errors and releases that the message keeps, the newest first, with this one
+-- the message's history of errors and releases with this one, newest first
 (
     SELECT TOP (CAST(N'{history}' AS int))
         e.[at],
@@ -187,7 +186,7 @@ CAST(NULL AS nvarchar(27)) -- when sorted=id_up|id_down|undated_up|undated_down|
 )
 
 -- name: archive
--- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
+-- script: the archive, for purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE [{schema}].[{queue}_archive] (
     archive_id bigint IDENTITY(1, 1) NOT NULL,
     id {id_type} NOT NULL,
@@ -207,7 +206,7 @@ CREATE TABLE [{schema}].[{queue}_archive] (
     CONSTRAINT [{queue}_archive_key] PRIMARY KEY CLUSTERED (archive_id) WITH (ALLOW_PAGE_LOCKS = OFF)
 );
 
--- Pops write here with archive_at_pop=on, and wait for nobody.
+-- With archive_at_pop=on pops write here, and must not wait.
 ALTER TABLE [{schema}].[{queue}_archive] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: drop_archive
@@ -226,14 +225,14 @@ WITH RESULT SETS ((id nvarchar(36)));
 
 -- name: push_many
 -- a row for each payload in order: its id as text, null where it was not stored
--- :payloads is a JSON array of strings; of payload=bytes, their hexadecimal digits.
+-- :payloads is a JSON array of strings; for payload=bytes, hexadecimal digits.
 DECLARE @payloads nvarchar(max) = :payloads;
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
 WITH RESULT SETS ((id nvarchar(36)));
 
 -- name: push_many_with
--- a row for each payload in order: its id as text; with what such a queue takes besides, null for the default
--- pending: due at :due_at, else :due_in_seconds from now by this server's clock.
+-- a row for each payload in order: its id as text; with this design's further arguments, null for the default
+-- pending: due at :due_at, else in :due_in_seconds by the server's clock.
 DECLARE @payloads nvarchar(max) = :payloads;
 {push_values} -- when defined push_values
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
@@ -241,7 +240,7 @@ EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
 WITH RESULT SETS ((id nvarchar(36) NULL));
 
 -- name: pop
--- at most :n rows in the design's order: the messages taken now
+-- at most :n rows in the design's order: the messages just popped
 DECLARE @n int = :n;
 DECLARE @consumer nvarchar(128) = :consumer; -- when finishes=yes
 {pop_values} -- when defined pop_values
@@ -253,7 +252,7 @@ EXEC [{schema}].[{queue}_pop_many]
 WITH RESULT SETS ((id nvarchar(36), payload {payload_type}, pushed_at datetime2(7), attempts int));
 
 -- name: complete
--- one row: whether the claim was still this one and is finished now
+-- one row: whether the claim was still valid and is finished now
 DECLARE @id nvarchar(36) = :id;
 DECLARE @attempts int = :attempts;
 EXEC [{schema}].[{queue}_complete]
@@ -262,7 +261,7 @@ EXEC [{schema}].[{queue}_complete]
 WITH RESULT SETS ((acted bit));
 
 -- name: fail
--- one row: whether the claim was still this one and is an error now
+-- one row: whether the claim was still valid and is an error now
 DECLARE @id nvarchar(36) = :id;
 DECLARE @error nvarchar(max) = :error;
 DECLARE @attempts int = :attempts;
@@ -272,13 +271,13 @@ EXEC [{schema}].[{queue}_fail]
 WITH RESULT SETS ((acted bit));
 
 -- name: lock_all
--- script: keeps everyone out of the queue until the transaction ends
+-- script: locks the queue exclusively until the transaction ends
 DECLARE @held int;
 {locked}
 
 -- name: contents
--- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
--- What another transaction holds is skipped, not waited for; after lock_all there is no other.
+-- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
+-- Rows that others hold are skipped; after lock_all there are none.
 SELECT
     (
         SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
@@ -294,7 +293,7 @@ SELECT
     (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
 
 -- name: archive_times
--- archive_at_pop=on: of the latest 100 messages in the archive those popped in the last 5 minutes: how long each waited
+-- archive_at_pop=on: the waiting times of those of the latest 100 archived messages that were popped in the last 5 minutes
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -320,10 +319,10 @@ WHERE l.reason = N'pop' AND l.archived_at > DATEADD(minute, -5, SYSUTCDATETIME()
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
 -- name: chunk
--- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
--- Three statements are one: WITH scanned AS (messages), chunk AS (chunk) matching, or error_texts. A
--- message is found by its key in an index, never by counting rows, and no more than :look are read.
--- There is no comparing of pairs: >= opens the index, and what follows leaves out what was seen.
+-- the next :look of the rows that the design's `messages` returns, from a key on, numbered in order
+-- Sent as part of one statement: WITH scanned AS (messages), chunk AS (chunk), then matching or another of the statements
+-- below. A message is found by its key in an index, never by counting rows, and at most :look are read. T-SQL compares
+-- no pairs: >= seeks the index, and what follows excludes what was seen.
 SELECT TOP (:look)
     ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS position, -- when sorted=no
     ROW_NUMBER() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
@@ -357,8 +356,8 @@ SELECT TOP (:look)
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
 AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
--- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
--- that nothing too, for only then is the index on it the way to them.
+-- A state set by hand may lack its time: such messages are a scan of their own, sorted by that NULL too, because only then
+-- is the index used.
 AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
 AND w.key_id > :after_id -- when sorted=id_up|undated_up
@@ -376,8 +375,8 @@ AND (w.key_time < CAST(:after_time AS datetime2(7)) OR w.key_id < :after_id)
 AND w.key_id = :after_id
 AND w.key_time = CAST(:after_time AS datetime2(7)) -- when sorted=time_up|time_down
 -- end
--- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
--- ages are measured from its cut-off, however long it runs. DATEADD takes whole numbers.
+-- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
+-- however long it runs. DATEADD takes whole numbers.
 -- when by_age=scan
 AND w.key_time <= CAST(:moment AS datetime2(7)) -- when by_cutoff=yes
 -- when by_older=yes
@@ -393,10 +392,10 @@ ORDER BY w.key_time, w.key_id -- when sorted=time_up|undated_up
 ORDER BY w.key_time DESC, w.key_id DESC -- when sorted=time_down|undated_down
 
 -- name: matching
--- of those looked at: at most :n that match the filters, in order, and the last one whether it matches or not
--- Texts are cut and compared under one collation, whatever the database's is; _SC never cuts a character
--- in two. The bar at their ends is for = and <>, which do not see blanks there. JSON_VALUE takes no path
--- from a variable before SQL Server 2017.
+-- of the chunk: at most :n rows that match the filters, in order, and the last row whether it matches or not
+-- Texts are cut and compared under one collation, whatever the database's is; _SC never splits a character. The bar at
+-- their ends is for = and <>, which ignore trailing blanks. Before SQL Server 2017 JSON_VALUE takes no path from a
+-- variable.
 SELECT TOP (:n)
     l.position AS position,
     t.matches AS matches,
@@ -430,7 +429,7 @@ SELECT TOP (:n)
     -- end
     CAST(NULL AS nvarchar(1)) AS payload, -- when body=no
     LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error,
-    -- Of the whole text: what tells one failure of a message from another.
+    -- Of the whole text: it distinguishes a message's failures.
     CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash -- when hashed=yes
     CAST(NULL AS nvarchar(64)) AS error_hash -- when hashed=no
 FROM chunk AS l
@@ -469,7 +468,7 @@ ORDER BY l.key_time, l.key_id -- when sorted=time_up
 ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 
 -- name: error_texts
--- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
+-- of the chunk, unordered: the beginning of each error's text, its time and its attempts
 SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
@@ -481,7 +480,7 @@ SELECT
 FROM chunk AS l
 
 -- name: retried
--- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
+-- of the chunk, unordered: the rows with :least attempts or more, and the last row; with the number of rows read
 SELECT
     CONVERT(nvarchar(27), t.key_time, 126) AS key_time, -- when sorted=time_up|time_down
     CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down
@@ -503,7 +502,7 @@ FROM (
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 
 -- name: claimed
--- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
+-- of the chunk, unordered: each claim's owner and age, and whether its payload is missing; with the number of rows read
 SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
@@ -516,8 +515,8 @@ SELECT
 FROM chunk AS l
 
 -- name: contradictions
--- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
--- What has no time is a contradiction itself: all of those are told.
+-- of the chunk, unordered: the rows that contradict their state, and the last row; with the number of rows read
+-- A missing time is a contradiction itself, so all of those are returned.
 SELECT
     CONVERT(nvarchar(27), t.key_time, 126) AS key_time, -- when sorted=time_up|time_down
     CAST(NULL AS nvarchar(27)) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down

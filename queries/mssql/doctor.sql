@@ -6,7 +6,7 @@
 -- ids: an array as JSON text, [{"id": "1"}, ...].
 
 -- name: recovering
--- one row: whether this server follows another one, which is where transactions and claims are
+-- one row: whether this server is a replica: transactions and claims are on its primary
 SELECT CAST(CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering;
 
 -- name: indexes
@@ -36,7 +36,7 @@ INNER JOIN OPENJSON(@tables) AS given ON t.name = given.[value] COLLATE Latin1_G
 WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND i.index_id > 0;
 
 -- name: checks
--- a row for each CHECK of the given tables (a JSON array) that the server enforces, as it writes it
+-- a row for each CHECK of the given tables that the server enforces, in the server's notation
 SELECT
     t.name AS table_name,
     k.[definition] AS condition
@@ -47,8 +47,8 @@ WHERE k.is_disabled = 0 AND s.name = :schema COLLATE Latin1_General_100_BIN2
 AND EXISTS (SELECT 1 FROM OPENJSON(:tables) AS given WHERE given.[value] = t.name COLLATE Latin1_General_100_BIN2);
 
 -- name: duplicate_keys
--- a row for each key that several rows have, of the first ten in each of :tables (a JSON array), whose key is gone: among the table's first million rows
--- Asked only then, and no index is left to ask: the time-out of a statement ends it.
+-- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
+-- Run only then, without an index; the statement time-out ends it.
 -- when installed=yes
 DECLARE @tables nvarchar(max) = :tables;
 SELECT
@@ -155,7 +155,7 @@ SELECT
     CAST(NULL AS float) AS counted_seconds;
 
 -- name: popped
--- a row for each pop of the last day among the newest 10,000 rows of the archive, in the order in which they ran
+-- a row for each pop of the last day among the newest 10,000 archived rows, in the order in which they ran
 -- The archive's own numbers are drawn as pops run.
 -- when archive_at_pop=on
 -- when defined due_when_popped
@@ -182,7 +182,7 @@ ORDER BY a.archive_id
 ;
 
 -- name: recent_errors
--- one row: how many error rows are of the last :recent seconds, of the newest 10,001 of those, how far these go back and the first of them; the same of the newest 10,001 of the day before that
+-- one row: the errors of the last :recent seconds among the newest 10,001: how many, how far back, the first; and the same for the newest 10,001 of the day before
 -- when finishes=yes
 -- when role done_at
 SET NOCOUNT ON;

@@ -1,25 +1,20 @@
 -- fifo: Rusanu's FIFO queue on SQL Server: a clustered key that keeps the order, and a delete that returns.
 --
--- order=lax     pop skips rows that other transactions hold (READPAST): many at a time. A pop that is
---               rolled back returns its message behind some that were popped meanwhile.
--- order=strict  pop does not skip. It waits for the row at the head, whether another pop has deleted it
---               or a push has not committed it yet: an uncommitted row lies in the index, and its lock
---               says so (PostgreSQL's MVCC hides it). No lock tells of an id that is drawn and not yet
---               inserted: identity values are drawn before the row is there, and a later one could be
---               inserted, committed and popped in between. So push draws and inserts under an
---               application lock, which it gives back at once: pushes wait for each other's INSERT,
---               never for each other's transaction. A pop of many also waits for the uncommitted pushes
---               that it meets behind the head. Who pushes and pops in one transaction can become the
---               victim of a deadlock (1205).
+-- order=lax     pop skips rows that other transactions hold (READPAST), so many can pop at a time. After a rollback a
+--               message is popped later than some that followed it.
+-- order=strict  pop skips nothing. It waits for the row at the head, whether another pop has deleted it or a push has not
+--               committed it: an uncommitted row is in the index, locked (PostgreSQL's MVCC hides it). An identity value
+--               is drawn before its row is inserted, and a later one could be inserted, committed and popped in between;
+--               so push draws and inserts under an application lock that it releases at once: pushes wait for each other's
+--               INSERT, never for each other's transaction. A pop of many also waits for uncommitted pushes behind the
+--               head. A transaction that both pushes and pops can become a deadlock victim (1205).
 --
--- READCOMMITTEDLOCK: with READ_COMMITTED_SNAPSHOT on, READPAST is only promised together with it; and
--- with optimized locking a strict pop without it would judge by row versions, which hide that row again.
--- READPAST skips row locks and nothing else: page locks are off, and so is escalation to the table. An
--- index without page locks can be rebuilt, not reorganized: maintain rebuilds.
--- Statistics are left alone: each plan follows an index in its order, whatever they say, and to gather
--- them anew would be a scan in the middle of a pop.
--- Deleted rows stay as ghosts at the head, where every pop begins, until the server cleans up. A row
--- version that is still in use (a long snapshot, a readable secondary) keeps them, and pops get slower.
+-- READCOMMITTEDLOCK: under READ_COMMITTED_SNAPSHOT, READPAST is only guaranteed together with it; and with optimized locking
+-- a strict pop would otherwise judge by row versions, which hide that row. READPAST skips row locks only, so page locks and
+-- lock escalation are off. An index without page locks can be rebuilt, not reorganized: maintain rebuilds. Statistics are
+-- not updated: every plan follows an index in its order, and updating them would be a scan in the middle of a pop. Deleted
+-- rows stay as ghosts at the head, where every pop begins, until the server cleans up; a row version in use (a long
+-- snapshot, a readable secondary) keeps them, and pops get slower.
 
 -- define: oldest_first
 m.[{id}] -- when role pushed_at
@@ -45,8 +40,7 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
--- SET ROWCOUNT 0: under a caller's own, push_many would write fewer messages than it was given (Microsoft's manual,
--- "SET ROWCOUNT": it ends INSERT too).
+-- SET ROWCOUNT 0: the caller's own setting would limit push_many's INSERT (Microsoft's manual, "SET ROWCOUNT").
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]

@@ -29,7 +29,7 @@
 -- count by StateName, and so do these. Times have no zone, and are UTC.
 
 -- define: entered
--- the state that the job is in now: Id only is no key of that table
+-- the job's current state
 (SELECT s.Data FROM [{schema}].[{beside}] AS s {reading} WHERE s.JobId = m.Id AND s.Id = m.StateId)
 
 -- define: entered_at
@@ -122,13 +122,13 @@ CAST(DATEDIFF_BIG(microsecond, (
 (SELECT CAST(MAX(v.Version) AS nvarchar(128)) FROM [{schema}].[Schema] AS v WITH (READCOMMITTEDLOCK))
 
 -- name: queues
--- the names of at most 100 queues, of the first 100,000 jobs that wait or are fetched
+-- the names of at most 100 queues, among the first 100,000 open jobs
 SELECT DISTINCT TOP (100) j.Queue AS name
 FROM (SELECT TOP (100000) q.Queue FROM [{schema}].JobQueue AS q {reading}) AS j
 ORDER BY name;
 
 -- name: owners
--- a row for each of the servers, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- a row for each of the servers, as in claimed_by: gone, alive or unknown, by its heartbeat
 -- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
 DECLARE @sessions nvarchar(max) = :sessions;
 SELECT

@@ -1,22 +1,21 @@
 -- heap: Rusanu's heap queue on SQL Server: no order, no index, any row that is not locked.
 --
--- The id and the push time are ours and stand in no index. A pop scans from the heap's first page to the
--- first row that is free. A delete under row locks leaves its empty pages to the heap (only TABLOCK, or a
--- clustered index, gives them back), so after a deep queue every pop reads them all again, until
--- maintain's ALTER TABLE ... REBUILD, which keeps everybody out unless the edition can do it ONLINE.
+-- id and push time are our additions, in no index. A pop scans from the heap's first page to the first free row. A delete
+-- under row locks leaves its empty pages in the heap (only TABLOCK or a clustered index frees them), so after a deep queue
+-- every pop reads them all, until maintain's ALTER TABLE ... REBUILD, which blocks everybody unless the edition can do it
+-- ONLINE.
 --
--- ALTER INDEX cannot name a heap, so its page locks are not switched off here: ROWLOCK in every statement
--- keeps our own sessions from taking any, and READPAST would only stop at somebody else's. Whoever wants
--- them off, on SQL Server itself: EXEC sp_indexoption, on the table, with 'DisAllowPageLocks' and 'TRUE';
--- it is deprecated, yet the only way that Microsoft documents.
+-- ALTER INDEX cannot name a heap, so its page locks remain enabled: ROWLOCK in every statement keeps our sessions from
+-- taking any, and READPAST stops only at somebody else's. To disable them: EXEC sp_indexoption on the table, with
+-- 'DisAllowPageLocks' and 'TRUE'; deprecated, yet the only way that Microsoft documents.
 -- For the other hints and for escalation see monitor.sql.
 
 -- define: key
--- Nothing to go on by: its list is what a scan meets first.
+-- No key: only what a scan meets first can be listed.
 N''
 
 -- define: key_text
--- It has no key that could be gone.
+-- A heap has no key that could be missing.
 
 -- name: tables
 -- script: the queue's table
@@ -105,16 +104,16 @@ DROP PROCEDURE
 DROP TABLE [{schema}].[{queue}];
 
 -- name: extent
--- one row of nulls: a heap has no places to go on from, so its list is what a scan meets first
+-- one row of nulls: a heap has no key to continue from
 SELECT
     CAST(NULL AS bigint) AS first,
     CAST(NULL AS bigint) AS last,
     CAST(NULL AS bigint) AS slots;
 
 -- name: lock_rows
--- a row for each of the chosen that is there: its place, which is its id
--- A heap has no key to seek: a scan, which ends with the last of the chosen. As a read with UPDLOCK it would
--- hold every row that it meets; a write holds what it writes and nothing else.
+-- a row for each chosen row that exists, by its id
+-- A heap has no key to seek: a scan, up to the last chosen row. A read with UPDLOCK would lock every row that it meets; a
+-- write locks only what it writes.
 {chosen_keys}
 -- when role pushed_at
 DECLARE @n bigint = (SELECT COUNT_BIG(*) FROM @chosen);
@@ -144,8 +143,8 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK,
 -- end
 
 -- name: archive_rows
--- one row: how many messages left the queue, and how many came into its archive
--- A heap has no order that the archive could keep, so one DELETE moves them.
+-- one row: how many messages left the queue, and how many entered its archive
+-- A heap has no order for the archive to keep, so one DELETE moves the rows.
 {batch_begins}
 DECLARE @n bigint = (SELECT COUNT_BIG(*) FROM @chosen);
 DELETE TOP (@n) m
@@ -169,12 +168,12 @@ INTO [{schema}].[{queue}_archive] (
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 INNER JOIN @chosen AS c ON m.[{id}] = c.place
 OPTION (LOOP JOIN, FORCE ORDER);
--- Without a look at who is still there: that would be one more scan, to its end.
+-- Not verified by another read: that would be a full scan.
 SET @taken_out = @@ROWCOUNT;
 {batch_ends}
 
 -- name: delete_rows
--- one row: how many messages left the queue for good
+-- one row: how many messages were deleted
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @taken_out bigint = 0, @put_in bigint;

@@ -1,7 +1,7 @@
--- What a queue's tables and indexes have become by use, and what mends it.
+-- How use has degraded a queue's tables and indexes, and the repairs.
 --
--- LIMITED reads the pages above the leaves only, and of a heap its map of pages. A Service Broker queue is
--- an internal table with indexes of its own: it is measured as that, and mended by ALTER QUEUE.
+-- LIMITED reads only the pages above the leaf level, and a heap's allocation pages. A Service Broker queue is an internal
+-- table with indexes of its own: measured as that, and repaired by ALTER QUEUE.
 
 -- name: tables
 -- a row for each table or broker queue of the given names (a JSON array): its size, and how much its statistics have missed
@@ -58,7 +58,7 @@ SELECT
     CAST(f.page_count AS bigint) AS pages,
     CAST(1 AS bit) AS valid,
     -- when installed=yes
-    -- Page locks that an interrupted REORGANIZE has let in: READPAST does not skip them.
+    -- Page locks that an interrupted REORGANIZE left enabled: READPAST does not skip them.
     CASE WHEN o.type = N'U' THEN x.allow_page_locks ELSE CAST(0 AS bit) END AS leftover,
     -- end
     CAST(0 AS bit) AS leftover, -- when installed=no
@@ -78,19 +78,19 @@ WHERE f.alloc_unit_type_desc = N'IN_ROW_DATA' AND f.index_level = 0
 ORDER BY table_name, name;
 
 -- name: let_page_locks
--- script: REORGANIZE cannot do without page locks, which the queue's indexes do not have: for as long as it takes
+-- script: enables the page locks that REORGANIZE requires and the queue's indexes do not have
 ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = ON);
 
 -- name: no_page_locks
--- script: row locks only, as every index of a queue has them
+-- script: disables page locks again
 ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = OFF);
 
 -- name: reorganize
--- script: puts the leaves of an index in order, a few pages at a time; callers go on
+-- script: reorganizes the leaf pages of an index, a few at a time; callers continue
 ALTER INDEX [{index}] ON [{schema}].[{relation}] REORGANIZE;
 
 -- name: rebuild
--- script: a new index beside the old one, which it replaces; callers go on
+-- script: builds a new index that replaces the old one; callers continue
 -- What is not said is as it was, but for frozen statistics. At its end it wants the table for a moment: it
 -- waits for that behind all others, and gives up rather than stop them. MAXDOP = 1: in parallel, and with page
 -- locks off, it may leave an index more out of order than before (Microsoft's manual, "Guidelines for online
@@ -102,30 +102,30 @@ ALTER INDEX [{index}] ON [{schema}].[{relation}] REBUILD WITH (
 );
 
 -- name: rebuild_table
--- script: a heap without its empty pages and forwarded rows; callers go on
+-- script: rebuilds a heap without empty pages and forwarded rows; callers continue
 ALTER TABLE [{schema}].[{relation}] REBUILD WITH (
     ONLINE = ON (WAIT_AT_LOW_PRIORITY (MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF))
 );
 
 -- name: rebuild_queue
--- script: a broker queue's own indexes anew; callers wait until it is done
--- It is always an offline operation (Microsoft's manual, "ALTER QUEUE").
+-- script: rebuilds a broker queue's own indexes; callers wait
+-- Always an offline operation (Microsoft's manual, "ALTER QUEUE").
 ALTER QUEUE [{schema}].[{relation}] REBUILD;
 
 -- name: reorganize_queue
--- script: puts the leaves of a broker queue's own indexes in order
+-- script: reorganizes the leaf pages of a broker queue's own indexes
 ALTER QUEUE [{schema}].[{relation}] REORGANIZE;
 
 -- name: analyze
--- script: statistics as they are now
+-- script: updates statistics
 UPDATE STATISTICS [{schema}].[{relation}];
 
 -- name: make_check
--- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
+-- script: restores a missing CHECK for new rows; callers wait for a moment
 ALTER TABLE [{schema}].[{relation}] WITH NOCHECK ADD CONSTRAINT [{constraint}]
 CHECK (status BETWEEN 0 AND 4); -- when check=status
 CHECK (only_row = 1); -- when check=only_row
 
 -- name: validate_check
--- script: the same CHECK for all rows, so that it is trusted; it fails where a row contradicts it
+-- script: validates that CHECK for all rows, so that it is trusted; it fails if a row violates it
 ALTER TABLE [{schema}].[{relation}] WITH CHECK CHECK CONSTRAINT [{constraint}];

@@ -1,20 +1,18 @@
--- What monitoring asks of a queue, the same for all designs. What a design means by ready, claimed, error, done,
--- its key and its order stands under `-- define:` in its own file, always of the row m of its table; what is
--- defined here is what most of them mean. Without a definition (is_claimed) there is no such state, and its figure
--- is null; where there is no is_ready, every row is ready. A design that is monitored in another way has a
--- statement of that name in its own file.
+-- What monitoring reads, the same for all designs. What ready, claimed, error, done, key and order mean is defined in each
+-- design's own file (`-- define:`), always for the row m of its table; the usual definitions are here. Without a
+-- definition (is_claimed) a design has no such state, and its figure is null; without is_ready every row is ready. A
+-- design that differs has a statement of the same name in its own file.
 
 -- define: reading
--- READPAST: what is so now, without waiting for anybody. Rows that open transactions push or pop are not counted;
--- NOLOCK would count what is rolled back later, and what moves twice or not at all. Its own locks last as long as
--- the look at one row.
+-- READPAST: the committed state, without waiting. Rows that open transactions push or pop are not counted; NOLOCK would
+-- count rows that are rolled back later, and miss or repeat rows that move. Its own locks last for one row.
 WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 
 -- define: key
--- what a walk goes on by, and an id for whoever reads it
+-- the key from which a scan continues, and the id as text
 m.[{id}] -- when role id
 -- when no role id
--- Without an id there is no place to go on from: only the first page can be seen.
+-- Without an id there is no key to continue from: only the first page is shown.
 N''
 -- end
 
@@ -53,7 +51,7 @@ N'ready'
 m.[{payload}]
 
 -- define: joined_payload
--- its payload in a statement that joins what is `beside`
+-- the payload, in a statement that joins the payload table
 m.[{payload}]
 
 -- define: key_text
@@ -64,7 +62,7 @@ CAST(m.[{id}] AS nvarchar(450))
 m.[{id}]
 
 -- define: is_live
--- not popped yet, due or not
+-- not popped yet, whether due or not
 {is_ready} -- when defined is_ready
 
 -- define: is_ready_again
@@ -77,7 +75,7 @@ AND {claimed_at} < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' A
 -- end
 
 -- define: age_seconds
--- of the oldest ready message; a time without an offset is taken for UTC
+-- the age of the oldest ready message; a time without an offset is UTC
 -- when defined oldest_first
 (
     SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, {pushed_at}, SYSUTCDATETIME()) / 1e6 AS float)
@@ -95,7 +93,7 @@ ORDER BY a.archive_id DESC;
 -- end
 
 -- define: next_pop
--- what would be popped next
+-- the message to be popped next
 -- when defined pop_order
 SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
 FROM [{schema}].[{table}] AS m {reading}
@@ -104,11 +102,11 @@ ORDER BY {pop_order};
 -- end
 
 -- define: popped
--- how many were popped, in the counters of its table
+-- the number of pops
 SUM(o.leaf_delete_count + o.leaf_ghost_count)
 
 -- define: waiting_seconds
--- how long it waited for its first pop, from when it could be popped; how long for a later one no row tells
+-- its waiting time until the first pop, from when it was ready; for a later pop no row tells
 -- when role claimed_at
 -- when role pushed_at
 CASE
@@ -122,7 +120,7 @@ END
 -- end
 
 -- define: popped_times
--- how long it waited, and how long ago that was over
+-- its waiting time, and how long ago that ended
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
 CAST(DATEDIFF_BIG(microsecond, {claimed_at}, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
@@ -132,7 +130,7 @@ CAST(NULL AS float) AS popped_seconds_ago,
 -- end
 
 -- define: done_times
--- how long work on it took, and how long ago that was over
+-- its processing time, and how long ago that ended
 -- when role claimed_at
 CAST(DATEDIFF_BIG(microsecond, {claimed_at}, {done_at}) / 1e6 AS float) AS processing_seconds,
 CAST(DATEDIFF_BIG(microsecond, {done_at}, SYSUTCDATETIME()) / 1e6 AS float) AS ended_seconds_ago
@@ -142,14 +140,14 @@ CAST(NULL AS float) AS ended_seconds_ago
 -- end
 
 -- define: row_count
--- The engine keeps a count of rows for each index, which a look reads and no table. What open transactions
--- have pushed is in it already, what they have popped no more.
+-- The engine's row count of an index, read without touching the table. It includes uncommitted pushes and excludes
+-- uncommitted pops.
 SELECT SUM(p.row_count) AS number_of_rows
 FROM sys.dm_db_partition_stats AS p
 WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
 
 -- define: counters_of_table
--- Of an object that is not to be seen the function would tell all.
+-- For an invisible object the function would return all.
 FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{table}]'), NULL, NULL) AS o
 WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1)
 
@@ -218,7 +216,7 @@ SELECT
     -- end
     CAST(NULL AS bigint) AS done, -- when not defined is_done
     {age_seconds} AS age_seconds, -- when defined age_seconds
-    -- Without an order there is no oldest message to look at: only a scan could tell.
+    -- Without an order only a scan could find the oldest message.
     CAST(NULL AS float) AS age_seconds, -- when not defined age_seconds
     -- when counters=yes
     -- when part=all
@@ -227,7 +225,7 @@ SELECT
     counted.updated AS updated,
     counted.deleted AS deleted,
     -- end
-    -- Of a part of a table the engine counts nothing.
+    -- For a part of a table the engine counts nothing.
     -- when part=one
     CAST(NULL AS bigint) AS rows_estimated,
     CAST(NULL AS bigint) AS inserted,
@@ -253,7 +251,7 @@ CROSS JOIN (
     SELECT
         SUM(o.leaf_insert_count) AS inserted,
         SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
+        -- A delete leaves a ghost record, unless the row is removed at once.
         SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
     {counters_of_table}
 ) AS counted
@@ -261,7 +259,7 @@ CROSS JOIN (
 -- end
 
 -- name: messages
--- the messages of one state, or all (scan), without order, each with its key, for `chunk` of common.sql
+-- the messages of one state or all (scan), unordered, each with its key, for `chunk` of common.sql
 SELECT
     {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
@@ -286,11 +284,11 @@ WHERE {is_error} -- when scan=error
 WHERE {is_done} -- when scan=done
 
 -- define: claims_table
--- the table of what was popped and is not done
+-- the table of messages popped and not done
 [{schema}].[{table}]
 
 -- name: history
--- a row for each of the errors and releases that a message keeps, the newest first
+-- a row for each error and release in the message's history, newest first
 SELECT
     CAST(JSON_VALUE(a.[value], N'$.at') AS datetime2(7)) AS [at],
     JSON_VALUE(a.[value], N'$.by') AS claimed_by,
@@ -302,9 +300,9 @@ WHERE m.id = CAST(:id AS {id_type})
 ORDER BY CAST(a.[key] AS int)
 
 -- name: claims
--- the oldest ten claims: since when, and whose
--- One that is just being finished is none any more. A table that somebody else made may have another collation
--- than the others of the union.
+-- the ten oldest claims: time and owner
+-- A claim that is just being finished is skipped. A table that is not ours may have another collation than the others of
+-- the union.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -329,8 +327,8 @@ FROM (
 ) AS oldest
 
 -- name: times
--- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: how long each waited, and was worked on
--- Each by the index of its state. Of an adopted table nobody knows one: of its claims 100 that come first.
+-- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: waiting and processing times
+-- Each by the index of its state. An adopted table may have none: then any 100 claims.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -398,9 +396,9 @@ FROM (
 ) AS l
 
 -- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
--- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
--- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
+-- a row for each consumer name among the newest 1,000 claims and the newest 1,000 done and failed messages of a minute
+-- popped_at: its last pop that left a trace; recent: its pops of the last minute that are still there; recent_seconds:
+-- their total duration so far; looked: the number of claims read, of all names.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -430,7 +428,7 @@ FROM (
                 CAST(NULL AS datetime2(7)) AS at -- when no role claimed_at
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_claimed}
-            -- Somebody else's table may have no index that gives them in this order.
+            -- A table that is not ours may have no index in this order.
             ORDER BY m.[{claimed_at}] DESC -- when installed=yes
         ) AS newest
         -- when installed=yes
@@ -472,11 +470,10 @@ FROM (
 GROUP BY popped.claimed_by
 
 -- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- By the engine's own counts (row_count): of all rows where every row is ready; of the index that each state has
--- (ready_index); else, of all rows, the share that a state has in some pages drawn from all over the table.
--- NOLOCK: the count of rows is of what is not committed too, and nobody waits for it. What a row is stands one level
--- below the sums: an aggregate takes no expression with a subquery (a library's states).
+-- one row: estimated rows of each state; nothing for a login that does not see the row counts
+-- From the engine's own counts (row_count): of all rows if every row is ready; of each state's index (ready_index); else
+-- all rows times the share of that state in sampled pages of the table. NOLOCK: the row count includes uncommitted rows
+-- too. The row's state is computed one level below the sums, because an aggregate takes no subquery (a library's states).
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,

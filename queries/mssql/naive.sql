@@ -1,11 +1,10 @@
 -- naive: Kejser's naive queue on SQL Server: a sequence, a unique clustered index, delete the first in order.
 --
--- No row is skipped: all consumers wait for the one that holds the head, and for a push at the head that
--- is not committed, so a transaction left open stops the queue. It is here to be measured against, and
--- because such queues exist.
--- READCOMMITTEDLOCK: with READ_COMMITTED_SNAPSHOT on, a pop must not judge by row versions either.
--- STATISTICS_NORECOMPUTE: Kejser's first complaint. Statistics of such a table are never up to date, and
--- gathering them again and again costs scans and new plans; every statement here goes in the key's order.
+-- No row is skipped: all consumers wait for the one that holds the head, and for an uncommitted push at the head, so an open
+-- transaction stops the queue. It is here to be compared with, and because such queues exist.
+-- READCOMMITTEDLOCK: under READ_COMMITTED_SNAPSHOT a pop must not judge by row versions either.
+-- STATISTICS_NORECOMPUTE: Kejser's first complaint. Such a table's statistics are never up to date, and updating them costs
+-- scans and recompilations; every statement here follows the key's order.
 
 -- define: oldest_first
 m.[{id}] -- when role pushed_at
@@ -17,12 +16,12 @@ m.[{id}]
 CAST(NULL AS datetime2(7))
 
 -- define: grants
--- push_many draws its numbers by sp_sequence_get_range, as the caller, which follows no ownership chain: it wants
--- UPDATE on the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
+-- push_many draws its numbers by sp_sequence_get_range, as the caller, which follows no ownership chain: it needs UPDATE on
+-- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
 GRANT UPDATE ON OBJECT::[{schema}].[{queue}_seq] TO dbq_operator;
 
 -- define: read_committed_only
--- nothing is skipped here, so it is refused for another reason
+-- refused for another reason than elsewhere: nothing is skipped here
 IF EXISTS (
     SELECT 1 FROM sys.dm_exec_sessions AS s
     WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)

@@ -1,12 +1,12 @@
--- Notifications: which of several recorders sends them, and what each receiver has been told. Only who
--- holds the lease writes dbq.notification.
+-- Notifications: which of several recorders sends them, and what was sent to each receiver. Only the holder of the lease
+-- writes dbq.notification.
 
 -- name: exists
--- one row: whether the catalog keeps notifications (one that an older console made does not)
+-- one row: whether the catalog has notifications (an older console's does not)
 SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.notification', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
 
 -- name: lease
--- one row: who holds the lease now: this recorder, where nobody did, or only it, or not any more
+-- one row: the present holder of the lease: this recorder if it was free; none if another one has it
 SET NOCOUNT ON;
 DECLARE @holder nvarchar(400) = :holder;
 DECLARE @seconds float = :seconds;
@@ -23,7 +23,7 @@ ELSE
 SELECT l.holder AS holder FROM dbq.lease AS l WHERE l.name = N'notifications';
 
 -- name: lease_end
--- one row: who held the lease, which is given back; none where it was another recorder's
+-- one row: who held the lease, which is released; none if it was another recorder's
 DECLARE @holder nvarchar(400) = :holder;
 UPDATE l
 SET l.until = SYSUTCDATETIME()
@@ -32,7 +32,7 @@ FROM dbq.lease AS l
 WHERE l.name = N'notifications' AND l.holder = @holder;
 
 -- name: unfinished
--- what a receiver has not been told to its end: findings that go on, and what still has to be sent; at most :n
+-- what a receiver is still owed: findings that go on, and what has not been sent; at most :n
 SELECT TOP (CAST(:n AS bigint))
     m.notification_id AS notification_id,
     m.event_key AS event_key,
@@ -52,7 +52,7 @@ WHERE m.end_sent_at IS NULL
 ORDER BY m.notification_id;
 
 -- name: begin
--- one row: the number of what has to be sent of a finding that began; none where it goes on already
+-- one row: the number of the notification of a finding that began; none if it goes on already
 DECLARE @event_key nvarchar(64) = :event_key;
 DECLARE @target nvarchar(128) = :target;
 DECLARE @schema nvarchar(128) = :schema;
@@ -83,7 +83,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: end
--- one row: when a finding ended that went on until now
+-- one row: when the finding ended
 DECLARE @notification_id bigint = :notification_id;
 UPDATE m
 SET m.ended_at = SYSUTCDATETIME()
@@ -92,7 +92,7 @@ FROM dbq.notification AS m
 WHERE m.notification_id = @notification_id AND m.ended_at IS NULL;
 
 -- name: try
--- one row: how often it was tried to send it, with the try that begins now
+-- one row: the number of attempts to send it, including the one that begins now
 DECLARE @notification_id bigint = :notification_id;
 UPDATE m
 SET m.tries = m.tries + 1
@@ -101,7 +101,7 @@ FROM dbq.notification AS m
 WHERE m.notification_id = @notification_id;
 
 -- name: sent
--- one row: when the receiver was first told of it; with :ended the end has arrived too
+-- one row: when it was first sent; with :ended its end was sent, too
 DECLARE @notification_id bigint = :notification_id;
 DECLARE @ended bit = :ended;
 UPDATE m
@@ -113,7 +113,7 @@ FROM dbq.notification AS m
 WHERE m.notification_id = @notification_id;
 
 -- name: withdraw
--- one row: the number of what is not sent: somebody silenced the finding before it was tried
+-- one row: the number of a notification that is withdrawn: somebody silenced the finding before it was tried
 DECLARE @notification_id bigint = :notification_id;
 DELETE m
 OUTPUT deleted.notification_id AS notification_id
@@ -121,7 +121,7 @@ FROM dbq.notification AS m
 WHERE m.notification_id = @notification_id AND m.tries = 0;
 
 -- name: forget
--- the numbers of those that ended more than :seconds ago, which go, sent or not
+-- the numbers of the notifications deleted: ended more than :seconds ago, sent or not
 DECLARE @seconds float = :seconds;
 DELETE m
 OUTPUT deleted.notification_id AS notification_id

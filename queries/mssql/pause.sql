@@ -1,8 +1,8 @@
--- Pausing a queue: its pop procedures are exchanged for ones that answer as if it were empty. Where nobody
--- pauses, nothing of this is asked by any caller.
+-- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause no caller notices anything
+-- of this.
 
 -- name: code
--- a row for each procedure of the given names (a JSON array), whole: what resume puts back
+-- a row for each procedure of the given names (a JSON array): its definition, which resume restores
 DECLARE @schema nvarchar(max) = :schema;
 DECLARE @names nvarchar(max) = :names;
 SELECT
@@ -25,9 +25,9 @@ WHERE
     AND l.resource_associated_entity_id = OBJECT_ID(N'[{schema}].[{table}]') AND l.request_session_id <> @@SPID;
 
 -- name: exchange
--- script: a pop that finds nothing, a push that returns null for each message; of the same call and result
--- ALTER keeps owner and rights. A call in progress ends as it began; ALTER waits for nobody but those who
--- compile the procedure at that moment. Everything before the line AS stays: name, parameters, EXECUTE AS.
+-- script: a pop that returns nothing or a push that returns null for each message, with the same signature
+-- ALTER keeps owner and rights. A call in progress ends as it began; ALTER waits only for sessions that are compiling the
+-- procedure. Everything before the line AS stays: name, parameters, EXECUTE AS.
 DECLARE @procedure int = OBJECT_ID(N'[{schema}].[{function}]', N'P');
 DECLARE @definition nvarchar(max) = REPLACE(OBJECT_DEFINITION(@procedure), NCHAR(13), N'');
 DECLARE @as int = CHARINDEX(NCHAR(10) + N'AS' + NCHAR(10), @definition);
@@ -54,7 +54,7 @@ DECLARE @exchange nvarchar(max) = CONCAT(
 EXEC (@exchange);
 
 -- name: restore_code
--- script: a procedure as it was
+-- script: restores a procedure
 DECLARE @definition nvarchar(max) = (
     SELECT f.definition
     FROM dbq.pause AS p
@@ -65,7 +65,7 @@ SET @definition = CONCAT(N'ALTER ', SUBSTRING(@definition, CHARINDEX(N'PROCEDURE
 EXEC (@definition);
 
 -- name: keep
--- one row: since when a queue is paused; `functions`: a JSON array of what resume puts back
+-- one row: since when the queue is paused; `functions`: the definitions that resume restores (a JSON array)
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @operator nvarchar(400) = :operator;
@@ -78,7 +78,7 @@ OUTPUT TODATETIMEOFFSET(inserted.paused_at, 0) AS since
 VALUES (@schema, @queue, @operator, @reason, DATEADD(second, @seconds, SYSUTCDATETIME()), @push, @functions);
 
 -- name: renew
--- one row: since when it is paused; what resume puts back is what an upgrade has installed
+-- one row: since when it is paused; resume restores what an upgrade has installed
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DECLARE @functions nvarchar(max) = :functions;
@@ -89,7 +89,7 @@ FROM dbq.pause AS p
 WHERE p.schema_name = @schema AND p.queue_name = @queue;
 
 -- name: kept
--- what is put back in the place of each exchanged procedure; none where the queue is not paused
+-- the definition to restore for each replaced function; none if the queue is not paused
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 SELECT
@@ -113,7 +113,7 @@ WHERE p.schema_name = @schema AND p.queue_name = @queue
 ORDER BY f.name, f.id;
 
 -- name: end
--- one row: since when a queue had been paused, which is not any more
+-- one row: since when the queue had been paused, which ends now
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @queue nvarchar(128) = :queue;
 DELETE p

@@ -1,8 +1,7 @@
--- pending: Rusanu's pending queue on SQL Server: a message may be popped when it is due, never before.
+-- pending: Rusanu's pending queue on SQL Server: a message can be popped when it is due, never before.
 --
--- Due times are UTC, so a change of clocks in any zone changes nothing (Rusanu's advice). The order is
--- that of the due times. Rows that other transactions hold are skipped.
--- For the hints, the locks, statistics and ghosts see monitor.sql.
+-- Due times are UTC, so daylight saving changes nothing (Rusanu's advice). Messages are ordered by due time. Rows that other
+-- transactions hold are skipped. For the hints, locks, statistics and ghosts see monitor.sql.
 
 -- define: is_ready
 m.[{due_at}] <= SYSUTCDATETIME()
@@ -20,7 +19,7 @@ N'scheduled' -- when scan=scheduled
 -- define: key_time
 m.[{due_at}] -- when installed=yes
 -- when installed=no
--- Of whatever type: a key that was written out has to meet the same time again.
+-- Any type: a key that was written out as text has to match the same time again.
 CAST(m.[{due_at}] AS datetime2(7))
 -- end
 
@@ -38,7 +37,7 @@ FROM [{schema}].[{table}] AS m {reading} ORDER BY m.[{due_at}];
 a.due_at
 
 -- define: chosen_keys
--- Its key begins with the due time: by its id alone a message is found by a look at all of them.
+-- Its key begins with the due time: finding a message by its id alone is a scan.
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @due nvarchar(max) = :due;
 -- when installed=yes
@@ -77,7 +76,7 @@ c.due = m.[{due_at}] AND c.place = m.[{id}] -- when installed=yes
 c.place = m.[{id}] -- when installed=no
 
 -- define: push_values
--- Whole seconds and the milliseconds beyond: DATEADD takes an int of one unit.
+-- Whole seconds and milliseconds separately: DATEADD takes an int of one unit.
 DECLARE @seconds float = :due_in_seconds;
 DECLARE @due_time datetime2(7) = :due_at;
 IF @due_time IS NULL AND @seconds IS NOT NULL SET @due_time = DATEADD(
@@ -198,7 +197,7 @@ SELECT COUNT_BIG(*) AS messages FROM (
 ) AS bounded;
 
 -- name: reschedule
--- one row: how many messages have another due time
+-- one row: how many messages were rescheduled
 SET NOCOUNT ON;
 DECLARE @places nvarchar(max) = :places;
 DECLARE @due_time datetime2(7) = :due_time;

@@ -1,16 +1,16 @@
--- What the pipeline asks of a database: locks that keep two runs apart, rows on their way into the lake.
+-- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
 --
--- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before
---                 an earlier moment, for restore may want them
--- source=done     done rows of status and split, where they lie, up to such a moment
--- What a task sends holds its values itself: PostgreSQL's drivers copy only what binds nothing.
+-- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
+--                 because restore may need them
+-- source=done     done rows of status and split, in their own table, up to such a moment
+-- What a task sends contains its values as literals: PostgreSQL's COPY binds none.
 
 -- define: archived_id
--- the id as it goes into the lake
+-- the id as stored in the lake
 CAST(a.id AS nvarchar(36))
 
 -- name: acquire_lock
--- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
+-- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
 DECLARE @got int;
 -- when mode=exclusive
 EXEC @got = sys.sp_getapplock
@@ -23,14 +23,14 @@ EXEC @got = sys.sp_getapplock
 SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
 
 -- name: release_lock
--- one row: whether this session had the lock of that name, which it has no longer
+-- one row: whether this session had the lock of that name, now released
 DECLARE @got int;
 EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
 SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
 
 -- name: action
--- one row: what the audit has counted of an action, and whether that has ended
--- READCOMMITTEDLOCK: under row versions it could be a little behind what another session has committed.
+-- one row: the audit's counts of an action, and whether it is finished
+-- READCOMMITTEDLOCK: row versions could be slightly behind what others have committed.
 SELECT
     a.done AS done,
     CAST(CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END AS bit) AS ended
@@ -42,7 +42,7 @@ WHERE a.action_id = CAST(N'{action_id}' AS bigint);
 SELECT SYSUTCDATETIME() AS moment;
 
 -- name: step
--- one row: of the next :look keys after one: the last, how many they are, how many go, and the span of their times
+-- one row: of the next :look keys: the last, how many there are, how many are to be exported, and the range of their times
 DECLARE @after bigint = :after;
 DECLARE @look bigint = :look;
 SELECT
@@ -78,7 +78,7 @@ FROM (
 
 -- name: rows
 -- what goes of the keys after N'{after}' up to N'{last}', in their order; a column that is not there is null in the lake
--- READPAST: a row in somebody's hands is on its way back into the queue; else a later run takes it.
+-- READPAST: a locked row is being restored; otherwise a later run takes it.
 -- when source=archive
 SELECT
     a.archive_id AS archive_id,
@@ -121,7 +121,7 @@ ORDER BY m.id;
 -- end
 
 -- name: lock_rows
--- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
+-- a row for each exported row that exists, is still due to go, and nobody holds; lock=yes: locked now
 -- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;
 -- when source=archive
@@ -163,7 +163,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- name: delete_rows
--- one row: how many of the rows, which this transaction has locked, are deleted now
+-- one row: how many of the rows locked by this transaction are deleted now
 SET NOCOUNT ON;
 DECLARE @keys nvarchar(max) = :keys;
 DECLARE @deleted bigint;

@@ -1,8 +1,7 @@
--- What all presets have; postgresql/preset.sql tells what the head of one and its definitions are. Here values are
--- read by definitions (`claimed_at`) as there, and `find` compares names exactly, whatever the database's collation.
+-- What all presets have; for the head of a preset and its definitions see postgresql/preset.sql. Here `find` compares names exactly, whatever the database's collation.
 
 -- define: in_part
--- which of the queues that the library keeps in the table
+-- restricts the table to one of the library's queues
 -- when defined part
 {part} -- when part=one
 1 = 1 -- when part=all
@@ -31,9 +30,8 @@ m.[{id}] -- when defined pushed_at
 CAST(NULL AS nvarchar(128))
 
 -- name: recognised
--- a row for each table that has the name and the columns of a preset's, by one pass over the columns of all tables
--- Which go on is told by one of a preset's columns that few other tables have: all columns are compared of
--- these alone.
+-- a row for each table with the name and the columns of a preset, by one pass over the columns of all tables
+-- Candidates are found by one of the preset's rarer columns; only theirs are compared in full.
 DECLARE @presets nvarchar(max) = :presets;
 SELECT
     p.name AS name,
@@ -68,7 +66,7 @@ AND NOT EXISTS (
 ORDER BY p.name, s.name, t.name;
 
 -- name: find
--- the tables of the library that this login may read, each with the table beside it, and its queue where it has one only
+-- the library's tables that this login may read, each with its payload table, and its queue if it has only one
 DECLARE @schema nvarchar(128) = :schema;
 DECLARE @table nvarchar(128) = :table;
 DECLARE @columns nvarchar(max) = :columns;
@@ -101,7 +99,7 @@ WHERE @beside IS NULL OR f.beside IS NOT NULL
 ORDER BY f.[schema], f.[table];
 
 -- name: version
--- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
+-- one row: the installed version, as the library records it; null: it does not
 SELECT
     {installed_version} AS version; -- when defined installed_version
     CAST(NULL AS nvarchar(128)) AS version; -- when not defined installed_version

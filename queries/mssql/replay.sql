@@ -1,11 +1,11 @@
--- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
+-- `pipeline replay`: which messages of a lake were replayed, and pushing more of them.
 
 -- name: has_list
--- one row: whether this database keeps a list of what was replayed
+-- one row: whether this database has the list of replayed messages
 SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.replayed', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
 
 -- name: create_list
--- script: the list of what was replayed: a message of a lake comes back once into one database
+-- script: creates that list: a message of a lake is replayed once into a database
 IF OBJECT_ID(N'dbq.replayed', N'U') IS NULL
     CREATE TABLE dbq.replayed (
         lake nvarchar(40) COLLATE Latin1_General_100_BIN2 NOT NULL,
@@ -28,7 +28,7 @@ INNER JOIN dbq.replayed AS r WITH (READCOMMITTEDLOCK)
 WHERE r.lake = @lake AND r.source = @source;
 
 -- name: record_replayed
--- one row: how many of these messages are on the list from now on
+-- one row: how many of these messages were added to the list
 SET NOCOUNT ON;
 DECLARE @lake nvarchar(40) = :lake;
 DECLARE @source nvarchar(40) = :source;

@@ -1,106 +1,87 @@
 -- ring: Kejser's preallocated ring with two sequences ("LMAX'ed"), on SQL Server.
 --
--- A push draws a number and writes slot number % size, a pop draws a number and empties that slot.
--- The two sequences know nothing of each other and NEXT VALUE FOR is not transactional, so numbers
--- get lost: a caller that rolls back or dies; a server that crashes skips what is left of CACHE
--- (Microsoft's manual, "Sequence Numbers"), so that is a quarter of the slots at most, unless the option
--- cache says otherwise: a ring that skips a lap refuses every push until a relay. Three things keep that harmless:
+-- A push draws a number and fills slot number % size; a pop draws a number and empties that slot. The two sequences
+-- are independent and NEXT VALUE FOR is not transactional, so a rollback or a killed caller loses a number, and a
+-- server crash skips what is left of CACHE (Microsoft's manual, "Sequence Numbers"). CACHE is therefore at most a
+-- quarter of the slots unless the option cache says otherwise: a ring that skips a lap refuses every push until a
+-- relay. Three things keep lost numbers harmless:
 --
---   parked (void = 0)   a pop number whose message was not there yet. It is used as soon as the
---                       message is there, so no message is stranded behind a pop that came early.
---   parked (void = 1)   a push number that could not be used. The pop that draws it drops it.
---   relay               numbers the live messages anew: the resize, and the last repair.
+--   parked (void = 0)   a pop number whose message was not there yet; it is used as soon as the message arrives
+--   parked (void = 1)   a push number that could not be used; the pop that draws it drops it
+--   relay               renumbers all live messages: to resize the ring, and as the last repair
 --
--- The order is the order in which numbers were drawn, not the order of commits: a late commit is
--- popped late.
+-- Messages are ordered by the numbers they drew, not by commit: a late commit is popped late.
 --
--- content=apart: a slot has its numbers and no message. The message lies in one of {queue}_content_0, _1 ...,
--- the one that first_id modulo their number names: a relay leaves first_id as it is, so it moves none. The push
--- that fills the slot inserts it and the pop that empties the slot deletes it, each in its transaction, and both
--- write the slot first: who holds the slot alone touches its content. So no READPAST there: a content whose slot
--- was free to be taken can only be locked by the push that has committed and is giving its locks back, and that
--- is waited for. A slot whose content is not there (somebody deleted it) counts as one whose message is not
--- there: its number is parked, no pop stops at it, and the doctor finds it. No number is drawn twice, so no
--- content has two slots.
+-- content=apart: a slot has its numbers but no message. The message is in one of {queue}_content_0, _1 ..., chosen by
+-- first_id modulo the number of partitions; relay keeps first_id, so it moves no content. The push that fills a slot
+-- inserts its content and the pop that empties it deletes it, in the same transaction. Both write the slot first, so
+-- only the holder of the slot's lock touches the content. No READPAST on contents: once a slot could be locked, only a
+-- push that has committed and is releasing its locks can still hold its content, and that is worth waiting for. If
+-- someone deletes a content, its slot counts as one whose message has not arrived: the number is parked, no pop stops
+-- there, and the doctor reports it.
 --
--- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims,
--- and for each slot a row of {queue}_popped, made with the ring: the last number that it popped there. A pop locks
--- and writes that row and only reads the slot, so no subscriber ever meets another one's transaction. A slot is
--- free when all its rows have reached its number; what all have popped stays until a push uses the slot again, or
--- until a pop that finds nothing sweeps: either archives it and deletes its content, once a message. Who subscribes
--- is read from a table, under the lock on the configuration that every call holds, and a subscriber's sequences are
--- called by name, so procedures are the same whoever comes and goes. Turns (below) are drawn for each subscriber, so
--- that the others draw none of the turns of its parked numbers.
+-- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims, and
+-- for each slot a row in {queue}_popped with the last number it popped there. A pop locks and writes that row and only
+-- reads the slot, so subscribers never wait for each other. A slot is free once all its rows have reached its number. A
+-- message that all have popped stays until a push reuses the slot or an idle pop sweeps; either one archives it and
+-- deletes its content, once. The subscribers are read from a table, under the lock on the configuration that every call
+-- holds, and their sequences are addressed by name, so the procedures do not change as subscribers come and go. Turns
+-- (below) are drawn per subscriber, so that none uses up another's turns.
 --
--- Rules that every procedure here keeps, and why:
---   * READ COMMITTED, whatever the caller's level: SET TRANSACTION ISOLATION LEVEL comes before the first read.
---     It holds for the call (the level is the caller's again when a procedure returns) and may be set in any
---     transaction, one begun at SNAPSHOT too (Microsoft's manual, "SET TRANSACTION ISOLATION LEVEL"). And each
---     table has a hint that locks, so READ_COMMITTED_SNAPSHOT gives no call an older version. What a caller at
---     SERIALIZABLE has locked himself before is his, as any reader's; the call adds what it would add at READ
---     COMMITTED. A caller at READ UNCOMMITTED is lifted likewise. Relay alone refuses a higher level, for whoever
---     relays within a transaction that has read the ring before.
---   * A call is one transaction, its own or a part of the caller's: BEGIN and COMMIT only count
---     there, nothing here rolls back by hand, and XACT_ABORT undoes all of it after an error.
---   * The first read is of size, WITH (REPEATABLEREAD, ROWLOCK), in a statement of its own: that shared lock
---     lasts to the end of the transaction, and relay takes the configuration exclusively while it holds nothing
---     else. So no number and no size outlives a relay, and nothing has to be read again at the end; that the
---     hint is there, and this read first, is watched by tests/microsoft/test_ring.py, which reads the syntax
---     trees. (In one statement with other reads it could wait for a relay while it holds what that wants next.)
---   * No write waits for a row: slots and parked numbers are taken WITH (ROWLOCK, READPAST,
---     READCOMMITTEDLOCK). READPAST skips row locks and nothing else, so page locks and escalation
---     are off; READCOMMITTEDLOCK makes it lock where READ_COMMITTED_SNAPSHOT is on. So a ring never
---     takes part in a deadlock, except with a relay, which is the one to give way.
---     Reads of parked numbers and slots skip locked rows too: a locked row is in the hands of
---     somebody else, and what it will be nobody knows yet.
---   * Every parked number has its turn, whatever else is parked. A call looks at 64 of them at most: where
---     there are more, at the 24 lowest, which are next in order, and at one stretch of the rest: 40 values
---     in a row of parked_order, which numbers the rows as they were parked and never changes. Each such
---     call draws the next turn from a sequence of its own, which no rollback and no other caller turns
---     back. Proof: a row stays on one stretch, s = parked_order / 40. Where the stretches from the first
---     row to the last are n, from f on, a call with turn t looks at the one that is 31 t modulo the
---     lowest power of two that is n or more, counted from f (where that is over n, at another one). f and
---     n change, but the highest of these powers, m, is a multiple of all others, and 31 is odd: among any m
---     turns in a row there is one with 31 t = s modulo m, so modulo the power of that moment too, and from f
---     on there is only one such stretch. So a number has its turn within m calls: 2 for each 40 numbers
---     parked since the oldest that still is, and mostly fewer, for a call goes on until it has 40 rows, and
---     the next one begins 31 stretches further. Calls that are killed or skipped by a crash do not count.
---   * next_push is read before next_pop where "full" is decided, and after it where "empty" is: the
---     second one can only have grown meanwhile, so neither answer is given without its reason. Both are read
---     in one query first, in whatever order the server has: that only ever says to go on, and whoever goes on
---     by numbers that are no longer so meets what he would meet in a race anyway: a push at full records its
---     number as void, a pop ahead of the pushes parks it. In a second round they are read in order at once.
---   * An UPDATE locks a slot before it looks whether it is the right one, and gives it back at once where it
---     is not (READ COMMITTED). A pop that has drawn the number of a push in flight would do that to the slot
---     which this push is about to take, and READPAST would have the push skip it. So a pop reads first, and
---     locks what has its message: the read's shared lock lets a push take its update lock, which then waits
---     for that one row to be read, no longer. The message cannot go between the two: only who has its number
---     takes it, by drawing it or under the lock of its parked row; if it does (a repair that ran meanwhile),
---     the UPDATE finds none, as if the read had. And a push whose slot is locked or not free tries once more,
---     with the same number, before it records that as void: it has written nothing, and stops where it has.
---   * Where nothing is parked, as it should be, a pop of one message fills no table variable. Where something is,
---     it ends what it has begun, which is nothing but the lock on the configuration, and pops a batch of one:
---     a batch begins with parked numbers. It commits first, because a batch answers when its own transaction
---     is over, and no answer may leave before the commit; a relay may come between, and the batch reads anew.
---   * Every slot and every parked number is sought by its key (LOOP JOIN, FORCE ORDER where numbers come
---     from a table variable): a plan that scans would lock, for a moment, rows that others look for,
---     and they would skip them.
---   * SET ROWCOUNT 0: under a caller's own, less would be written than numbers were drawn (Microsoft's manual,
---     "SET ROWCOUNT": it ends INSERT, UPDATE and DELETE too).
---   * EXECUTE AS 'dbq_owner': sys.sequences shows a sequence only to those who have a right on it, and
---     catalog views do not follow ownership chains; nor does what is put together, as relay's ALTER SEQUENCE.
---     So this user has rights on the sequences and on nothing else. Where they show none, that is an error.
+-- Rules for every procedure here, and why:
+--   * READ COMMITTED, whatever the caller's level: SET TRANSACTION ISOLATION LEVEL precedes the first read. It lasts
+--     for the call and is allowed in any transaction, one begun at SNAPSHOT too (Microsoft's manual, "SET TRANSACTION
+--     ISOLATION LEVEL"). Every table has a locking hint, so READ_COMMITTED_SNAPSHOT gives no call an older version.
+--     Locks that a SERIALIZABLE caller took before remain its own. Only relay refuses a higher level, because its
+--     transaction may have read the ring before.
+--   * A call is one transaction, its own or part of the caller's: BEGIN and COMMIT only count there, nothing rolls back
+--     by hand, and XACT_ABORT undoes all of it after an error.
+--   * The first read is of size, WITH (REPEATABLEREAD, ROWLOCK), in a statement of its own. That shared lock lasts to
+--     the end of the transaction, and relay locks the configuration exclusively while it holds nothing else, so no
+--     number or size outlives a relay. tests/microsoft/test_ring.py checks the hint and the order in the syntax trees.
+--     (Together with other reads, the statement could wait for a relay while holding what the relay needs next.)
+--   * No write waits for a row: slots and parked numbers are taken WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK). READPAST
+--     skips row locks only, so page locks and lock escalation are off; READCOMMITTEDLOCK makes it lock where
+--     READ_COMMITTED_SNAPSHOT is on. So a ring never deadlocks, except with a relay, which is the victim. Reads of
+--     slots and parked numbers skip locked rows too: their outcome is not known yet.
+--   * Every parked number gets its turn. A call checks at most 64: if there are more, the 24 lowest, which are next in
+--     order, and one stretch of the rest: 40 consecutive values of parked_order, which numbers the rows as they were
+--     parked. Each such call draws a turn from a sequence, which neither rollback nor other callers reset. Proof: a row
+--     stays in its stretch s = parked_order / 40. Of n stretches from the first one, f, turn t checks 31 t modulo the
+--     lowest power of two >= n, counted from f (another one where that is over n). f and n vary, but the highest of
+--     these powers, m, is a multiple of all others and 31 is odd: among any m consecutive turns there is one with
+--     31 t = s modulo m, hence modulo the power at that moment, and from f on there is only one such stretch. So a
+--     number is checked within m calls: 2 for each 40 numbers parked since the oldest that still is, usually fewer,
+--     because a call continues until it has 40 rows. Calls that are killed, or skipped by a crash, do not count.
+--   * next_push is read before next_pop to decide "full", and after it to decide "empty": the one read last can only
+--     have grown, so neither is reported wrongly. A first query reads both in any order, which can only mean "go on":
+--     at worst the call then meets an ordinary race (a push at full records a void, a pop ahead of the pushes parks).
+--     Every further round reads them in the proving order.
+--   * An UPDATE locks a slot before it checks it, and releases it if it does not match. A pop that drew the number of a
+--     push in flight would thereby make that push skip its own slot (READPAST). So a pop reads first and locks only a
+--     slot that has its message; a read's shared lock only delays the push's update lock by one row. The message cannot
+--     disappear in between, since only the holder of its number takes it; if a repair does, the UPDATE finds nothing. A
+--     push whose slot is locked or not free tries once more with the same number before it records the number as void.
+--   * While nothing is parked, the normal case, a pop of one message needs no table variable. Otherwise it commits,
+--     which only releases the configuration's lock, and pops a batch of one, because a batch starts with the parked
+--     numbers. It commits first so that the batch's result is sent after the batch's own commit.
+--   * Every slot and every parked number is found by a key seek (LOOP JOIN, FORCE ORDER where the numbers are in a
+--     table variable): a plan that scans would briefly lock rows that others need, and they would skip them.
+--   * SET ROWCOUNT 0: the caller's own setting would limit INSERT, UPDATE and DELETE here (Microsoft's manual).
+--   * EXECUTE AS 'dbq_owner': sys.sequences shows a sequence only to those with a right on it, and neither catalog views
+--     nor dynamic SQL (relay's ALTER SEQUENCE) follow ownership chains. This user has rights on the sequences only. A
+--     sequence that is not visible is an error.
 
 -- define: claims_table
 [{schema}].[{queue}_in_hand]
 
 -- define: empty_slot
--- what a slot is set to
+-- the columns of an emptied slot
 message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(),
 message = NULL, -- when content=slot
 
 -- define: into_popped
--- of pop_many: what it takes of the slot r
+-- in pop_many: what it takes from slot r
 -- when content=slot
 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1 -- when subscribed=no
 OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1 -- when subscribed=yes
@@ -112,7 +93,7 @@ INTO @popped (lane, number, id, pushed_at, attempts)
 -- end
 
 -- define: many
--- numbers from 1 to 100,000,000, as many as are taken
+-- the numbers 1 to 100,000,000; take as many as needed
 ten AS (
     SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
 ), many AS (
@@ -135,7 +116,7 @@ ten AS (
 )
 
 -- define: next_pop_of_all
--- of all who pop; below: the furthest. NULL where one of their sequences is not seen
+-- the lowest over all subscribers, and below the highest; NULL if one of the sequences is not visible
 {pop_number_due} -- when subscribed=no
 -- when subscribed=yes
 (
@@ -156,11 +137,11 @@ ten AS (
 -- end
 
 -- define: pop_sequence_of
--- of a subscriber b. By name, so that no procedure is made anew when one comes or goes
+-- for a subscriber b; by name, so that no procedure changes when one comes or goes
 CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_pop_seq_', b.number)))
 
 -- define: find_subscriber
--- sets @of, the number of @subscriber
+-- sets @of, the number of @subscriber, and its sequence
 -- when subscribed=yes
 SELECT
     @of = b.number,
@@ -193,8 +174,8 @@ END;
  AND p.subscriber = @of -- when subscribed=yes
 
 -- define: is_owed
--- of a slot r: of some subscriber it is not seen that it has popped the message. A row that a pop has in its hands is
--- passed over, and so counts as one that has not: to look for those that owe it would take it for one that has.
+-- some subscriber is not known to have popped slot r. A row locked by a pop is skipped and so counts as owing;
+-- searching for rows that owe would miss it.
 -- when subscribed=yes
 EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -214,7 +195,7 @@ r.reference_count > 0 -- when subscribed=no
 r.reference_count > 0 AND {is_owed} -- when subscribed=yes
 
 -- define: keeps_popped
--- something is left where what all have popped is to be archived or deleted
+-- "yes" if a message that all have popped has to be archived or its content deleted, else nothing
 -- when subscribed=yes
 yes -- when content=apart
 -- when content=slot
@@ -223,7 +204,7 @@ yes -- when archive_at_pop=on
 -- end
 
 -- define: reused_declared
--- what lay in slots that this call fills or empties, and that all have popped
+-- the messages, popped by all, in slots that this call fills or empties
 -- when defined keeps_popped
 DECLARE @reused TABLE (
     id bigint NULL,
@@ -243,7 +224,7 @@ OUTPUT deleted.first_id, deleted.slot, deleted.time INTO @reused (id, slot, push
 -- end
 
 -- define: discard_popped
--- what is in @reused: archived, one row for all who popped it, and its content deleted
+-- archives the messages in @reused, one row each, and deletes their content
 -- when defined keeps_popped
 -- when archive_at_pop=on
 UPDATE o
@@ -284,7 +265,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 
 -- define: slot_seen
--- of a slot k, whose message is popped up to o.popped: what nobody owes any more is free
+-- a slot k popped up to o.popped: a message that is not owed any more makes no slot full
 k.slot,
 CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
 CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
@@ -293,7 +274,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.po
 CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
 
 -- define: slots_seen
--- as the subscriber has them, or as all have. A row that is locked is passed over.
+-- as one subscriber sees them, or all together; locked rows are skipped
 -- when subscribed=yes
 (
     SELECT
@@ -315,7 +296,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 -- end
 
 -- define: slots_seen_unlocked
--- the same to the doctor's looks, to which a row that is missing is owed
+-- the same for the doctor, which counts a missing row as owing
 -- when subscribed=yes
 (
     SELECT
@@ -374,7 +355,7 @@ CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.refe
 {next_pop_of_all} -- when of=all
 
 -- define: read_numbers
--- after all else, and never "empty" where they are not seen
+-- read last; sequences that are not visible are an error, never "empty"
 SET @next_push = {push_number_due};
 SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
@@ -402,7 +383,7 @@ IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
 , CAST(N'{subscriber_number}' AS smallint) -- when subscribed=yes
 
 -- define: void_numbers
--- those in @unused, for each subscriber; one that waits for it already waits no longer
+-- records the numbers in @unused as void for each subscriber; a parked pop number among them is finished
 DELETE p
 OUTPUT deleted.subscriber, deleted.number INTO @met (subscriber, number)
 FROM @unused AS u
@@ -426,7 +407,7 @@ AND NOT EXISTS (
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- define: content
--- content=apart: the message of a slot m, by its first_id; below: whether it is there
+-- content=apart: the message of slot m, by its first_id
 -- when content=apart
 CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
@@ -451,7 +432,7 @@ END = 1
 -- end
 
 -- define: slot_has_content
--- the same of a slot r, in functions
+-- the same for a slot r, in functions
 -- when content=apart
 CASE r.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
@@ -464,7 +445,7 @@ END = 1
 -- end
 
 -- define: visible_content
--- to who looks: a content that is locked is being popped
+-- for monitoring; a locked content is being popped
 -- when content=apart
 CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
@@ -477,9 +458,9 @@ END
 -- end
 
 -- define: contents_without_slot
--- fills @astray. Proven: a content that was committed, then no committed slot that has it where it would lie (of one
--- that a relay has met: nowhere in the ring), then the content again. Had its slot been emptied, whoever did so had
--- ended before the slot could be read, and the content had gone with that. What is locked is not told.
+-- fills @astray. Proof: a committed content, then no committed slot with it where it belongs (or, after a relay,
+-- anywhere in the ring), then the content again. A transaction that emptied its slot would have deleted the content
+-- before the slot could be read. Locked rows are not reported.
 DECLARE @size bigint, @base bigint, @read bigint;
 DECLARE @slots TABLE (slot bigint NOT NULL PRIMARY KEY, first_id bigint NULL);
 DECLARE @suspect TABLE (content_id bigint NOT NULL PRIMARY KEY);
@@ -538,7 +519,7 @@ BEGIN
 END;
 
 -- define: slots_without_content
--- fills @bare, and keeps these slots locked: nobody takes one of them, or its content, between the two looks
+-- fills @bare and keeps these slots locked, so that nobody takes slot or content between the two reads
 DECLARE @suspected TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
 DECLARE @bare TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NOT NULL, first_id bigint NOT NULL);
 
@@ -570,7 +551,7 @@ FROM @bare AS m
 WHERE {content_seen} IS NOT NULL;
 
 -- define: content_seen
--- 1: there is such a row, committed or not
+-- 1 if there is such a row, committed or not
 CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
@@ -598,7 +579,7 @@ varbinary(7016) -- when payload=bytes
 {payload_type} -- when content=apart
 
 -- define: prefilled
--- what a slot is laid with: a message of full width
+-- what a new slot contains: a message of full width
 -- when content=slot
 REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8), -- when payload=text|json
 CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)), -- when payload=bytes
@@ -609,7 +590,7 @@ N'ready' -- when storage=slots
 {state_in_hand} -- when storage=in_hand
 
 -- define: is_claimed
--- in_hand=on: of a row m of in_hand, as the next one
+-- for a row m of in_hand (in_hand=on)
 m.claimed_at IS NOT NULL AND m.done_at IS NULL
 
 -- define: is_error
@@ -631,7 +612,7 @@ c.place = m.[{id}] {and_mine} -- when storage=in_hand
 c.id = m.[{id}] {and_mine}
 
 -- define: and_mine
--- of in_hand: the ring is seen as its subscriber has it, whose claims share ids with those of others
+-- for in_hand: ids are unique per subscriber only
 -- when storage=in_hand
 -- when subscribed=yes
 AND m.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when of=one
@@ -656,7 +637,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK,
     ON m.slot = c.id % s.size AND m.message_id = c.id
 WHERE m.reference_count > 0
 -- when subscribed=yes
--- A subscriber that pops the message now has its row, and the message stays. Whoever holds all rows of a slot holds the slot.
+-- A message that a subscriber is popping right now stays. Whoever holds all rows of a slot holds the slot.
 AND (
     SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
     INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
@@ -674,7 +655,7 @@ OPTION (LOOP JOIN, FORCE ORDER)
 {rows_by_key} -- when storage=in_hand
 
 -- define: remove_rows
--- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
+-- A slot is emptied, never deleted; its number becomes void and is dropped by the pop that draws it.
 -- when storage=slots
 -- when subscribed=yes
 INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
@@ -734,7 +715,7 @@ OPTION (LOOP JOIN, FORCE ORDER);
 m.[{claimed_at}] IS NULL
 
 -- define: void_new_ids
--- A number that a message has in hand was drawn, and no slot will ever have it.
+-- The number of a message in hand was drawn, and no slot will ever have it.
 DECLARE @range sql_variant, @count bigint = (SELECT COUNT_BIG(*) FROM @wanted);
 IF @count > 0
 BEGIN
@@ -757,7 +738,7 @@ SELECT
 FROM @wanted AS w;
 
 -- define: locked
--- the configuration first, as its callers do
+-- the configuration first, in the callers' order
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK); -- when subscribed=yes
@@ -765,7 +746,7 @@ SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, 
 SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
 
 -- define: last_pop
--- the times of free slots, of a ring of up to 100,000
+-- the latest time of a free slot, for rings of up to 100,000 slots
 IF CAST(N'{size}' AS bigint) <= 100000
     -- when subscribed=yes
     SELECT @last_pop = MAX(d.time)
@@ -778,7 +759,7 @@ IF CAST(N'{size}' AS bigint) <= 100000
     -- end
 
 -- define: valid_number
--- of a slot r that contradicts itself, and the configuration c; null: a new one
+-- the number to keep for an inconsistent slot r (configuration c); null: a new one is needed
 COALESCE(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
 CASE
@@ -795,7 +776,7 @@ WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
 SET @next = CAST({next_pop_of_all} - 1 AS nvarchar(450)); -- when of=all
 
 -- define: popped
--- Its numbers tell.
+-- Known from the pop sequence.
 
 -- define: due_when_popped
 CAST(NULL AS datetime2(7))
@@ -812,8 +793,8 @@ SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_config] TO dbq_reader;
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_parked] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_operator;
--- Restore draws numbers by sp_sequence_get_range, which follows no ownership chain: it wants UPDATE on
--- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
+-- Restore draws numbers by sp_sequence_get_range, which follows no ownership chain: it needs UPDATE on the sequence
+-- (Microsoft's manual, "sp_sequence_get_range", Security).
 GRANT UPDATE ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_operator;
 -- when subscribed=yes
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_subscribers] TO dbq_reader;
@@ -821,7 +802,7 @@ GRANT SELECT ON OBJECT::[{schema}].[{queue}_popped] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_popped] TO dbq_operator;
 -- end
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator; -- when defined keeps_popped
--- Relay moves the numbers of all callers: not for whoever works with messages.
+-- Relay affects all callers: it takes more than the right to work with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
 -- each partition
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_content_{partition}] TO dbq_reader;
@@ -837,12 +818,10 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_oper
 SET ANSI_NULLS, QUOTED_IDENTIFIER ON;
 GO
 -- when content=slot
--- A row that is updated in a clustered index stays on its page as long as it fits there, and is never
--- forwarded. So every slot is laid at full width, in the order of the slots, and then emptied: its
--- page has the room for good, and there is no split, however the lengths change. (char(n), Kejser's
--- fixed width, would strip blanks; a fixed width saves only the moving of a few bytes on the page.)
--- 16 bytes more than a payload may have: with row versions (READ_COMMITTED_SNAPSHOT, a readable
--- replica, accelerated recovery) a row grows by 14 at its next write.
+-- In a clustered index a row stays on its page while it fits there and is never forwarded. So slots are inserted at full
+-- width, in order, and then emptied: pages keep the space and never split. (char(n), Kejser's fixed width, would strip
+-- blanks.) 16 bytes more than the largest payload, because with row versions (READ_COMMITTED_SNAPSHOT, a readable
+-- replica, accelerated recovery) a row grows by 14 bytes at its next write.
 -- end
 CREATE TABLE [{schema}].[{queue}] (
     slot bigint NOT NULL,
@@ -859,7 +838,7 @@ CREATE TABLE [{schema}].[{queue}] (
 );
 
 -- when content=apart
--- The messages, each beside its number, in heaps: several, so that not all pushes want the same last page.
+-- The messages by their first number; several heaps, so that pushes do not all need the same last page.
 -- each partition
 CREATE TABLE [{schema}].[{queue}_content_{partition}] (
     content_id bigint NOT NULL,
@@ -882,8 +861,8 @@ CREATE TABLE [{schema}].[{queue}_config] (
     CONSTRAINT [{queue}_config_one] CHECK (only_row = 1)
 );
 
--- The key begins with void, so that a pop and a push never wait for each other's row, and voids,
--- however many, do not lie between the parked numbers.
+-- void leads the key, so that a pop and a push never wait for each other's row and voids do not separate the parked
+-- numbers.
 CREATE TABLE [{schema}].[{queue}_parked] (
     subscriber smallint NOT NULL, -- when subscribed=yes
     number bigint NOT NULL,
@@ -895,7 +874,7 @@ CREATE TABLE [{schema}].[{queue}_parked] (
 );
 
 -- when subscribed=yes
--- Who gets each message once. What a subscriber has for itself is called by its number, which nobody gets again.
+-- The subscribers. Their objects are named by number, which is never reused.
 CREATE TABLE [{schema}].[{queue}_subscribers] (
     subscriber nvarchar(31) COLLATE Latin1_General_100_BIN2 NOT NULL,
     number smallint NOT NULL,
@@ -905,8 +884,8 @@ CREATE TABLE [{schema}].[{queue}_subscribers] (
     CONSTRAINT [{queue}_subscribers_number] UNIQUE (number) WITH (ALLOW_PAGE_LOCKS = OFF)
 );
 
--- The last number that each has popped of each slot: as narrow as can be, and no row of it is ever in two hands but
--- those of one subscriber's pops. By subscriber first, so that two of them write to no page in common.
+-- The last number that each subscriber popped of each slot. Only that subscriber's pops write its rows; subscriber leads
+-- the key, so that two of them share no page.
 CREATE TABLE [{schema}].[{queue}_popped] (
     subscriber smallint NOT NULL,
     slot bigint NOT NULL,
@@ -920,7 +899,7 @@ ALTER TABLE [{schema}].[{queue}_subscribers] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_popped] SET (LOCK_ESCALATION = DISABLE);
 
 -- when defined keeps_popped
--- Up to this number no slot has a message that all have popped.
+-- Below this number no slot has a message that all have popped.
 CREATE TABLE [{schema}].[{queue}_swept] (
     only_row bit NOT NULL,
     number bigint NOT NULL,
@@ -935,12 +914,12 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_config] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_parked] SET (LOCK_ESCALATION = DISABLE);
 
--- Drawn once below, so that next = current_value + 1 always: current_value alone cannot tell "never
--- used" from "used once".
+-- Drawn once below, so that next = current_value + 1 always: current_value alone does not distinguish "never used" from
+-- "used once".
 CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT BY 1;
 CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1; -- when subscribed=no
 GO
--- CACHE takes a constant and nothing else, so these two have to be put together.
+-- CACHE takes only a constant, hence dynamic SQL.
 DECLARE @drawn bigint, @alter nvarchar(max);
 DECLARE @cache bigint = COALESCE(
     TRY_CAST(N'{cache}' AS bigint),
@@ -982,7 +961,7 @@ INSERT INTO [{schema}].[{queue}_swept] (only_row, number) VALUES (1, 1);
 
 -- end
 -- when in_hand=on
--- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
+-- Popped and not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE [{schema}].[{queue}_in_hand] (
     subscriber smallint NOT NULL, -- when subscribed=yes
     id bigint NOT NULL,
@@ -1006,7 +985,7 @@ CREATE TABLE [{schema}].[{queue}_in_hand] (
 
 ALTER TABLE [{schema}].[{queue}_in_hand] SET (LOCK_ESCALATION = DISABLE);
 
--- In the order in which pop takes what is ready again.
+-- In the order of pop.
 CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (id) -- when subscribed=no
 -- when subscribed=yes
 CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (subscriber, id)
@@ -1021,8 +1000,8 @@ WHERE done_at IS NOT NULL WITH (ALLOW_PAGE_LOCKS = OFF);
 
 -- end
 -- name: added
--- script: makes what a ring of an older version lacks: the order of the parked numbers, the sequence of their turns
--- A place that was drawn stood there before: two rows could have the same.
+-- script: adds what rings of older versions lack: the order of the parked numbers, the sequence of their turns
+-- Before parked_order the column place had a random value, which two rows could share.
 IF EXISTS (
     SELECT 1 FROM sys.indexes AS i
     WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_parked]') AND i.name = N'{queue}_parked_places'
@@ -1054,7 +1033,7 @@ IF OBJECT_ID(N'[{schema}].[{queue}_turn_seq]') IS NULL
 -- end
 -- each subscriber
 GO
--- The subscriber {subscriber}: its sequences, and what it has popped of each slot when it begins.
+-- Subscriber {subscriber}: its sequences, and what it counts as popped of each slot at its start.
 DECLARE @since bigint = CAST(N'{since}' AS bigint), @range sql_variant, @alter nvarchar(max);
 DECLARE @cache bigint = COALESCE(TRY_CAST(N'{cache}' AS bigint), (
     SELECT CASE WHEN c.size >= 4000 THEN 1000 ELSE c.size / 4 + 1 END FROM [{schema}].[{queue}_config] AS c
@@ -2338,15 +2317,13 @@ DROP SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{que
 -- end
 
 -- name: wait_for_relay
--- one row: read before anything else of the ring; it waits while a relay runs, and a relay waits until its transaction ends
+-- one row: read before anything else of the ring; it waits while a relay runs, and a relay waits for this transaction
 SELECT c.base AS number FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
 
 -- name: status
--- one row: the two next numbers, the messages that can be popped (null: too many to count), the oldest one's age
--- Ready is what lies in the slots of the next numbers to be popped, and what lies there for a parked
--- number. A slot that is locked is being pushed to or popped from: a pop cannot take it now, so it is
--- skipped and not counted, and the count neither waits nor shows what may never be. The next numbers are
--- unknown, not 0, to a login that does not see the sequences.
+-- one row: the two next numbers, the ready messages (null: too many to count), the age of the oldest
+-- Ready are the messages in the slots of the next pop numbers, and those of parked numbers. Locked slots are skipped: no
+-- pop can take them now. The next numbers are null, not 0, to a login that does not see the sequences.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -2459,7 +2436,7 @@ FROM (
     FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
     -- end
     -- when installed=no
-        -- Where the current value is the first, nobody can tell "never used" from "used once".
+        -- At the first value, "never used" and "used once" look the same.
         (
             SELECT CASE WHEN s.current_value <> s.start_value THEN CAST(s.current_value AS bigint) + 1 END
             FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
@@ -2509,9 +2486,9 @@ CROSS APPLY (
 ) AS late
 
 -- name: subscriber_status
--- a row for each subscriber: the two next numbers, what it can pop (null: too many to count), its parked pops, its oldest age
--- What is counted of all together is as much as `status` counts. No row of popped is read: a message of its next
--- numbers or of a parked one is not popped by it.
+-- a row for each subscriber: the two next numbers, its ready messages (null: too many to count), its parked pops, its oldest age
+-- Counts as much as `status` does for all of them together. popped is not read: a subscriber has not popped the messages
+-- of its next numbers and of its parked ones.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -2600,8 +2577,8 @@ CROSS APPLY (
 ) AS late;
 
 -- name: consumers_at_work
--- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
--- What READPAST does not see is held.
+-- one row: whether an open transaction holds a row of the subscriber, or it has a claim younger than :stuck_after seconds
+-- A row that READPAST skips is held.
 SELECT CAST(CASE
     WHEN EXISTS (
         SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
@@ -2658,7 +2635,7 @@ FROM (
 -- end
 
 -- name: unswept
--- one row: how many numbers all subscribers have drawn, and no sweep has come to; see sweep
+-- one row: how many numbers all subscribers have drawn that no sweep has reached yet
 -- when defined keeps_popped
 SET NOCOUNT ON;
 DECLARE @next_pop bigint = {next_pop_of_all}, @parked bigint, @swept bigint, @next_push bigint, @size bigint;
@@ -2678,7 +2655,7 @@ SELECT CASE WHEN @swept < @next_pop THEN @next_pop - @swept ELSE 0 END AS number
 SELECT CAST(0 AS bigint) AS numbers; -- when not defined keeps_popped
 
 -- name: sweep
--- script: sweeps up to what somebody owes, 100 numbers a transaction
+-- script: sweeps up to the first message still owed, a batch of numbers a transaction
 -- when defined keeps_popped
 DECLARE @swept bigint = -1, @number bigint;
 SELECT @number = w.number FROM [{schema}].[{queue}_swept] AS w WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK);
@@ -2691,8 +2668,8 @@ END;
 -- end
 
 -- name: target_state
--- one row: how many messages are ready, counted to 10,001, how many more it takes, and how many after a relay
--- A login that does not see the sequences is told how many slots are full, and of the rest nothing.
+-- one row: how many messages are ready (counted to 10,001), how many more fit, and how many after a relay
+-- A login that does not see the sequences gets the number of full slots only.
 SELECT
     CASE
         WHEN n.gap IS NULL THEN (
@@ -2711,7 +2688,7 @@ SELECT
         WHEN n.gap > n.size THEN CAST(0 AS bigint)
         ELSE n.size - n.gap
     END AS room,
-    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
+    -- A push counts the numbers of purged messages until pops have passed them.
     CASE WHEN n.gap IS NOT NULL THEN (
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
@@ -2733,8 +2710,8 @@ FROM (
 ) AS n;
 
 -- name: contents
--- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
--- What another transaction holds is skipped, not waited for; after lock_all there is no other.
+-- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
+-- Rows that others hold are skipped; after lock_all there are none.
 SELECT
     (
         SELECT COUNT_BIG(*) FROM {seen_table_m}
@@ -2771,13 +2748,13 @@ SELECT
     (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
 
 -- name: base
--- one row: the lowest number still valid; another one later means that a relay came between
+-- one row: the lowest valid number; it changes with every relay
 SELECT c.base AS base FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
 -- name: park_again
--- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
--- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
--- :ids is a JSON array of what pop returned; where a relay came between there is nothing to do.
+-- one row: how many messages whose pop this session rolled back are parked again
+-- Their numbers are consumed and nobody else drew them, so only a parked number brings them back.
+-- :ids is a JSON array of what pop returned; after a relay there is nothing to do.
 SET NOCOUNT ON;
 DECLARE @ids nvarchar(max) = :ids;
 DECLARE @base bigint = :base;
@@ -2822,9 +2799,9 @@ SELECT
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
 -- name: blockers
--- the transactions that a relay would have to wait for, oldest first; one row of nulls where this login may not see them
--- Every lock in a table comes with one on the table itself, so those tell. A reader under NOLOCK (Sch-S)
--- is in nobody's way. A prepared (distributed) transaction without a session is number -2.
+-- the transactions that a relay would wait for, oldest first; one row of nulls where this login may not see them
+-- Every lock in a table comes with one on the table itself. Readers under NOLOCK (Sch-S) block nobody. A prepared
+-- (distributed) transaction without a session is number -2.
 IF {sees_server_state}
     SELECT
         b.pid AS pid,
@@ -2870,7 +2847,7 @@ ELSE
         CAST(NULL AS nvarchar(36)) AS prepared_transaction;
 
 -- name: extent
--- one row: the first and the last number that a pop will ask for (unknown to a login that does not see the sequences), and the slots
+-- one row: the first and the last number still to be popped (null where the sequences are not visible), and the number of slots
 SELECT
     -- when installed=yes
     {seen_next_pop} AS first,
@@ -2881,7 +2858,7 @@ SELECT
     c.size AS slots
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
     -- else
-    -- Where the current value is the first, nobody can tell "never used" from "used once".
+    -- At the first value, "never used" and "used once" look the same.
     (
         SELECT CASE WHEN s.current_value <> s.start_value THEN CAST(s.current_value AS bigint) + 1 END
         FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]')
@@ -2894,9 +2871,8 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
     -- end
 
 -- name: messages
--- the messages with the numbers :first to :last, each with its number as its key, for `chunk` of common.sql
--- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap. A slot that is
--- locked is being pushed to or popped from, and is skipped.
+-- the messages numbered :first to :last, keyed by number, for `chunk` of common.sql
+-- They are in the slots :first_slot to :last_slot, one range of the key, within one lap; locked slots are skipped.
 SELECT
     m.[{id}] AS key_id,
     CAST(m.first_id AS nvarchar(450)) AS id, -- when installed=yes
@@ -2912,7 +2888,7 @@ WHERE
     AND m.[{id}] BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
 
 -- name: parked_messages
--- the parked numbers, each with its message where that is there by now, for `chunk` of common.sql
+-- the parked numbers, each with its message if that has arrived, for `chunk` of common.sql
 SELECT
     p.number AS key_id,
     CAST(m.first_id AS nvarchar(450)) AS id,
@@ -2936,7 +2912,7 @@ OUTER APPLY (
 ) AS m
 WHERE p.void = 0{and_p_seen}
 -- when of=all
--- Another one's number, of which no scan of the numbers that are still to be drawn knows; once.
+-- A number parked for another subscriber, which the scan of undrawn numbers does not include.
 AND p.number < {seen_next_pop}
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS o WITH (READPAST, READCOMMITTEDLOCK)
@@ -2945,7 +2921,7 @@ AND NOT EXISTS (
 -- end
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (scan), for `chunk` of common.sql
+-- in_hand=on: the messages popped and not finished, or ready again (scan), for `chunk` of common.sql
 SELECT
     h.claimed_at AS key_time, -- when scan=claimed
     h.done_at AS key_time, -- when scan=error
@@ -2976,14 +2952,12 @@ AND h.subscriber = CAST(N'{subscriber_number}' AS smallint) -- when scan=in_hand
 -- end
 -- end
 
--- From here on: what the doctor asks of the ring, and what it mends. Its looks are under NOLOCK: they wait
--- for nobody, and no caller meets a lock of theirs and skips a row for it. So they see what is not committed
--- yet, which can hide a loss for a moment and never makes one of a number that is on its way: tables and
--- numbers are read one after the other, in the order that keeps it so, the sequences last. What is changed
--- is looked at again under its lock.
+-- From here on: the doctor's checks and repairs. Checks read under NOLOCK, so that they neither wait nor make a caller
+-- skip a row. They therefore see uncommitted rows, which can hide a loss for a moment but never invents one: tables are
+-- read in an order that guarantees that, and the sequences last. Repairs check again under the row's lock.
 
 -- name: next_numbers
--- one row: the two next numbers; an error, and never "empty", where this login does not see the sequences
+-- one row: the two next numbers; an error, never "empty", where they are not visible to this login
 DECLARE @next_push bigint, @next_pop bigint;
 SET @next_push = {push_number_due};
 SET @next_pop = {seen_next_pop};
@@ -2994,15 +2968,14 @@ SELECT
     @next_pop AS next_pop;
 
 -- name: lost
--- a row for each run of numbers below :drawn_pop or :drawn_push that went astray, by kind; with the times around it
---   orphan       a message whose pop number is spent and not parked
---   parked_hole  a parked pop number whose push number is spent, without message and not void
+-- a row for each range of lost numbers below :drawn_pop or :drawn_push, by kind, with the times around it
+--   orphan       a message whose pop number is consumed and not parked
+--   parked_hole  a parked pop number whose push number is consumed, without message and not void
 --   hole         the same before any pop has drawn it
---   spent        a pop number that is spent, not parked, and not pushed yet
---   void         a void number whose pop number is spent and not parked: nobody comes to drop it
--- Proven where it is so in two looks, between which whoever had drawn has ended; else they may be in
--- somebody's hands. Parked numbers are read before the slots and after them: a pop that takes a parked
--- number between the two is no loss. Slot time is that of the push, and that of the pop once the slot is free.
+--   spent        a pop number that is consumed, not parked, and not pushed yet
+--   void         a void number whose pop number is consumed and not parked: nobody will drop it
+-- Proven if two runs agree, between which all that had drawn have finished. Parked numbers are read before and after the
+-- slots: a parked number taken in between is no loss. A slot's time is that of its push or, when it is free, of its pop.
 SET NOCOUNT ON;
 DECLARE @drawn_push bigint = :drawn_push;
 DECLARE @drawn_pop bigint = :drawn_pop;
@@ -3019,7 +2992,7 @@ SELECT
     @base = c.base
 FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
--- GROUP BY: where its pages split, a look under NOLOCK may meet a row twice.
+-- GROUP BY: under NOLOCK a page split may return a row twice.
 INSERT INTO @before (number)
 SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{and_p_seen} GROUP BY p.number;
 
@@ -3088,7 +3061,7 @@ WITH single AS (
         AND NOT EXISTS (SELECT 1 FROM @waiting AS w WHERE w.number = v.number)
 ),
 
--- What is there, in order, with a number before the first and one behind the last: the gaps between are not.
+-- The existing numbers in order, with one before the first and one after the last; the gaps between them are missing.
 present AS (
     SELECT
         N'hole' AS kind,
@@ -3169,8 +3142,8 @@ ORDER BY r.kind, r.first
 OPTION (RECOMPILE); -- else it is planned for tables of one row
 
 -- name: stranded
--- a row for each parked number whose message is there and in nobody's hands, and how far the calls of pop were by then
--- turn: of an older version's ring NULL. What a pop has in its hands is locked, and skipped here.
+-- a row for each parked number whose message has arrived and is held by nobody, and the turn at that time
+-- turn is NULL for a ring of an older version and before the first turn. A number that a pop holds is locked and skipped.
 SELECT TOP (1000)
     p.number AS number,
     r.first_id AS id,
@@ -3193,8 +3166,8 @@ AND {slot_has_content} -- when content=apart
 ORDER BY r.time;
 
 -- name: structure
--- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
--- The numbers come last: what lies in the ring was drawn before, so a sequence that is behind it is behind.
+-- one row: the ring's numbers, its slots and their inconsistencies; a scan of the ring
+-- The sequences are read last: one that is behind what the ring holds is really behind.
 SET NOCOUNT ON;
 DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @pops bigint;
 DECLARE @slots bigint, @outside bigint, @live bigint, @misplaced bigint, @miscounted bigint, @below_base bigint;
@@ -3227,7 +3200,7 @@ SELECT
 FROM {unlocked_ring_r};
 
 -- when subscribed=yes
--- A number that is wrong may be one that all seem to have popped: it is counted where it lies.
+-- A wrong number may look popped by all: it is counted where it is.
 SELECT
     @misplaced = COUNT_BIG(CASE WHEN r.message_id % @size <> r.slot THEN 1 END),
     @below_base = COUNT_BIG(CASE WHEN r.message_id < @base THEN 1 END)
@@ -3271,7 +3244,7 @@ SELECT
     @parked_seconds AS parked_seconds;
 
 -- name: broken_slots
--- the first 20 slots that contradict themselves: what is wrong with each
+-- the first 20 inconsistent slots: what is wrong with each
 SELECT TOP (20)
     b.slot AS slot,
     b.number AS number,
@@ -3302,7 +3275,7 @@ WHERE b.wrong IS NOT NULL
 ORDER BY b.slot;
 
 -- name: missing_slots
--- a row for each run of the ring's slots that have no row, or that the subscriber has no row for
+-- a row for each range of slots that have no row, or no row for this subscriber
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -3324,10 +3297,10 @@ WHERE g.following > g.slot + 1
 ORDER BY g.slot;
 
 -- name: sequence_settings
--- two rows: how many numbers each sequence holds ready, where these are too many (else 1), and its step
--- A cache is the server's, for all sessions: whatever its size, numbers come one after the other. What is left
--- of it is skipped by a crash: so it is no larger than the option cache says, and not as large as the ring.
--- CACHE without a size: the server chooses, 50 so far; NO CACHE leaves cache_size NULL.
+-- two rows: each sequence's cache, where it is too large (else 1), and its increment
+-- The cache is the server's, so numbers are in order whatever its size; a crash skips what is left of it. It must not be
+-- larger than the option cache says, nor as large as the ring. CACHE without a size: the server chooses, 50 so far; NO
+-- CACHE leaves cache_size NULL.
 -- when installed=yes
 DECLARE @most bigint = COALESCE(
     TRY_CAST(N'{cache}' AS bigint), (SELECT CASE WHEN c.size >= 200 THEN c.size / 4 + 1 ELSE 50 END FROM [{schema}].[{queue}_config] AS c)
@@ -3350,11 +3323,10 @@ WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{
 ORDER BY s.name;
 
 -- name: life
--- one row: when the server was started, and how many numbers a crash of it may lose at a time
--- A server that is stopped in good order writes down where its sequences stand, and one that crashes skips
--- what is left of their caches: so its start, together with numbers lost around that time, tells a crash,
--- and its start alone tells nothing. Rollbacks and lost sessions are counted nowhere. Without the right to
--- see the server's state its start is that of tempdb; in Azure SQL Database that is not shown either.
+-- one row: when the server was started, and how many numbers a crash may lose
+-- An orderly shutdown saves the sequences; a crash skips the rest of their caches. So a start together with numbers lost
+-- around that time means a crash, and a start alone means nothing. Rollbacks and lost sessions are counted nowhere.
+-- Without the right to see the server's state, tempdb's creation time is used; Azure SQL Database hides that too.
 DECLARE @started datetime;
 IF {sees_server_state}
     SELECT @started = i.sqlserver_start_time FROM sys.dm_os_sys_info AS i;
@@ -3377,9 +3349,9 @@ SELECT
 FROM sys.databases AS d WHERE d.database_id = DB_ID();
 
 -- name: park_orphans
--- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
--- Under the lock of its slot: whoever pops it right now has that lock, and it is skipped. message_id = number
--- makes it safe to be done again, or by two at once.
+-- one row: how many orphans there were below :drawn_pop (proven), and how many are parked now
+-- Under the slot's lock: a pop that is taking the message has that lock, and the slot is skipped. message_id = number makes
+-- it safe to repeat, and to run twice at once.
 SET NOCOUNT ON;
 DECLARE @drawn_pop bigint = :drawn_pop;
 DECLARE @size bigint, @base bigint, @selected bigint;
@@ -3430,8 +3402,8 @@ SELECT
     CAST(@@ROWCOUNT AS bigint) AS done;
 
 -- name: drop_holes
--- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
--- Under the lock of its row: whoever pops its message has that lock before he empties the slot.
+-- one row: how many parked numbers below :drawn_push (proven) had no message and no void, and how many are removed
+-- Under the row's lock: a pop that uses the number has that lock before it empties the slot.
 SET NOCOUNT ON;
 DECLARE @drawn_push bigint = :drawn_push;
 DECLARE @size bigint, @selected bigint;
@@ -3477,8 +3449,8 @@ SELECT
     CAST(@@ROWCOUNT AS bigint) AS done;
 
 -- name: void_holes
--- one row: how many push numbers below :drawn_push, which is proven, have no message and no pop yet; how many are void now
--- The next pop number is read after the messages: one that is popped meanwhile is not taken for a hole.
+-- one row: how many push numbers below :drawn_push (proven) have neither message nor pop, and how many are void now
+-- The next pop number is read after the messages, so that one popped meanwhile is not taken for a hole.
 SET NOCOUNT ON;
 DECLARE @drawn_push bigint = :drawn_push;
 DECLARE @base bigint, @next_pop bigint, @first bigint, @selected bigint;
@@ -3520,8 +3492,8 @@ SELECT
     CAST(@@ROWCOUNT AS bigint) AS done;
 
 -- name: park_spent
--- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
--- The next push number is read last: one that is pushed meanwhile is left alone, and may be an orphan then.
+-- one row: how many consumed pop numbers below :drawn_pop (proven) are neither pushed nor parked, and how many are parked now
+-- The next push number is read last: a number pushed meanwhile is left alone, and may then be an orphan.
 SET NOCOUNT ON;
 DECLARE @drawn_pop bigint = :drawn_pop;
 DECLARE @base bigint, @next_push bigint, @first bigint, @selected bigint;
@@ -3558,7 +3530,7 @@ SELECT
     CAST(@@ROWCOUNT AS bigint) AS done;
 
 -- name: drop_voids
--- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
+-- one row: how many void numbers below :drawn_pop (proven) nobody will drop, and how many are removed
 SET NOCOUNT ON;
 DECLARE @drawn_pop bigint = :drawn_pop;
 DECLARE @selected bigint;
@@ -3585,9 +3557,8 @@ SELECT
     CAST(@@ROWCOUNT AS bigint) AS done;
 
 -- name: content_mismatches
--- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
--- How each is proven stands with their definitions. Others are neither waited for nor skipped for it, but where there
--- is something to be proven.
+-- a row for each of the first 20 contents without a slot and slots without content: its id, and how many there are of its kind
+-- The proof is at contents_without_slot and slots_without_content. Nothing waits or is skipped unless there is a suspect.
 -- when content=apart
 SET NOCOUNT ON;
 {contents_without_slot}
@@ -3616,8 +3587,7 @@ ORDER BY f.kind, f.position;
 -- end
 
 -- name: archive_contents
--- one row: how many contents without a slot there were, and how many are in the archive now
--- Those that are proven in this statement: see contents_astray.
+-- one row: how many contents without a slot there were (proven here), and how many are in the archive now
 -- when content=apart
 SET NOCOUNT ON;
 DECLARE @action_id bigint = :action_id;
@@ -3652,7 +3622,7 @@ SELECT
 
 -- name: free_slots
 -- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
--- Those that are proven in this statement, which keeps them locked.
+-- They are locked by slot and number: whatever else a slot holds by then is not what was seen without content.
 -- when content=apart
 SET NOCOUNT ON;
 DECLARE @done bigint;
@@ -3669,7 +3639,7 @@ WHERE NOT EXISTS (
     WHERE p.void = 1 AND p.number = b.number
 );
 -- else
--- NOLOCK: no pop takes what has no content, so the number of a row that one holds is as it was.
+-- NOLOCK: no pop takes a slot without content, so its number does not change.
 INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
 SELECT
     d.subscriber,
@@ -3696,7 +3666,7 @@ FROM @bare AS b;
 -- end
 
 -- name: add_slots
--- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
+-- a row for each slot that had no row and has one now, still at full payload width; `empty_slots` comes next
 WITH {many}, wanted AS (
     SELECT TOP (SELECT c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK))
         many.n - 1 AS slot
@@ -3716,7 +3686,7 @@ FROM wanted AS w
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.slot);
 
 -- name: empty_slots
--- a row for each of :slots (a JSON array), which this transaction has added: they are free
+-- a row for each of :slots (a JSON array), added by this transaction: they are free now
 DECLARE @slots nvarchar(max) = :slots;
 UPDATE r
 SET message = NULL -- when content=slot
@@ -3728,7 +3698,7 @@ INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 OPTION (LOOP JOIN, FORCE ORDER);
 
 -- name: add_popped
--- one row: how many rows of popped the subscriber lacked, and how many it has now: what lies there it owes
+-- one row: how many rows of popped the subscriber lacked, and how many were added; it owes the messages in those slots
 SET NOCOUNT ON;
 INSERT INTO [{schema}].[{queue}_popped] (subscriber, slot, message_id, time)
 SELECT
@@ -3749,14 +3719,14 @@ SELECT
     @done AS done;
 
 -- name: lock_ring
--- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
+-- script: locks the ring exclusively until the end of the transaction, as relay does
 DECLARE @found bigint;
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
 
 -- name: beginnings
--- one row: the number that the next subscriber has; the next push, and the oldest message that lies in a slot
--- Exact and past every push only where nobody else uses the ring: see alone.
+-- one row: the next subscriber's number, the next push number, and the oldest message in a slot
+-- Exact only under lock_ring.
 SELECT
     c.subscribers + 1 AS number,
     n.next_push AS next_push,
@@ -3770,7 +3740,7 @@ FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 CROSS JOIN (SELECT {push_number_due} AS next_push) AS n;
 
 -- name: void_for_subscriber
--- one row: how many numbers from its first on have no message in a slot: they are void to this subscriber
+-- one row: how many numbers from the subscriber's first on have no message; they are void for it now
 SET NOCOUNT ON;
 DECLARE @since bigint = :since;
 DECLARE @next_push bigint = {push_number_due};
@@ -3802,7 +3772,7 @@ AND NOT EXISTS (
 SELECT CAST(@@ROWCOUNT AS bigint) AS voids;
 
 -- name: owed
--- one row: the messages that the subscriber has not popped, those below :number, and its claims
+-- one row: the messages that the subscriber still owes, those below :number, and its claims
 DECLARE @number bigint = :number;
 SELECT
     COUNT_BIG(*) AS owed,
@@ -3819,7 +3789,7 @@ INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) ON d.slo
 WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND m.reference_count > 0;
 
 -- name: number_older
--- one row: the lowest number that the subscriber owes and whose message is younger than :seconds, else the next push
+-- one row: the lowest owed number whose message is younger than :seconds, else the next push number
 DECLARE @seconds float = :seconds;
 SELECT COALESCE(MIN(m.message_id), {push_number_due}) AS number
 FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
@@ -3830,7 +3800,7 @@ AND m.time > DATEADD(
 );
 
 -- name: unsubscribe
--- script: nothing waits for the subscriber any more; a call of its that waits for this transaction is told that it is gone
+-- script: removes the subscriber; a call of its own that waits for this transaction gets an error
 DELETE FROM [{schema}].[{queue}_subscribers] WHERE number = CAST(N'{subscriber_number}' AS smallint);
 DELETE FROM [{schema}].[{queue}_popped] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
 DELETE FROM [{schema}].[{queue}_parked] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
@@ -3839,7 +3809,7 @@ DROP SEQUENCE
     [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{queue}_turn_seq_{subscriber_number}];
 
 -- name: skip
--- one row: how many messages below :number the subscriber has not popped, and how many are in the archive now
+-- one row: how many messages below :number the subscriber had not popped, and how many are in the archive now
 SET NOCOUNT ON;
 DECLARE @number bigint = :number;
 DECLARE @action_id bigint = :action_id;
@@ -3886,7 +3856,7 @@ SELECT
     @archived AS archived;
 
 -- name: skip_numbers
--- script: the subscriber's next number is '{since}' at least
+-- script: sets the subscriber's next number to at least '{since}'
 DECLARE @next bigint = (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
     WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]')
@@ -3905,7 +3875,7 @@ BEGIN
 END;
 
 -- name: uncache
--- script: both sequences hand out one number after the other, and are cached as the option cache says
+-- script: both sequences get INCREMENT 1 and the option's cache
 DECLARE @size bigint = (SELECT c.size FROM [{schema}].[{queue}_config] AS c);
 DECLARE @alter nvarchar(max);
 DECLARE @cache bigint = COALESCE(
@@ -3923,8 +3893,8 @@ EXEC (@alter);
 -- end
 
 -- name: raise_numbers
--- one row: the next push number, which is above every number that the ring knows now
--- What is drawn is not undone with the transaction: then the sequence is as before or higher.
+-- one row: the next push number, raised above every number that the ring knows
+-- A draw is not undone by a rollback: then the sequence is as before or higher.
 SET NOCOUNT ON;
 DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @alter nvarchar(max);
 SET @next_push = {push_number_due};
@@ -3951,13 +3921,13 @@ SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
 SELECT @drawn + 1 AS next_push;
 
 -- name: repair_slots
--- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
--- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
--- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
--- relay it gets a new one, and every subscriber gets it, again perhaps.
+-- one row: how many slots were inconsistent, how many of them are messages now, and how many are free
+-- A payload is a message, whatever the other columns say; without one there is nothing to pop. With subscribers the
+-- number says who has popped it: if neither it nor first_id belongs to this slot since the last relay, the message gets
+-- a new number, and every subscriber gets it, perhaps again.
 SET NOCOUNT ON;
 DECLARE @numberless bigint, @range sql_variant, @first bigint = 0, @selected bigint;
--- place: the how-manieth of those that have a payload and no number.
+-- place: the rank among those with a payload and no number
 DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL, place bigint NOT NULL);
 DECLARE @mended TABLE (kept tinyint NOT NULL);
 
@@ -4023,9 +3993,9 @@ SELECT
 FROM @mended AS m;
 
 -- name: slot_map
--- a row for each run of slots in one state, in their order, with the numbers that lie there or are expected there
+-- a row for each range of slots in the same state, in order, with the numbers they hold or are expected to get
 --   ready, parked (popped before the rest), popping (a pop has its number), orphan; free, awaited (by a parked number),
---   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push is proven what is not under way.
+--   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push the finished ones are proven.
 SET NOCOUNT ON;
 DECLARE @drawn_push bigint = :drawn_push;
 DECLARE @drawn_pop bigint = :drawn_pop;

@@ -10,18 +10,18 @@
 -- to end a session wants ALTER ANY CONNECTION.
 
 -- name: roles
--- script: makes the three roles where they are missing, and lets them see this database's catalog
+-- script: creates the three roles where they are missing, and lets them read this database's catalog
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL CREATE ROLE dbq_reader;
 IF DATABASE_PRINCIPAL_ID(N'dbq_operator') IS NULL CREATE ROLE dbq_operator;
 IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NULL CREATE ROLE dbq_admin;
--- As whom the procedures of ring and broker run: see there.
+-- The user that the procedures of ring and broker run as: see there.
 IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL CREATE USER dbq_owner WITHOUT LOGIN;
 GO
 GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 ALTER ROLE dbq_reader ADD MEMBER dbq_operator;
 ALTER ROLE dbq_operator ADD MEMBER dbq_admin;
 
--- Sequences and procedures are only visible to those who may see their definition.
+-- Sequences and procedures are visible only with VIEW DEFINITION.
 GRANT VIEW DEFINITION TO dbq_reader;
 GRANT VIEW DATABASE STATE TO dbq_reader;
 GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
@@ -29,7 +29,7 @@ GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.pause TO dbq_admin;
--- The audit is written by whoever acts; only its owner can take something out of it.
+-- Whoever acts writes the audit; only its owner can delete from it.
 GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
 GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
 GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
@@ -40,7 +40,7 @@ GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE 
 GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 
 -- name: catalog
--- script: what the roles may do with a catalog that has grown, where they have been made in this database
+-- script: the roles' rights on a catalog that has grown, if they exist in this database
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
 BEGIN
     GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
@@ -60,7 +60,7 @@ GRANT SELECT ON OBJECT::[{schema}].[{table}] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{table}] TO dbq_operator;
 
 -- name: queue
--- script: what the roles may do with one queue, where they have been made in this database
+-- script: the roles' rights on one queue, if they exist in this database
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
 BEGIN
     GRANT SELECT ON OBJECT::[{schema}].[{queue}_archive] TO dbq_reader;

@@ -1,7 +1,7 @@
--- What the console asks of the server itself, whatever queues it holds.
+-- The server itself, whatever queues it holds.
 
 -- name: capabilities
--- one row: which server and login this is, and what it may do
+-- one row: the server, the login, and what it may do
 -- version_number: major * 10,000,000 + minor * 100,000 + build, so 160004125 for 16.0.4125.3. In Azure it
 -- stays at 12.0, whatever the server can; there engine_edition tells.
 SELECT
@@ -94,13 +94,13 @@ FROM (SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20
 LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
 
 -- name: holders
--- a row for each table of which an open transaction holds rows: whose it is, and for how long at the least and at the most
+-- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- Who comes to a table has an intent lock on it; who holds rows has row locks too, or has written (with
 -- optimized locking, row locks are not kept). Who waits for a lock of the table, or for another that
 -- writes there, holds nobody up: only the root of the waits is a holder. When it got its rows: not before
 -- its first log record here (a row that was only read WITH (UPDLOCK) may be locked earlier), and before it
 -- fell idle. Of a broker queue the table is the one inside it. It wants what `server_state` asks for.
--- READUNCOMMITTED: never behind somebody's DDL.
+-- READUNCOMMITTED: never waits for somebody's DDL.
 DECLARE @locks TABLE (
     session_id int NOT NULL,
     unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL,
@@ -110,7 +110,7 @@ DECLARE @locks TABLE (
     holds int NOT NULL,
     waits int NOT NULL
 );
--- Read once, for this view is the dear one.
+-- Read once: this view is the expensive one.
 INSERT INTO @locks (session_id, unit, object_id, transaction_id, comes, holds, waits)
 SELECT
     found.session_id,
@@ -155,7 +155,7 @@ SELECT
         WHEN r.session_id IS NOT NULL THEN N'active'
         ELSE N'idle in transaction'
     END AS state,
-    -- A server keeps its own times in local time.
+    -- The server keeps its own times in local time.
     CAST(DATEDIFF_BIG(millisecond, t.began, GETDATE()) AS float) / 1000 AS transaction_seconds,
     CASE
         WHEN r.session_id IS NULL
@@ -183,11 +183,11 @@ WHERE
         WHERE b.comes = 1 AND b.object_id = l.object_id AND b.session_id = r.blocking_session_id AND b.session_id <> l.session_id
     )
     AND o.type IN (N'U', N'SQ')
-    -- The engine itself, which clears away what was deleted.
+    -- The engine's ghost cleanup.
     AND COALESCE(r.command, N'') <> N'GHOST CLEANUP';
 
 -- name: owners
--- a row for each session asked about, as claimed_by tells it: gone, alive, or unknown
+-- a row for each of the sessions (as in claimed_by): gone, alive, or unknown
 -- :sessions is a JSON array. The procedures write a login time in UTC, made of the server's local time by
 -- its zone at that moment. Clocks may have been put forward or back since: a difference of whole half hours
 -- up to two hours, to the millisecond, is the same login.
@@ -241,7 +241,7 @@ OUTER APPLY (
 SELECT CAST(SERVERPROPERTY(N'Babelfish') AS int) AS babelfish;
 
 -- name: login_rights
--- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
+-- one row: what this login may do beyond reading, on any of these queues and on the server
 -- :schemas, :tables and :queues are JSON arrays of one length. A right on an object that cannot be seen is NULL: none.
 DECLARE @schemas nvarchar(max) = :schemas;
 DECLARE @tables nvarchar(max) = :tables;
@@ -269,7 +269,7 @@ SELECT
     CAST(
         CASE
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'ALTER ANY CONNECTION') = 1 THEN 1
-            -- In Azure SQL Database the server is not ours, but the database's sessions are.
+            -- In Azure SQL Database the database's sessions are visible, not the server.
             WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'KILL DATABASE CONNECTION') = 1 THEN 1
             ELSE 0
         END AS bit

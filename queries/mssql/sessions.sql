@@ -1,7 +1,7 @@
--- Ending a session, or a distributed transaction without one: who it is, exactly, so that no other one is hit.
+-- Ending a session or a prepared (distributed) transaction, identified exactly, so that no other one is hit.
 
 -- name: identity
--- one row: since when the session is there and in its transaction, and whether it is the one that asks; none: it is gone
+-- one row: since when the session is connected and in its transaction, and whether it is this one; none: disconnected
 DECLARE @session int = TRY_CAST(:session AS int);
 SELECT
     CONVERT(nvarchar(23), s.login_time, 126) AS started,
@@ -11,7 +11,7 @@ SELECT
         INNER JOIN sys.dm_tran_active_transactions AS a ON t.transaction_id = a.transaction_id
         WHERE t.session_id = s.session_id AND t.is_user_transaction = 1
     ) AS transaction_started,
-    -- As the procedures write claimed_by: the login time in UTC, which the server keeps in local time.
+    -- As the procedures write claimed_by: the login time in UTC (the server keeps local time).
     CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
         minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
     ) AS datetime2(3)), 126), N'Z') AS session,
@@ -19,7 +19,7 @@ SELECT
 FROM sys.dm_exec_sessions AS s WHERE s.session_id = @session;
 
 -- name: prepared_identity
--- one row: when the distributed transaction began, and its number; none: it is gone
+-- one row: when the distributed transaction began, and its number; none: it is finished
 DECLARE @unit uniqueidentifier = TRY_CAST(:session AS uniqueidentifier);
 SELECT
     CONVERT(nvarchar(23), a.transaction_begin_time, 126) AS started,
@@ -29,7 +29,7 @@ SELECT
 FROM sys.dm_tran_active_transactions AS a WHERE a.transaction_uow = @unit;
 
 -- name: end_session
--- one row: whether it was told to end; none: it is not the same any more, and was left alone
+-- one row: whether it was killed; none: it is not the same session any more, and was left alone
 -- KILL takes a constant, and is allowed in no transaction. :seconds is for engines that wait.
 DECLARE @session int = TRY_CAST(:session AS int);
 DECLARE @started nvarchar(50) = :started;
@@ -52,6 +52,6 @@ IF @told = 1 EXEC (@kill);
 SELECT CAST(0 AS bit) AS ended WHERE @told = 1;
 
 -- name: end_prepared
--- script: undoes a distributed transaction that has no session any more, in no transaction
+-- script: rolls back a distributed transaction without a session, outside a transaction
 DECLARE @kill nvarchar(60) = CONCAT(N'KILL ''', CAST(CAST(N'{session}' AS uniqueidentifier) AS nvarchar(36)), N'''');
 EXEC (@kill);

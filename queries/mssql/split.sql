@@ -1,27 +1,24 @@
--- split: Zabir's QueueMeta and QueueData on SQL Server: what is searched in a narrow table, the payload beside it.
+-- split: Zabir's QueueMeta and QueueData on SQL Server: a narrow table to search, the payload in another.
 --
--- dequeue=two_step  as the status queue, on the narrow table; then the payloads are read. Consumers wait,
---                   see status.sql.
--- dequeue=single    one UPDATE with OUTPUT that skips rows that others hold: Zabir's fastest. His
---                   UPDATE TOP (n) takes any n rows: TOP in an UPDATE has no ORDER BY, so it is the plan
---                   that chooses, and one that reads another index chooses others. Here the TOP stands in
---                   a common table expression, with the order, and the UPDATE goes through that; the
---                   payloads are read by the SELECT that returns them, once, and copied nowhere.
--- The states are the status queue's: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED, 4 ERROR (ours).
--- Done rows stay until they are archived; updates never touch the payload's table. Zabir's QueueData is a
--- heap with a unique index; a clustered key saves the second look, and a delete gives its pages back.
--- A half whose payload is missing is claimed and not returned: it shows as stuck, and stops nobody.
+-- dequeue=two_step  as the status queue, on the narrow table; then the payloads are read. Consumers wait, see status.sql.
+-- dequeue=single    one UPDATE with OUTPUT that skips rows that others hold: Zabir's fastest. His UPDATE TOP (n) takes any
+--                   n rows, because TOP in an UPDATE has no ORDER BY. Here TOP is in a common table expression with the
+--                   order, through which the UPDATE goes; the SELECT that returns the payloads reads them once.
+-- The states are the status queue's: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED, 4 ERROR (ours). Done rows stay
+-- until they are archived; updates never touch the payload table. Zabir's QueueData is a heap with a unique index; a
+-- clustered key saves a lookup, and deletes free its pages. A row whose payload is missing is claimed but not returned: it
+-- shows as stuck, and stops nobody.
 --
--- The index is named in the pop, see claim.sql. For page locks, escalation, statistics and ghosts see monitor.sql.
+-- The pop names its index, see claim.sql. For page locks, escalation, statistics and ghosts see monitor.sql.
 
 -- like: status
 
 -- define: beside
--- where the payloads lie
+-- the payload table
 [{schema}].[{queue}_data] -- when installed=yes
 
 -- define: payload
--- One look by the key for each row that is read.
+-- One key lookup for each row, whatever the planner would choose.
 (SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id) -- when installed=yes
 m.[{payload}] -- when installed=no
 
@@ -30,7 +27,7 @@ d.text_data -- when installed=yes
 m.[{payload}] -- when installed=no
 
 -- define: lacks_payload
--- A payload that somebody holds is there: NOLOCK.
+-- A locked payload exists: NOLOCK.
 -- when installed=yes
 CAST(CASE
     WHEN EXISTS (SELECT 1 FROM {beside} AS d WITH (NOLOCK) WHERE d.id = l.key_id) THEN 0
@@ -49,7 +46,7 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_data] TO dbq_operato
 
 -- name: tables
 -- script: the two tables and one filtered index for each state
--- What filtered indexes ask for, when they are made and at every write; clients have all of it on anyway.
+-- SET options that filtered indexes require when they are created and at every write; clients have them on anyway.
 SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, CONCAT_NULL_YIELDS_NULL, QUOTED_IDENTIFIER ON;
 SET NUMERIC_ROUNDABORT OFF;
 GO
@@ -69,10 +66,10 @@ CREATE TABLE [{schema}].[{queue}_meta] (
 );
 ALTER TABLE [{schema}].[{queue}_meta] SET (LOCK_ESCALATION = DISABLE);
 
--- Ready, in the order of the pop: Zabir's (QueueDateTime, Status), kept small by the rows that count.
+-- Ready rows in the order of the pop: Zabir's (QueueDateTime, Status), kept small by its filter.
 CREATE INDEX [{queue}_ready] ON [{schema}].[{queue}_meta] (queue_date_time, id)
 INCLUDE (status) WHERE status = 0 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
--- One for each other state, so that monitoring and archiving never look at the rest.
+-- One for each other state, so that monitoring and archiving read nothing else.
 CREATE INDEX [{queue}_claimed] ON [{schema}].[{queue}_meta] (claimed_at)
 INCLUDE (status) WHERE status = 1 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
 CREATE INDEX [{queue}_done] ON [{schema}].[{queue}_meta] (done_at)
@@ -80,7 +77,7 @@ INCLUDE (status) WHERE status = 2 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NOREC
 CREATE INDEX [{queue}_error] ON [{schema}].[{queue}_meta] (done_at)
 INCLUDE (status) WHERE status = 4 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
 
--- No foreign key: it would cost a look at the other table for each row. The doctor looks for halves.
+-- No foreign key: it would cost a lookup in the other table for each row. The doctor finds rows without their counterpart.
 CREATE TABLE [{schema}].[{queue}_data] (
     id bigint NOT NULL,
     text_data {payload_type} NOT NULL,
@@ -245,10 +242,9 @@ DROP PROCEDURE
 DROP TABLE [{schema}].[{queue}_meta], [{schema}].[{queue}_data];
 
 -- name: missing_payloads
--- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
--- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
--- owners: who claimed the kept ones. What looks like a half is looked at twice: by then whoever was taking both
--- away has ended, or holds the row.
+-- one row: of the next :most messages from id :newest downwards: how many there are, the lowest, how many lack their payload, and the first ten of those
+-- ready: still to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others. owners: who
+-- claimed the kept ones. Suspects are checked twice: by then a transaction that deletes both rows has ended, or holds them.
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
@@ -317,7 +313,7 @@ SELECT
     ) AS owners;
 
 -- name: orphaned_payloads
--- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+-- one row: of the next :most payloads from id :newest downwards: how many there are, the lowest, how many belong to no message, and the first ten of those
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
@@ -344,14 +340,14 @@ SELECT
     (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids;
 
 -- name: fail_missing_payloads
--- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+-- one row: of the next :most ready or stuck rows from id :newest downwards: how many lack their payload (see missing_payloads), and how many of those are in error now
 SET NOCOUNT ON;
 DECLARE @error nvarchar(max) = :error;
 DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
 DECLARE @selected bigint;
 DECLARE @held TABLE (id bigint NOT NULL PRIMARY KEY);
--- Locked before it is looked for: nobody takes the two away together.
+-- Locked before it is checked, so that nobody deletes both rows meanwhile.
 INSERT INTO @held (id)
 SELECT m.id
 FROM (

@@ -1,13 +1,11 @@
 -- status: Zabir's "QueueSlow" on SQL Server: one wide table, a status, batches that lock before they update.
 --
--- Consumers wait for each other (UPDLOCK, HOLDLOCK): one batch is chosen at a time. The range lock reaches
--- from the head to the end of the batch, and to the end of the index where the batch is not full: a push
--- into it waits for the pop's transaction, and a pop waits for a push that is not committed. The status
--- says everything: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED (Zabir), 4 ERROR (ours).
--- QueueDateTime is the time by which messages are ordered; the caller may give another than now.
--- Done rows stay until they are archived.
+-- Consumers wait for each other (UPDLOCK, HOLDLOCK): one batch is selected at a time. The range lock reaches from the head
+-- to the end of the batch, or of the index if the batch is not full: a push into it waits for the pop's transaction, and a
+-- pop waits for an uncommitted push. States: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED (Zabir), 4 ERROR (ours).
+-- Messages are ordered by QueueDateTime, which the caller may set. Done rows stay until they are archived.
 --
--- The index is named in the pop, see claim.sql: any other would lock the ranges of all states.
+-- The pop names its index, see claim.sql: any other would lock the ranges of all states.
 -- For page locks, escalation, statistics and ghosts see monitor.sql.
 
 -- define: is_ready
@@ -39,7 +37,7 @@ CASE m.[{status}]
 END
 
 -- define: state_held
--- None that a verb takes, and never one that is not looked at.
+-- Not one that verbs act on, and never one that nobody examined.
 CASE m.[{status}]
     WHEN 0 THEN N'ready'
     WHEN 1 THEN N'claimed'
@@ -64,7 +62,7 @@ m.[{pushed_at}], m.[{id}]
 m.[{pushed_at}], m.[{id}]
 
 -- define: may_insert_ids
--- A table that numbers its rows takes a number of ours only from who may ALTER it.
+-- Explicit ids in an IDENTITY column need ALTER on the table.
 HAS_PERMS_BY_NAME(N'[{schema}].[{table}]', N'OBJECT', N'ALTER')
 
 -- define: push_values
@@ -99,7 +97,7 @@ CASE WHEN l.error IS NOT NULL THEN 1 ELSE 0 END -- when scan=done
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
--- What filtered indexes ask for, when they are made and at every write; clients have all of it on anyway.
+-- SET options that filtered indexes require when they are created and at every write; clients have them on anyway.
 SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, CONCAT_NULL_YIELDS_NULL, QUOTED_IDENTIFIER ON;
 SET NUMERIC_ROUNDABORT OFF;
 GO
@@ -120,10 +118,10 @@ CREATE TABLE [{schema}].[{queue}] (
 );
 ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
--- Ready, in the order of the pop: Zabir's (QueueDateTime, Status), kept small by the rows that count.
+-- Ready rows in the order of the pop: Zabir's (QueueDateTime, Status), kept small by its filter.
 CREATE INDEX [{queue}_ready] ON [{schema}].[{queue}] (queue_date_time, id)
 INCLUDE (status) WHERE status = 0 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
--- One for each other state, so that monitoring and archiving never look at the rest.
+-- One for each other state, so that monitoring and archiving read nothing else.
 CREATE INDEX [{queue}_claimed] ON [{schema}].[{queue}] (claimed_at)
 INCLUDE (status) WHERE status = 1 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
 CREATE INDEX [{queue}_done] ON [{schema}].[{queue}] (done_at)
@@ -259,7 +257,7 @@ DROP PROCEDURE
 DROP TABLE [{schema}].[{queue}];
 
 -- name: status_check
--- one row: whether a CHECK of the table rules out every status but those from 0 to 4, so that no row need be looked at
+-- one row: whether a CHECK excludes every status but 0 to 4, so that no row need be examined
 SELECT CAST(CASE WHEN EXISTS (
     SELECT 1 FROM sys.check_constraints AS k
     WHERE k.parent_object_id = OBJECT_ID(N'[{schema}].[{table}]') AND k.is_disabled = 0 AND k.is_not_trusted = 0
@@ -267,7 +265,7 @@ SELECT CAST(CASE WHEN EXISTS (
 ) THEN 1 ELSE 0 END AS bit) AS rules_out;
 
 -- name: done_lag
--- one row: how many done rows are older than a day, of at most 10,001, and since when the oldest is done
+-- one row: how many done rows are older than a day (counted to 10,001), and since when the oldest is done
 SELECT
     COUNT_BIG(*) AS found,
     MAX(d.seconds) AS oldest_seconds
@@ -280,11 +278,11 @@ FROM (
 ) AS d;
 
 -- name: status_unknown
--- script: the rows whose status no verb knows, for who judges that finding
+-- script: the rows with an invalid status, for the operator to judge
 SELECT [{id}], [{status}] FROM [{schema}].[{table}] WITH (READPAST, READCOMMITTEDLOCK) WHERE [{status}] NOT BETWEEN 0 AND 4;
 
 -- name: state_illegal
--- script: the rows whose columns contradict their state, for who judges that finding
+-- script: the rows whose columns contradict their state, for the operator to judge
 SELECT [{id}], [{status}], claimed_at, claimed_by, done_at, errors
 FROM [{schema}].[{table}] WITH (READPAST, READCOMMITTEDLOCK)
 WHERE (status = 1 AND claimed_at IS NULL) OR (status IN (2, 4) AND done_at IS NULL) OR (status = 2 AND errors IS NOT NULL);

@@ -1,5 +1,5 @@
--- What is installed under a queue's names, to be compared with what this console would install. CREATE OR
--- ALTER keeps a procedure's rights, whatever its parameters are, so nothing has to be dropped.
+-- The code installed under a queue's names, to be compared with what this console would install. CREATE OR ALTER keeps a
+-- procedure's rights, whatever its parameters, so nothing has to be dropped.
 
 -- name: installed_code
 -- a row for each procedure of the given names (a JSON array): its text, NULL where this login may not see it

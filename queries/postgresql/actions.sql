@@ -1,18 +1,17 @@
--- What an operator does with messages that lie in a queue: each statement is one batch of one action, in a
--- transaction that begins with `lock_rows`. Who chose the rows saw them a moment ago; only what is still in the
--- same state, and not in anybody's hands, is held and acted on.
+-- What operators do with messages: each statement is one batch of an action, in a transaction that begins with
+-- `lock_rows`. The plan was made earlier; only rows that are still in the same state, and that nobody holds, are locked
+-- and acted on.
 --
--- Rows lie in a storage: the queue's table, a ring's slots, or its in_hand. They are found by their keys and
--- then by their places: a locked row neither moves nor changes, and the place needs no index. A place is the
--- table's oid and the ctid: each partition of a partitioned table has rows at the same ctids as the others.
--- Every batch tells its ledger: how many rows went out of the source, and how many came into the target.
+-- Rows are in a storage: the queue's table, a ring's slots, or its in_hand. `lock_rows` finds them by their keys, later
+-- statements by table oid and ctid: a locked row neither moves nor changes, and a ctid needs no index (the oid, because
+-- partitions repeat ctids). Each batch counts its ledger: rows out of the source, rows into the target.
 
 -- define: state_held
--- null: a row that is there is as it was
+-- null: a row that exists has not changed
 CAST(NULL AS text)
 
 -- define: chosen_rows
--- the rows that :keys mean
+-- the rows of :keys
 {rows_by_id}
 
 -- define: rows_by_id
@@ -24,7 +23,7 @@ m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM unne
 AND concat(m.tableoid, m.ctid) = ANY(CAST(:places AS text[]))
 
 -- define: remove_rows
--- what takes the rows at :places out of the queue, and counts them as `gone`
+-- removes the rows at :places from the queue and returns them as `gone`
 {deleted}
 
 -- define: deleted
@@ -34,11 +33,11 @@ gone AS (
 )
 
 -- name: server_time
--- one row: the server's clock, which an action's cut-off is taken from
+-- one row: the server's clock, from which an action's cut-off is taken
 SELECT clock_timestamp() AS moment;
 
 -- name: lock_rows
--- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
+-- a row for each chosen row that exists: its location and its state (lock=yes: locked now, without those that others hold)
 SELECT
     concat(m.tableoid, m.ctid) AS place,
     {id} AS id, -- when role id
@@ -55,17 +54,17 @@ SELECT
     CAST(NULL AS text) AS error_hash -- when hashed=no
 {chosen_rows}
 -- when defined beside
--- One half of a message is no message: the doctor looks for those.
+-- Only one of the two rows is not a message; the doctor reports those.
 AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
 FOR UPDATE OF m SKIP LOCKED; -- when lock=yes
 
 -- name: archive_end
--- one row: the last number that the archive has given
+-- one row: the highest number in the archive
 SELECT coalesce(max(a.archive_id), 0) AS archive_id FROM "{schema}"."{queue}_archive" AS a;
 
 -- name: archived_after
--- a row for each of these that went into the archive after that number: in which state
+-- a row for each of these that entered the archive after that number: its state
 SELECT
     CAST(a.id AS text) AS id,
     a.state AS state
@@ -74,7 +73,7 @@ WHERE a.archive_id > CAST(:archive_id AS bigint) AND CAST(a.id AS text) = ANY(CA
 ORDER BY a.archive_id;
 
 -- name: archive_rows
--- one row: how many messages left the queue, and how many came into its archive
+-- one row: how many messages left the queue, and how many entered its archive
 WITH kept AS (
     INSERT INTO "{schema}"."{queue}_archive" (
         id, payload,
@@ -105,7 +104,7 @@ WITH kept AS (
     FROM "{schema}"."{table}" AS m
     {payload_join} -- when defined payload_join
     WHERE {at_locations}
-    -- The order of the pushes, wherever the rows lie: what comes back by a push comes back in this one.
+    -- In the order of the pushes, which is the order in which they are pushed back.
     ORDER BY {push_order}
     RETURNING archive_id
 ),
@@ -117,7 +116,7 @@ SELECT
     (SELECT count(*) FROM kept) AS put_in;
 
 -- name: delete_rows
--- one row: how many messages left the queue for good
+-- one row: how many messages were deleted
 WITH
 {remove_rows}
 
@@ -126,13 +125,13 @@ SELECT
     (SELECT count(*) FROM gone) AS put_in;
 
 -- name: make_ready
--- one row: how many messages, claimed or in error, can be popped again; their attempts stay counted
+-- one row: how many claimed or failed messages are ready again; their attempts stay counted
 WITH freed AS (
     UPDATE "{schema}"."{table}" AS m
     SET
         "{status}" = 0, -- when role status
         -- when keeps_history=yes
-        -- A claim that is given up is kept too, without an error.
+        -- A released claim is kept in the history too, without an error.
         history = CASE WHEN m."{error}" IS NOT NULL THEN m.history ELSE jsonb_path_query_array(
             jsonb_build_array(jsonb_build_object(
                 'at', clock_timestamp(), 'by', m."{claimed_by}", 'attempt', m."{attempts}", 'error', NULL
@@ -155,7 +154,7 @@ SELECT
     (SELECT count(*) FROM freed) AS put_in;
 
 -- name: matching_archived
--- of the next :look rows of the archive after one: at most :n that match, and the last one whether it matches or not
+-- of the next :look rows of the archive: at most :n that match, and the last row whether it matches or not
 SELECT
     l.position AS position,
     t.matches AS matches,
@@ -201,7 +200,7 @@ CROSS JOIN LATERAL (
     SELECT
         coalesce(
             l.archived_at <= CAST(:moment AS timestamptz)
-            -- A popped message was delivered: it is meant by its own word, and never by another.
+            -- A popped message was delivered: it is selected by its own option only.
             AND l.reason = 'pop' -- when popped=yes
             AND l.reason <> 'pop' -- when popped=no
             AND l.state = :state -- when by_state=yes
@@ -222,7 +221,7 @@ WHERE t.matches OR l.position = :look
 ORDER BY l.archive_id LIMIT :n;
 
 -- name: last_purge
--- one row: of the :look rows of the archive before one, how many there are, the lowest, and the last purge among them
+-- one row: of the :look archived rows before a number: how many there are, the lowest, and the last purge among them
 SELECT
     count(*) AS looked,
     min(l.archive_id) AS lowest,
@@ -241,7 +240,7 @@ FROM (
 ) AS l;
 
 -- name: lock_archived
--- a row for each of the chosen rows of the archive that is there and in nobody's hands (lock=yes: locked now)
+-- a row for each chosen row of the archive that exists and nobody holds (lock=yes: locked now)
 SELECT
     a.archive_id AS archive_id,
     -- when limited=yes
@@ -257,8 +256,8 @@ ORDER BY a.archive_id
 FOR UPDATE OF a SKIP LOCKED; -- when lock=yes
 
 -- name: restore_rows
--- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
--- ids=kept: those whose id is taken, by a message or by another row of the batch, stay; ids=new takes them.
+-- one row: how many rows left the archive, and how many messages are back in the queue, in their former state
+-- ids=kept: a row whose id is taken, by a message or in the same batch, stays; ids=new gives it a new one.
 WITH wanted AS MATERIALIZED (
     SELECT
         a.archive_id,
@@ -269,7 +268,7 @@ WITH wanted AS MATERIALIZED (
         a.pushed_at,
         a.state,
         a.attempts,
-        -- A claim comes back as an error: whoever had it is told nothing, and nobody shall work on it unasked.
+        -- A claim is restored as an error: its owner does not know, and nobody should process it unasked.
         CASE
             WHEN a.state = 'claimed' THEN coalesce(a.error, 'was claimed when it went into the archive')
             WHEN a.state = 'error' THEN coalesce(a.error, '')
@@ -289,7 +288,7 @@ WITH wanted AS MATERIALIZED (
         WHERE b.archive_id = ANY(CAST(:keys AS bigint[])) AND b.id = a.id AND b.archive_id < a.archive_id
     )
     -- when defined beside
-    -- Half a message of that id takes it too.
+    -- An id of which only one of the two rows is left is taken, too.
     AND NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = a.id)
     -- end
     -- end
@@ -346,7 +345,7 @@ SELECT
     (SELECT count(*) FROM kept) AS put_in; -- when not defined beside
 
 -- name: restore_by_push
--- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
+-- one row: how many rows left the archive, and how many the queue's push accepted; the others stay
 WITH calls AS MATERIALIZED (
     SELECT
         a.due_at, -- when role due_at
@@ -379,7 +378,7 @@ SELECT
     (SELECT count(*) FROM pushed) AS put_in;
 
 -- name: target_state
--- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
+-- one row: how many messages are ready (counted to 10,001) and, for a ring, how many more fit, and how many after a relay
 SELECT
     count(*) AS ready,
     CAST(NULL AS bigint) AS room,
@@ -387,8 +386,8 @@ SELECT
 FROM (SELECT FROM "{schema}"."{table}" AS m WHERE {is_live} LIMIT 10001) AS bounded;
 
 -- name: oversized
--- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to
--- An error, where one of the payloads is not of that queue's kind.
+-- a row for each of the chosen: whether its payload is over the target queue's limit
+-- An error if a payload is not of that queue's kind.
 SELECT
     CAST(m."{id}" AS text) AS id,
     octet_length(c.payload) > CAST('{target_max_bytes}' AS bigint) AS too_long -- when target_payload=text|bytes
@@ -399,7 +398,7 @@ CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS 
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
 
 -- name: push_to
--- one row: how many messages left the queue, and how many the other queue's own push took; the others stay
+-- one row: how many messages left the queue, and how many the target queue's push accepted; the others stay
 WITH chosen AS MATERIALIZED (
     SELECT
         p.place,
@@ -453,7 +452,7 @@ SELECT
     (SELECT count(*) FROM pushed) AS put_in;
 
 -- name: live_sessions
--- a row for each of the sessions, as claimed_by names them, that is there: who, and from where
+-- a row for each of the sessions (as in claimed_by) that is still connected: user, program, address
 SELECT
     w.session AS session,
     a.pid AS session_id,

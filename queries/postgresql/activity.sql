@@ -4,7 +4,7 @@
 -- two transactions a session holds none.
 
 -- name: objects
--- a row for each thing of the queues that sessions lock: tables with their indexes, sequences, advisory locks
+-- a row for each object of the queues that sessions lock: tables with their indexes, sequences, advisory locks
 WITH given AS MATERIALIZED (
     SELECT
         g.schema,
@@ -26,7 +26,7 @@ SELECT
     CAST(g.oid AS bigint) AS id
 FROM given AS g
 UNION
--- Large values lie apart, in a table with an index of its own.
+-- Large values are in a TOAST table with an index of its own.
 SELECT
     g.schema,
     g.queue,
@@ -102,7 +102,7 @@ locks AS MATERIALIZED (
         l.mode,
         l.granted,
         l.waitstart,
-        -- What is locked, in one value, to find who else has a lock on it.
+        -- The locked object, as one value, to find other locks on it.
         CAST((
             l.locktype, l.database, l.relation, l.page, l.tuple, l.virtualxid, l.transactionid, l.classid, l.objid, l.objsubid
         ) AS text) AS what,
@@ -129,7 +129,7 @@ prepared AS MATERIALIZED (
     LEFT JOIN locks AS l ON p.transaction = l.transactionid AND l.locktype = 'transactionid' AND l.pid IS NULL
 ),
 
--- A transaction that has locked a row, of whatever table, has a number.
+-- A transaction that has locked a row, in any table, has a transaction id.
 writing AS MATERIALIZED (
     SELECT DISTINCT l.pid
     FROM locks AS l
@@ -359,7 +359,7 @@ WHERE w.pid IS NOT NULL OR n.named OR c.session = ANY(CAST(:sessions AS text[]))
 LIMIT 1000;
 
 -- name: horizon
--- at most 5 rows, the oldest first: who keeps dead rows of this database from vacuum, whatever queue they are of
+-- at most 5 rows, oldest first: what keeps dead rows of this database from vacuum, whatever queue they are in
 -- seconds: of its transaction; a replication slot has none. A session's own snapshot is let go between
 -- statements at READ COMMITTED, its transaction number is not.
 SELECT
@@ -401,7 +401,7 @@ ORDER BY o.transactions DESC, o.seconds DESC NULLS LAST
 LIMIT 5;
 
 -- name: dead_rows
--- a row for each table of the given relations: the dead rows that vacuum has not taken away yet, as the server estimates them
+-- a row for each table of the given relations: the server's estimate of its dead rows
 SELECT
     CAST(c.oid AS bigint) AS id,
     pg_stat_get_dead_tuples(c.oid) AS dead_rows

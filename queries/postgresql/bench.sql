@@ -29,7 +29,7 @@ SELECT pushed.id AS id
 FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS text[])) AS pushed (id);
 
 -- name: push_each
--- one row: the message's id in the first of the rings that are called so and 1, 2 ...; null: one was full
+-- one row: the message's id in the first of the rings named {queue}, {queue}1, {queue}2 ...; null: one was full
 SELECT CASE WHEN count(e.id) = count(*) THEN min(e.id) END AS id
 FROM (
     SELECT CAST(NULL AS bigint) AS id WHERE false
@@ -40,7 +40,7 @@ FROM (
 ) AS e;
 
 -- name: push_many_each
--- a row for each payload: its id in the first of those rings, null where it was not stored
+-- a row for each payload: its id in the first of those rings, null if it was not stored
 WITH each AS MATERIALIZED (
     SELECT
         0 AS ring,
@@ -58,7 +58,7 @@ WITH each AS MATERIALIZED (
 SELECT e.id AS id FROM each AS e WHERE e.ring = 1;
 
 -- name: pop
--- the message that was taken, or nothing
+-- the popped message, or nothing
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
 FROM "{schema}"."{queue}_pop"({subscriber_argument}) AS popped;
@@ -104,7 +104,7 @@ SELECT encode(j.payload, 'escape') AS payload FROM "{schema}"."pgqueuer" AS j WH
 SELECT m.message ->> 'p' AS payload FROM pgmq."q_{queue}" AS m
 
 -- name: codes
--- of payloads in `held`: producer * 10,000,000,000 + number, or -1 where it is not what was pushed
+-- for the payloads in `held`: producer * 10,000,000,000 + number, or -1 if it is not what was pushed
 SELECT
     CASE
         WHEN whole.is_whole THEN CASE
@@ -126,7 +126,7 @@ FROM (
 ) AS whole
 
 -- name: left
--- a row for each producer of `codes` (-1: damaged ones): how many, how many different, sums that tell which
+-- a row for each producer in `codes` (-1: damaged): how many, how many different, and sums to identify them
 SELECT
     CASE WHEN c.code < 0 THEN -1 ELSE c.code / 10000000000 END AS producer,
     count(*) AS messages,
@@ -142,7 +142,7 @@ ORDER BY 1
 SELECT c.code AS code FROM codes AS c ORDER BY c.code
 
 -- name: settings
--- a row for each setting that decides how durable and how fast this server is
+-- a row for each setting that affects durability or speed
 SELECT s.name AS name, current_setting(s.name) AS value
 FROM pg_settings AS s
 WHERE s.name IN (
@@ -152,15 +152,15 @@ WHERE s.name IN (
 ORDER BY s.name;
 
 -- name: durable
--- one row: whether what is committed is on disk (the bench's own sessions wait for that)
+-- one row: whether commits are flushed to disk (the bench's own sessions wait for that)
 SELECT current_setting('fsync') = 'on' AS durable;
 
 -- name: written
--- one row: bytes of the write-ahead log so far, of the whole server
+-- one row: bytes of WAL written so far, by the whole server
 SELECT CAST(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') AS bigint) AS log_bytes;
 
 -- name: page_accesses
--- one row: pages that were looked at and rows that were written in relations of these names
+-- one row: pages read and rows written in relations of these names
 SELECT
     CAST((
         SELECT sum(
@@ -190,7 +190,7 @@ WHERE
     AND c.relkind = 'r';
 
 -- name: waiting
--- what the sessions whose names begin so are doing now, and how many of them
+-- the sessions whose names have this prefix: what they are doing, and how many
 SELECT
     a.wait_event_type AS kind,
     a.wait_event AS wait,
@@ -206,18 +206,18 @@ FROM pg_stat_activity AS a
 WHERE starts_with(a.application_name, 'dbq-bench ') OR starts_with(a.application_name, 'dbq-prove ');
 
 -- name: schemas
--- the schemas that a bench made
+-- the schemas created by a bench
 SELECT CAST(n.nspname AS text) AS name
 FROM pg_namespace AS n
 WHERE starts_with(n.nspname, 'dbq_bench_')
 ORDER BY n.nspname;
 
 -- name: make_schema
--- script: a schema that goes with all that is in it
+-- script: creates a schema for the bench
 CREATE SCHEMA "{schema}";
 
 -- name: drop_schema
--- script: removes such a schema
+-- script: drops such a schema with all that is in it
 DROP SCHEMA IF EXISTS "{schema}" CASCADE;
 
 -- name: make_rows
@@ -232,7 +232,7 @@ SELECT n, repeat('0', CAST('{width}' AS integer)) FROM generate_series(0, CAST('
 ANALYZE "{schema}"."rows";
 
 -- name: update_row
--- nothing: one row is written anew
+-- no row: updates one row
 UPDATE "{schema}"."rows" SET message = CAST(:message AS text) WHERE slot = CAST(:slot AS bigint);
 
 -- name: pgmq_there
@@ -296,11 +296,11 @@ FROM pgmq.send_batch(
 ) AS sent (id);
 
 -- name: pgmq_pop
--- the message that was taken and deleted, or nothing
+-- the message, deleted, or nothing
 SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}', 1) AS popped;
 
 -- name: pgmq_pop_many
--- at most :n messages that were taken and deleted
+-- at most :n messages, deleted
 SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}', CAST(:n AS integer)) AS popped;
 
 -- name: pgmq_read
@@ -328,13 +328,13 @@ SELECT CAST(pgmq.delete('{queue}', CAST(:id AS bigint)) AS integer) AS finished;
 SELECT count(gone.id) AS finished FROM pgmq.delete('{queue}', CAST(:ids AS bigint[])) AS gone (id);
 
 -- name: old_snapshot
--- one row: the oldest transaction that this one's snapshot keeps from being cleared away
+-- one row: the oldest transaction whose dead rows this one's snapshot keeps from vacuum
 SELECT CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS xmin;
 
 -- name: begin_old
--- script: a transaction that sees the database as it is at its first look
+-- script: begins a transaction that keeps its first snapshot
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
 -- name: end_old
--- script: the end of it
+-- script: ends it
 ROLLBACK;

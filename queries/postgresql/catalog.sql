@@ -5,7 +5,7 @@
 SELECT pg_advisory_xact_lock(hashtextextended('dbq catalog', 0));
 
 -- name: bootstrap
--- script: makes schema dbq and its tables where they are missing; wants their owner, or nobody's yet
+-- script: creates schema dbq and its tables where they are missing; requires their owner, if they exist
 CREATE SCHEMA IF NOT EXISTS dbq;
 
 CREATE TABLE IF NOT EXISTS dbq.queue (
@@ -198,7 +198,7 @@ FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 RETURNING action_id;
 
 -- name: action_batch
--- one row: the action's number, its counts raised by one batch; none where it is no longer running
+-- one row: the action's number, after its counts were increased by one batch; none if it is not running
 UPDATE dbq.action AS a
 SET
     last_at = clock_timestamp(),
@@ -210,14 +210,15 @@ WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id;
 
 -- name: action_end
--- one row: the action's number and what it has done; its outcome is kept. None where it had ended before
+-- one row: the action's number and what it has done, with its outcome recorded; none if it had finished before
 UPDATE dbq.action AS a
 SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
 WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id, a.done AS done;
 
 -- name: running
--- what operators are doing now: each action that has not ended, unless its last batch is a day old
+-- the running actions of operators, unless the last batch is a day old
+-- READPAST: the row of an uncommitted batch is locked, and appears next time.
 SELECT
     a.schema_name AS schema,
     a.queue_name AS queue,
@@ -234,7 +235,7 @@ ORDER BY a.last_at DESC
 LIMIT 100;
 
 -- name: actions
--- what operators did, the newest first, at most :n
+-- the actions of operators, newest first, at most :n
 SELECT
     a.action_id AS action_id,
     a.schema_name AS schema,
@@ -283,7 +284,7 @@ FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
 
 -- name: decisions
--- what operators have decided of queues and findings, and holds: pause, protection, silence, acknowledge
+-- operators' decisions on queues and findings that are in force: pause, protection, silence, acknowledge
 SELECT
     'pause' AS kind,
     '' AS code,
@@ -328,26 +329,26 @@ FROM dbq.silence AS s
 WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > statement_timestamp());
 
 -- name: protect
--- one row: since when a queue is protected that was not
+-- one row: since when the queue is protected, which it was not before
 INSERT INTO dbq.protection (schema_name, queue_name, operator, reason)
 VALUES (CAST(:schema AS text), CAST(:queue AS text), CAST(:operator AS text), CAST(:reason AS text))
 ON CONFLICT DO NOTHING
 RETURNING protected_at AS since;
 
 -- name: unprotect
--- one row: since when a queue had been protected, which is not any more
+-- one row: since when the queue had been protected, which ends now
 DELETE FROM dbq.protection AS p
 WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
 RETURNING p.protected_at AS since;
 
 -- name: note
--- one row: when a note was made, of a queue or (empty names) of the whole database
+-- one row: the time of the note, on a queue or (empty names) on the whole database
 INSERT INTO dbq.note (schema_name, queue_name, operator, note)
 VALUES (CAST(:schema AS text), CAST(:queue AS text), CAST(:operator AS text), CAST(:note AS text))
 RETURNING noted_at AS noted_at;
 
 -- name: notes
--- what was noted of a queue or of the whole database, the newest first, at most :n
+-- the notes on a queue or on the whole database, newest first, at most :n
 SELECT
     n.schema_name AS schema,
     n.queue_name AS queue,
@@ -370,7 +371,7 @@ VALUES (
 RETURNING silenced_at AS since;
 
 -- name: silence_end
--- since when findings had been silenced or acknowledged that are not any more; of any kind, any queue where none is given
+-- since when the findings had been silenced or acknowledged whose silence ends now; any code, any queue where none is given
 UPDATE dbq.silence AS s
 SET ended_at = clock_timestamp(), ended_by = CAST(:by AS text)
 WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > statement_timestamp())
@@ -387,7 +388,7 @@ SELECT
 FROM dbq.setting AS s;
 
 -- name: record
--- script: one line of the catalog, of a queue that is installed or adopted in the same transaction
+-- script: adds a queue to the catalog, in the transaction that installs or adopts it
 INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version, installed_from)
 VALUES (
     '{schema}', '{queue}', '{design}', '{kind}', '{options_json}', '{roles_json}',
@@ -395,19 +396,19 @@ VALUES (
 );
 
 -- name: erase
--- script: takes a queue out of the catalog
+-- script: removes a queue from the catalog
 DELETE FROM dbq.queue WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: keep_archive
--- script: of this queue only the archive is left
+-- script: marks a queue of which only the archive is left
 UPDATE dbq.queue SET kind = 'archive' WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: renew
--- script: the queue has what this console installs; the catalog says so
+-- script: records that the queue has this console's version
 UPDATE dbq.queue SET version = CAST('{version}' AS integer) WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: set_options
--- script: what the queue's options have become
+-- script: records the queue's changed options
 UPDATE dbq.queue SET options = '{options_json}' WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: schema_exists
@@ -415,7 +416,7 @@ UPDATE dbq.queue SET options = '{options_json}' WHERE schema_name = '{schema}' A
 SELECT EXISTS(SELECT FROM pg_namespace AS n WHERE n.nspname = CAST(:schema AS text)) AS present;
 
 -- name: relations
--- those of the given names that are already in use in the schema, with what they are
+-- those of the given names that are already used in the schema, with their kinds
 SELECT
     taken.name AS name,
     taken.kind AS kind
@@ -437,7 +438,7 @@ FROM (
 ORDER BY taken.name, taken.kind;
 
 -- name: columns
--- the columns of one table or view, with their types; none: it is not there
+-- the columns of one table or view, with their types; none if it does not exist
 SELECT
     a.attname AS name,
     format_type(a.atttypid, a.atttypmod) AS type

@@ -1,9 +1,8 @@
 -- claim: Pintér's queue with an atomic test-and-set, on PostgreSQL (where his first article built it).
 --
--- A pop marks the oldest unclaimed row and returns it, in one statement; the row stays until complete
--- deletes it or fail writes why. A consumer that dies leaves its claim behind: that is what "stuck"
--- means here. The caller may pass his own id and times, as Pintér does: one time for a whole run.
--- Plans are made to last: see fifo.sql.
+-- A pop marks the oldest unclaimed row and returns it, in one statement; the row stays until complete deletes it or fail
+-- records the error. The claim of a consumer that dies remains: it becomes "stuck". The caller may pass his own id and
+-- times, as Pintér does: one time for a whole run. For the plans see fifo.sql.
 
 -- define: is_ready
 m."{claimed_at}" IS NULL
@@ -29,7 +28,7 @@ m."{pushed_at}" -- when role pushed_at
 128
 
 -- define: state_held
--- What has an end is not taken up again, whatever else it says.
+-- A row with an end is finished, whatever its other columns say.
 CASE
     WHEN m."{done_at}" IS NOT NULL THEN 'error' -- when role done_at
     WHEN m."{error}" IS NOT NULL THEN 'error' -- when role error
@@ -53,7 +52,7 @@ gen_random_uuid()
 , ids => CAST(CAST(:ids AS text[]) AS uuid[])
 
 -- define: last_pop
--- What a complete deletes leaves none.
+-- complete deletes the row, which leaves no trace.
 CAST(NULL AS timestamptz)
 
 -- define: popped
@@ -75,12 +74,12 @@ CREATE TABLE "{schema}"."{queue}" (
     history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
--- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
+-- Dead entries of popped rows collect at the head of the pop's index: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
--- Ready, in the order of the pop.
+-- Ready rows in the order of the pop.
 CREATE INDEX ON "{schema}"."{queue}" (created_at, id) WHERE processing_started_at IS NULL;
--- Claimed, and in error: few rows, which monitoring counts without a look at the others.
+-- Claimed and failed rows: few, which monitoring counts without reading the others.
 CREATE INDEX ON "{schema}"."{queue}" (processing_started_at) WHERE processing_started_at IS NOT NULL AND errors IS NULL;
 CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE errors IS NOT NULL;
 
@@ -203,7 +202,7 @@ DROP FUNCTION
 DROP TABLE "{schema}"."{queue}";
 
 -- name: state_illegal
--- script: the rows whose columns contradict their state, for who judges that finding
+-- script: the rows whose columns contradict their state, for the operator to judge
 SELECT "{id}", processing_started_at, claimed_by, done_at, errors
 FROM "{schema}"."{table}"
 WHERE errors IS NOT NULL AND (processing_started_at IS NULL OR done_at IS NULL);

@@ -1,8 +1,7 @@
--- What every design has, the same for all: the archive, the registration of waiting consumers, and
--- the calls of a queue's public interface as the console makes them.
+-- What all designs share: the archive, the registration of waiting consumers, and the calls of a queue's public interface.
 
 -- define: payload_in_bounds
--- of the functions of all designs: a push refuses what is over the limit
+-- in all push functions: refuses a payload over the limit
 -- when limited=yes
 IF octet_length(payload) > '{max_bytes}' THEN -- when payload=text|bytes
 IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN -- when payload=json
@@ -25,7 +24,7 @@ END IF;
 -- end
 
 -- define: wake_waiters
--- a push tells a consumer that waits
+-- in push: wakes a waiting consumer
 -- when notify=on
 IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
     PERFORM pg_notify('{channel}', '');
@@ -40,7 +39,7 @@ END IF;
 -- end
 
 -- define: identify_claimant
--- who claims: this backend, by pid and start; asked once a session, then kept in a setting
+-- the claimant: this backend, by pid and start; read once a session, then kept in a setting
 IF coalesce(session, '') = '' THEN
     SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
         to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
@@ -49,14 +48,14 @@ END IF;
 session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
 
 -- define: and_as_filtered
--- of the row l: what the filters ask of its error, its claimant and its payload
+-- for row l: the filters on its error, its claimant and its payload
 -- when by_error=yes
 AND l.error IS NOT NULL AND NOT EXISTS (
     SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
 )
 -- end
 -- when by_claimed_by=yes
--- All of it, its session, or the consumer's name: "pid=4711 start=... bound consumer=worker-1".
+-- The whole text, its session, or the consumer's name: "pid=4711 start=... bound consumer=worker-1".
 AND (
     l.claimed_by = :claimed_by
     OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
@@ -74,16 +73,16 @@ AND NOT EXISTS (
 -- end
 
 -- define: key_time_text
--- of the row l: the time in its key, for whoever goes on from there
+-- for row l: the time in its key, from which the next chunk continues
 CAST(l.key_time AS text) -- when sorted=time_up|time_down
 CAST(NULL AS text) -- when sorted=id_up|id_down|undated_up|undated_down|no
 
 -- define: lacks_payload
--- whether one of those looked at has no payload
+-- whether a row of the chunk has no payload
 false
 
 -- define: this_error_kept
--- the errors and releases that the message keeps, the newest first, with this one
+-- the message's history of errors and releases with this one, newest first
 jsonb_path_query_array(
     jsonb_build_array(jsonb_build_object(
         'at', clock_timestamp(), 'by', m.claimed_by, 'attempt', m.attempts, 'error', left(coalesce(error, ''), 1000)
@@ -92,12 +91,12 @@ jsonb_path_query_array(
 )
 
 -- define: popped_at
--- of a row l that archive_at_pop wrote; where a ring has subscribers, of their last pop
+-- for a row l that archive_at_pop wrote; with subscribers, the time of the last pop
 l.done_at -- when subscribed=yes
 l.archived_at -- when subscribed=no
 
 -- name: archive
--- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
+-- script: the archive, for purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (
     archive_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id "{id_type}" NOT NULL,
@@ -117,8 +116,8 @@ CREATE TABLE "{schema}"."{queue}_archive" (
 );
 
 -- name: waiting
--- script: notify=on: who waits for a message
--- A registration is a hint and may be lost in a crash: a waiter looks again at least once a second.
+-- script: notify=on: the table of waiting consumers
+-- A registration is a hint and may be lost in a crash: a waiter polls at least once a second.
 CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
     pid integer PRIMARY KEY,
     since timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -126,8 +125,8 @@ CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
 
 -- name: wait_functions
 -- script: notify=on: the functions that register a waiter
--- Registers this session and returns the channel to LISTEN on. Call it, commit, LISTEN, pop once
--- more, then wait. Sessions that died registered are removed here, by the next one that waits.
+-- Registers this session and returns the channel to LISTEN on. Call it, commit, LISTEN, pop once more, then wait. The next
+-- waiter removes the registrations of closed sessions.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
 LANGUAGE plpgsql AS $dbq$
 BEGIN
@@ -167,8 +166,8 @@ SELECT CAST(pushed.id AS text) AS id
 FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[])) AS pushed (id);
 
 -- name: push_many_with
--- a row for each payload in order: its id as text; with what such a queue takes besides, null for the default
--- pending: due at :due_at, else :due_in_seconds from now by this server's clock.
+-- a row for each payload in order: its id as text; with this design's further arguments, null for the default
+-- pending: due at :due_at, else in :due_in_seconds by the server's clock.
 SELECT CAST(pushed.id AS text) AS id
 FROM "{schema}"."{queue}_push_many"(
     CAST(:payloads AS "{payload_type}"[])
@@ -176,7 +175,7 @@ FROM "{schema}"."{queue}_push_many"(
 ) AS pushed (id);
 
 -- name: pop
--- at most :n rows in the design's order: the messages taken now
+-- at most :n rows in the design's order: the messages just popped
 SELECT
     CAST(popped.id AS text) AS id,
     CAST(popped.payload AS text) AS payload, -- when payload=text|json
@@ -190,14 +189,14 @@ FROM "{schema}"."{queue}_pop_many"(
 ) AS popped;
 
 -- name: complete
--- one row: whether the claim was still this one and is finished now
+-- one row: whether the claim was still valid and is finished now
 SELECT "{schema}"."{queue}_complete"(
     '{subscriber}', -- when subscribed=yes
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:attempts AS integer)
 ) AS acted;
 
 -- name: fail
--- one row: whether the claim was still this one and is an error now
+-- one row: whether the claim was still valid and is an error now
 SELECT "{schema}"."{queue}_fail"(
     '{subscriber}', -- when subscribed=yes
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:error AS text), CAST(:attempts AS integer)
@@ -208,7 +207,7 @@ SELECT "{schema}"."{queue}_fail"(
 SELECT "{schema}"."{queue}_wait"() AS channel;
 
 -- name: listen
--- nothing: notifications of the queue come to this session from now on
+-- no row: this session receives the queue's notifications from now on
 LISTEN "{channel}";
 
 -- name: wait_end
@@ -216,12 +215,12 @@ LISTEN "{channel}";
 SELECT CAST("{schema}"."{queue}_wait_end"() AS text) AS ended;
 
 -- name: lock_all
--- script: keeps everyone out of the queue until the transaction ends (a ring's parked first, as its callers do)
+-- script: locks the queue exclusively until the transaction ends (a ring's parked first, in its callers' order)
 LOCK TABLE {locked_first} IN ACCESS EXCLUSIVE MODE; -- when defined locked_first
 LOCK TABLE "{schema}"."{table}" IN ACCESS EXCLUSIVE MODE;
 
 -- name: contents
--- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+-- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
 SELECT
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_live}) AS live,
     -- when defined is_claimed
@@ -234,7 +233,7 @@ SELECT
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
 
 -- name: archive_times
--- archive_at_pop=on: of the latest 100 messages in the archive those popped in the last 5 minutes: how long each waited
+-- archive_at_pop=on: the waiting times of those of the latest 100 archived messages that were popped in the last 5 minutes
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -254,9 +253,9 @@ WHERE l.reason = 'pop' AND {popped_at} > statement_timestamp() - interval '5 min
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
 
 -- name: chunk
--- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
--- Three statements are one: WITH scanned AS (messages), chunk AS (chunk) matching, or error_texts. A
--- message is found by its key in an index, never by counting rows, and no more than :look are read.
+-- the next :look of the rows that the design's `messages` returns, from a key on, numbered in order
+-- Sent as part of one statement: WITH scanned AS (messages), chunk AS (chunk), then matching or another of the statements
+-- below. A message is found by its key in an index, never by counting rows, and at most :look are read.
 SELECT
     row_number() OVER () AS position, -- when sorted=no
     row_number() OVER (ORDER BY w.key_id) AS position, -- when sorted=id_up
@@ -290,8 +289,8 @@ SELECT
 FROM scanned AS w
 WHERE w.key_id IS NOT NULL
 AND w.key_time IS NOT NULL -- when sorted=time_up|time_down
--- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
--- that nothing too, for only then is the index on it the way to them.
+-- A state set by hand may lack its time: such messages are a scan of their own, sorted by that NULL too, because only then
+-- is the index used.
 AND w.key_time IS NULL -- when sorted=undated_up|undated_down
 -- when start=after
 AND w.key_id > :after_id -- when sorted=id_up|undated_up
@@ -303,8 +302,8 @@ AND (w.key_time, w.key_id) < (:after_time, :after_id) -- when sorted=time_down
 AND w.key_id = :after_id
 AND w.key_time = :after_time -- when sorted=time_up|time_down
 -- end
--- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
--- ages are measured from its cut-off, however long it runs.
+-- A filter by age ends the scan only where the index is in order of age. An action's ages are relative to its cut-off,
+-- however long it runs.
 -- when by_age=scan
 AND w.key_time <= CAST(:moment AS timestamptz) -- when by_cutoff=yes
 -- when by_older=yes
@@ -321,7 +320,7 @@ ORDER BY w.key_time DESC, w.key_id DESC -- when sorted=time_down|undated_down
 LIMIT :look
 
 -- name: matching
--- of those looked at: at most :n that match the filters, in order, and the last one whether it matches or not
+-- of the chunk: at most :n rows that match the filters, in order, and the last row whether it matches or not
 SELECT
     l.position AS position,
     t.matches AS matches,
@@ -331,7 +330,7 @@ SELECT
     l.state AS state,
     l.pushed_at AS pushed_at,
     CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - s.since) AS double precision) AS age_seconds,
-    -- A message that is never due is kept with the time "infinity".
+    -- A message that is never due has the time "infinity".
     CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
@@ -346,8 +345,7 @@ SELECT
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
-    -- The size of text and bytes stands in the row, or in its pointer: the payload itself is not read.
-    -- That of JSON is only known once it has become text.
+    -- The size of text and bytes is known without reading the payload; that of JSON only after conversion to text.
     -- when with_payload=yes
     CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes, -- when payload=text
     CAST(octet_length(l.payload) AS bigint) AS payload_bytes, -- when payload=bytes
@@ -363,7 +361,7 @@ SELECT
     -- end
     CAST(NULL AS text) AS payload, -- when body=no
     left(l.error, CAST(:error_length AS integer)) AS error,
-    -- Of the whole text: what tells one failure of a message from another.
+    -- Of the whole text: it distinguishes a message's failures.
     encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash -- when hashed=yes
     CAST(NULL AS text) AS error_hash -- when hashed=no
 FROM chunk AS l
@@ -401,7 +399,7 @@ ORDER BY l.key_time DESC, l.key_id DESC -- when sorted=time_down
 LIMIT :n
 
 -- name: error_texts
--- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
+-- of the chunk, unordered: the beginning of each error's text, its time and its attempts
 SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
@@ -413,7 +411,7 @@ SELECT
 FROM chunk AS l
 
 -- name: retried
--- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
+-- of the chunk, unordered: the rows with :least attempts or more, and the last row; with the number of rows read
 SELECT
     CAST(t.key_time AS text) AS key_time, -- when sorted=time_up|time_down
     CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no
@@ -435,7 +433,7 @@ FROM (
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 
 -- name: claimed
--- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
+-- of the chunk, unordered: each claim's owner and age, and whether its payload is missing; with the number of rows read
 SELECT
     {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
@@ -448,8 +446,8 @@ SELECT
 FROM chunk AS l
 
 -- name: contradictions
--- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
--- What has no time is a contradiction itself: all of those are told.
+-- of the chunk, unordered: the rows that contradict their state, and the last row; with the number of rows read
+-- A missing time is a contradiction itself, so all of those are returned.
 SELECT
     CAST(t.key_time AS text) AS key_time, -- when sorted=time_up|time_down
     CAST(NULL AS text) AS key_time, -- when sorted=id_up|id_down|undated_up|undated_down|no

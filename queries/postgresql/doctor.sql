@@ -4,11 +4,11 @@
 -- is <queue>_in_hand.
 
 -- name: recovering
--- one row: whether this server follows another one, which is where transactions and claims are
+-- one row: whether this server is a replica: transactions and claims are on its primary
 SELECT pg_is_in_recovery() AS recovering;
 
 -- name: indexes
--- a row for each index of the given tables: what it is on, under what condition, and whether it can be used
+-- a row for each index of the given tables: its columns, its filter, and whether it is valid
 SELECT
     CAST(t.relname AS text) AS table_name,
     CAST(c.relname AS text) AS name,
@@ -27,7 +27,7 @@ INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
 
 -- name: checks
--- a row for each CHECK of the given tables that the server enforces, as it writes it
+-- a row for each CHECK of the given tables that the server enforces, in the server's notation
 SELECT
     CAST(t.relname AS text) AS table_name,
     pg_get_constraintdef(k.oid) AS condition
@@ -37,8 +37,8 @@ INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE k.contype = 'c' AND n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
 
 -- name: duplicate_keys
--- a row for each key that several rows have, of the first ten in each of :tables, whose key is gone: among the table's first million rows
--- Asked only then, and no index is left to ask: the time-out of a statement ends it.
+-- a row for each duplicate key, of the first ten in each of :tables, whose key constraint is missing: among the table's first million rows
+-- Run only then, without an index; the statement time-out ends it.
 -- when installed=yes
 SELECT
     CAST(t.table_name AS text) AS table_name,
@@ -102,9 +102,9 @@ ORDER BY t.table_name, t.key
 ;
 
 -- name: pop_plan
--- one row: the planner's way to the row that a pop takes next, as JSON; nothing is read
--- The pop's own choice but for its lock, which wants rights to write; ctid, which a lock wants too, is in no
--- index. Under the settings of `careful`, which are those of the pop's function.
+-- one row: the planner's plan for finding the next row to pop, as JSON; nothing is read
+-- The pop's own query without its lock, which needs the right to write, and without ctid, which is in no index. Under the
+-- settings of `careful`, which are those of the pop function.
 -- when installed=yes
 -- when defined pop_order
 EXPLAIN (SETTINGS, FORMAT JSON)
@@ -136,7 +136,7 @@ FROM (
 ) AS t;
 
 -- name: popped
--- a row for each pop of the last day among the newest 10,000 rows of the archive, in the order in which they ran
+-- a row for each pop of the last day among the newest 10,000 archived rows, in the order in which they ran
 -- The archive's own numbers are drawn as pops run. A message that was never due has the time "infinity".
 -- when archive_at_pop=on
 -- when defined due_when_popped
@@ -162,7 +162,7 @@ ORDER BY a.archive_id
 ;
 
 -- name: recent_errors
--- one row: how many error rows are of the last :recent seconds, of the newest 10,001 of those, how far these go back and the first of them; the same of the newest 10,001 of the day before that
+-- one row: the errors of the last :recent seconds among the newest 10,001: how many, how far back, the first; and the same for the newest 10,001 of the day before
 -- when finishes=yes
 -- when role done_at
 WITH lately AS (

@@ -1,13 +1,13 @@
 -- fifo: Rusanu's FIFO queue on PostgreSQL: a key that keeps the order, and a delete that returns.
 --
--- order=lax     pop skips rows that other consumers hold: many at a time. A pop that is rolled back
---               returns its message behind some that were popped meanwhile.
--- order=strict  one transaction pops at a time and one pushes. MVCC does not block on an uncommitted
---               insert, so a lock on the delete alone (all that SQL Server needs) would let a late
---               commit be overtaken: push takes the queue's lock before its id is drawn.
+-- order=lax     pop skips rows that other consumers hold, so many can pop at a time. After a rollback a message is popped
+--               later than some that followed it.
+-- order=strict  one transaction pops at a time and one pushes. MVCC does not block on an uncommitted insert, so with a lock
+--               on the delete alone (enough for SQL Server) a late commit would be overtaken: push takes the queue's lock
+--               before it draws its id.
 --
--- Plans are made to last: a session keeps its plans, and one that was made while the queue was empty
--- (one page, read it all) would read a million messages later. Hence the settings of each function.
+-- Plans must stay good as the table grows: a session caches its plans, and one made while the queue was empty (a sequential
+-- scan of one page) would read a million messages later. Hence the settings of each function.
 
 -- define: is_ready
 true
@@ -19,7 +19,7 @@ true
 m."{id}" -- when role pushed_at
 
 -- define: first_ready_id
--- Vacuum takes the pages that it skips to be as full as the mean, and these are the full ones here.
+-- Vacuum assumes that skipped pages are as full as the average, but here those are the full ones.
 SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1 -- when installed=yes
 
 -- define: pages
@@ -38,7 +38,7 @@ CREATE TABLE "{schema}"."{queue}" (
     payload "{payload_type}" NOT NULL,
     pushed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
--- A queue's dead rows lie at its head, where every pop begins: vacuum early, not at a share of the depth.
+-- A queue's dead rows collect at its head, where every pop begins: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions

@@ -27,7 +27,7 @@
 -- the tables, nor passes it by, sees no row and no error, so every figure is unknown to him and never 0.
 
 -- define: in_part
--- which of the queues that the library keeps in the table
+-- restricts the table to one of the library's queues
 m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}') -- when part=one
 true -- when part=all
 

@@ -24,7 +24,7 @@
 -- was enqueued in last; one that never was is of none.
 
 -- define: entered
--- the state that the job is in now
+-- the job's current state
 (SELECT CAST(s.data AS jsonb) FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
 
 -- define: entered_at
@@ -95,13 +95,13 @@ substring(CAST(m.invocationdata AS text) FROM '"(?:m|Method)": ?"([^"]+)"')
 (SELECT CAST(max(v.version) AS text) FROM "{schema}".schema AS v)
 
 -- name: queues
--- the names of at most 100 queues, of the first 100,000 jobs that wait or are fetched
+-- the names of at most 100 queues, among the first 100,000 open jobs
 SELECT DISTINCT CAST(j.queue AS text) AS name
 FROM (SELECT q.queue FROM "{schema}".jobqueue AS q LIMIT 100000) AS j
 ORDER BY name LIMIT 100;
 
 -- name: owners
--- a row for each of the servers, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- a row for each of the servers, as in claimed_by: gone, alive or unknown, by its heartbeat
 -- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
 SELECT
     asked.session AS session,

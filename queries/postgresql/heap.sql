@@ -1,9 +1,8 @@
 -- heap: Rusanu's heap queue on PostgreSQL: no order, no index, any row that is not locked.
 --
--- The id and the push time are ours and stand in no index. A pop scans from the table's first page to
--- the first row that is free: cheap while vacuum keeps the front of the table short, and the dearest
--- of all designs when it cannot (an old transaction): every pop then reads all dead rows again.
--- Plans are made to last: see fifo.sql.
+-- id and push time are our additions, in no index. A pop scans from the table's first page to the first free row: cheap
+-- while vacuum keeps the front of the table short, and the most expensive of all designs when it cannot (an old
+-- transaction), because every pop then reads all dead rows again. For the plans see fifo.sql.
 
 -- define: is_ready
 true
@@ -15,7 +14,7 @@ true
 64
 
 -- define: keys
--- none: nothing keeps its rows apart
+-- none: no column distinguishes its rows
 
 -- define: chosen_rows
 FROM "{schema}"."{table}" AS m
@@ -28,7 +27,7 @@ CREATE TABLE "{schema}"."{queue}" (
     payload "{payload_type}" NOT NULL,
     pushed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
--- Every pop begins at the table's front, where the dead rows lie: vacuum early, not at a share of the depth.
+-- Every pop begins at the table's front, where the dead rows are: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions
@@ -105,7 +104,7 @@ DROP FUNCTION
 DROP TABLE "{schema}"."{queue}";
 
 -- name: extent
--- one row: the first and the last page of the table; last is null where rows have no such places (a view)
+-- one row: the first and the last page of the table; last is null where rows have no ctid (a view)
 SELECT
     CAST(0 AS bigint) AS first,
     CASE
@@ -117,8 +116,8 @@ FROM pg_class AS c
 WHERE c.oid = CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid);
 
 -- name: messages
--- the messages, in the pages :first to :last (sorted), each with its place as its key, for `chunk` of common.sql
--- There is no index to go on from: the place is the only key, and rows stay where they are.
+-- the messages in the pages :first to :last (sorted), each with its ctid as its key, for `chunk` of common.sql
+-- Without an index the ctid is the only key, and rows never move.
 SELECT
     m.ctid AS key_id, -- when sorted=id_up|id_down
     CAST('' AS text) AS key_id, -- when sorted=no

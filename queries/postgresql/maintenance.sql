@@ -1,5 +1,5 @@
--- What a queue's tables and indexes have become by use, and what mends it. Nothing here rewrites a table:
--- VACUUM FULL would lock it, and a queue gives its room back to itself.
+-- How use has degraded a queue's tables and indexes, and the repairs. Nothing here rewrites a table: VACUUM FULL would lock
+-- it, and a queue reuses its space.
 
 -- name: tables
 -- a row for each table of the given names, and for each partition of a partitioned one: its size, its dead rows, and how much its statistics have missed
@@ -7,7 +7,7 @@ SELECT
     CAST(c.oid AS bigint) AS id,
     CAST(c.relname AS text) AS name,
     pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint) AS pages,
-    -- Counters are lost by a crash: then what the last VACUUM or ANALYZE found has to do.
+    -- A crash loses the counters: then the last VACUUM's or ANALYZE's figures are used.
     CASE
         WHEN pg_stat_get_tuples_inserted(c.oid) > 0 OR pg_stat_get_mod_since_analyze(c.oid) > 0
             OR pg_stat_get_last_analyze_time(c.oid) IS NOT NULL OR pg_stat_get_last_autoanalyze_time(c.oid) IS NOT NULL
@@ -48,7 +48,7 @@ SELECT
     (
         SELECT CAST(ceil(sum(coalesce(s.avg_width, nullif(a.attlen, -1), 32)) / 8.0) * 8 + 12 AS bigint)
         FROM pg_attribute AS a
-        -- An expression's width is known of the index itself, a column's of its table.
+        -- An expression's width is in the index's statistics, a column's in the table's.
         LEFT JOIN pg_stats AS s
             ON n.nspname = s.schemaname
             AND (
@@ -72,51 +72,51 @@ WHERE i.indrelid = ANY(CAST(CAST(:tables AS text[]) AS oid[]))
 ORDER BY t.relname, c.relname;
 
 -- name: disable_timeout
--- one row: no statement time-out for this session, whose work takes as long as it takes; locks keep theirs
+-- one row: no statement timeout for this session, whose work takes its time; the lock timeout stays
 SELECT set_config('statement_timeout', '0', false) AS before;
 
 -- name: restore_timeout
--- script: the session's time-out as it was
+-- script: restores the session's timeout
 RESET statement_timeout;
 
 -- name: drop_leftover
--- script: takes away what an interrupted REINDEX CONCURRENTLY left, without a lock that stops callers
+-- script: drops what an interrupted REINDEX CONCURRENTLY left, without a lock that blocks callers
 DROP INDEX CONCURRENTLY IF EXISTS "{schema}"."{index}";
 
 -- name: vacuum
--- script: takes dead rows away; callers go on
+-- script: removes dead rows; callers continue
 VACUUM "{schema}"."{relation}";
 
 -- name: analyze
--- script: statistics as they are now
+-- script: updates statistics
 ANALYZE "{schema}"."{relation}";
 
 -- name: reindex
--- script: a new index beside the old one, which it replaces; callers go on
+-- script: builds a new index that replaces the old one; callers continue
 REINDEX INDEX CONCURRENTLY "{schema}"."{index}";
 
 -- name: make_unique
--- script: a unique index beside the traffic, which a key can be made of
+-- script: builds a unique index, from which a key can be made; callers continue
 CREATE UNIQUE INDEX CONCURRENTLY "{index}" ON "{schema}"."{relation}" (
     "{column}"
     , "{second}" -- when columns=2
 );
 
 -- name: make_key
--- script: the key of a table, made of a unique index that is there: callers wait until it has its lock, for a second at most
--- Sent as one: in a transaction of their own, so that the time-outs end with it.
+-- script: makes a unique index the table's key; callers wait for its lock, a second at most
+-- Sent as one: in a transaction of its own, so that the timeouts end with it.
 SET LOCAL lock_timeout = '1s';
 SET LOCAL statement_timeout = '5s';
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY USING INDEX "{index}"; -- when key=primary
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" UNIQUE USING INDEX "{index}"; -- when key=unique
 
 -- name: make_check
--- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
+-- script: restores a missing CHECK for new rows; callers wait for a moment
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}"
 CHECK (status BETWEEN 0 AND 4) NOT VALID; -- when check=status
 CHECK (size > 0) NOT VALID; -- when check=size
 CHECK (only_row) NOT VALID; -- when check=only_row
 
 -- name: validate_check
--- script: the same CHECK for all rows, beside the traffic; it fails where a row contradicts it
+-- script: validates that CHECK for all rows; callers continue; it fails if a row violates it
 ALTER TABLE "{schema}"."{relation}" VALIDATE CONSTRAINT "{constraint}";

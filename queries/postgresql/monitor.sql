@@ -1,10 +1,10 @@
--- What monitoring asks of a queue, the same for all designs. What a design means by ready, claimed, error, done,
--- its key and its order stands under `-- define:` in its own file, always of the row m of its table; what is
--- defined here is what most of them mean. Without a definition (is_claimed) there is no such state, and its figure
--- is null. A design that is monitored in another way has a statement of that name in its own file.
+-- What monitoring reads, the same for all designs. What ready, claimed, error, done, key and order mean is defined in each
+-- design's own file (`-- define:`), always for the row m of its table; the usual definitions are here. Without a
+-- definition (is_claimed) a design has no such state, and its figure is null. A design that differs has a statement of the
+-- same name in its own file.
 
 -- define: key
--- what a walk goes on by, and an id for whoever reads it
+-- the key from which a scan continues, and the id as text
 m."{id}" -- when role id
 m.ctid -- when no role id
 
@@ -43,7 +43,7 @@ m."{payload}"
 m."{id}"
 
 -- define: joined_payload
--- its payload in a statement that has payload_join
+-- the payload, in a statement that joins the payload table
 m."{payload}"
 
 -- define: keys
@@ -54,7 +54,7 @@ m."{id}"
 m."{id}"
 
 -- define: is_live
--- not popped yet, due or not
+-- not popped yet, whether due or not
 {is_ready}
 
 -- define: is_unfinished
@@ -68,14 +68,14 @@ true
 CAST(NULL AS timestamptz) -- when archive_at_pop=off
 
 -- define: next_pop
--- what would be popped next
+-- the message to be popped next
 -- when defined pop_order
 (SELECT CAST(m."{id}" AS text) FROM "{schema}"."{table}" AS m WHERE {is_ready} ORDER BY {pop_order} LIMIT 1)
 -- end
 CAST(NULL AS text) -- when not defined pop_order
 
 -- define: popped
--- how many were popped
+-- the number of pops
 pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 
 -- define: is_stuck
@@ -84,14 +84,14 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 -- end
 
 -- define: ready_since
--- from when on it could be popped
+-- since when it has been ready
 -- when role pushed_at
 greatest({pushed_at}, {due_at}) -- when role due_at
 {pushed_at} -- when no role due_at
 -- end
 
 -- define: is_first_pop
--- how long it waited for a later one no row tells
+-- for a later pop no row tells how long it waited
 m."{attempts}" <= 1 -- when role attempts
 true -- when no role attempts
 
@@ -103,7 +103,7 @@ CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at} - {ready_sinc
 -- end
 
 -- define: popped_times
--- how long it waited, and how long ago that was over
+-- its waiting time, and how long ago that ended
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
 CAST(EXTRACT(EPOCH FROM statement_timestamp() - {claimed_at}) AS double precision) AS popped_seconds_ago,
@@ -113,7 +113,7 @@ CAST(NULL AS double precision) AS popped_seconds_ago,
 -- end
 
 -- define: done_times
--- how long work on it took, and how long ago that was over
+-- its processing time, and how long ago that ended
 -- when role claimed_at
 CAST(EXTRACT(EPOCH FROM {done_at} - {claimed_at}) AS double precision) AS processing_seconds,
 CAST(EXTRACT(EPOCH FROM statement_timestamp() - {done_at}) AS double precision) AS ended_seconds_ago
@@ -123,7 +123,7 @@ CAST(NULL AS double precision) AS ended_seconds_ago
 -- end
 
 -- define: counters
--- what the server counts of the table; of a part of a table it counts nothing
+-- the server's counters of the table; for a part of a table there are none
 {counters_of_table} -- when part=all
 -- when part=one
 {counters_of_table} -- when not defined in_part
@@ -137,7 +137,7 @@ SELECT
 -- end
 
 -- define: counters_of_table
--- A partitioned table counts nothing itself: its partitions do.
+-- A partitioned table has no counters itself; its partitions have.
 SELECT
     CAST(sum(pg_stat_get_live_tuples(coalesce(p.relid, r.oid))) AS bigint) AS rows_estimated,
     CAST(sum(pg_stat_get_tuples_inserted(coalesce(p.relid, r.oid))) AS bigint) AS inserted,
@@ -147,7 +147,7 @@ FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
 LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
 
 -- define: counted
--- a bounded count; no number where this login does not see the rows
+-- a bounded count; null where this login does not see the rows
 count(*)
 
 -- define: claimed_from
@@ -226,7 +226,7 @@ SELECT
         ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
-    -- Without an order there is no oldest message to look at: only a scan could tell.
+    -- Without an order only a scan could find the oldest message.
     CAST(NULL AS double precision) AS age_seconds, -- when not defined oldest_first
     t.rows_estimated,
     t.inserted,
@@ -241,7 +241,7 @@ FROM (
 ) AS t
 
 -- name: messages
--- the messages of one state, or all (scan), without order, each with its key, for `chunk` of common.sql
+-- the messages of one state or all (scan), unordered, each with its key, for `chunk` of common.sql
 SELECT
     {key_time} AS key_time, -- when sorted=time_up|time_down|undated_up|undated_down
     {id} AS id,
@@ -267,11 +267,11 @@ WHERE {in_part} -- when defined in_part
 -- end
 
 -- define: claims_table
--- the table of what was popped and is not done
+-- the table of messages popped and not done
 "{schema}"."{table}"
 
 -- name: history
--- a row for each of the errors and releases that a message keeps, the newest first
+-- a row for each error and release in the message's history, newest first
 SELECT
     CAST(a.kept ->> 'at' AS timestamptz) AS at,
     a.kept ->> 'by' AS claimed_by,
@@ -283,7 +283,7 @@ WHERE m.id = CAST(:id AS "{id_type}")
 ORDER BY a.place
 
 -- name: claims
--- the oldest ten claims: since when, and whose
+-- the ten oldest claims: time and owner
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -302,8 +302,8 @@ ORDER BY {oldest_claims} -- when defined claimed_at
 LIMIT 10
 
 -- name: times
--- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: how long each waited, and was worked on
--- Each by the index of its state. Of an adopted table nobody knows one: of its claims 100 that come first.
+-- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: waiting and processing times
+-- Each by the index of its state. An adopted table may have none: then any 100 claims.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -356,9 +356,9 @@ FROM (
 ) AS l
 
 -- name: consumers
--- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
--- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
--- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
+-- a row for each consumer name among the newest 1,000 claims and the newest 1,000 done and failed messages of a minute
+-- popped_at: its last pop that left a trace; recent: its pops of the last minute that are still there; recent_seconds:
+-- their total duration so far; looked: the number of claims read, of all names.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -378,7 +378,7 @@ FROM (
             CAST(NULL AS timestamptz) AS at -- when not defined claimed_at
         FROM "{schema}"."{table}" AS m
         WHERE {is_claimed}
-        -- Somebody else's table may have no index that gives them in this order.
+        -- A table that is not ours may have no index in this order.
         ORDER BY {claimed_at} DESC -- when installed=yes
         LIMIT 1000
     )
@@ -419,20 +419,19 @@ CROSS JOIN LATERAL (
 GROUP BY popped.claimed_by
 
 -- define: pages_to_sample
--- no page where ids tell all that is asked
+-- no pages where ids suffice
 -- when defined first_ready_id
 {pages} -- when over=scheduled|claimed|errors|done
 -- end
 {pages} -- when not defined first_ready_id
 
 -- name: estimate
--- one row: about how many rows there are of each state that was not counted to its end (over), whatever vacuum and analyze last thought
--- By pages: from so many (pages) of the table, evenly over it, or all that it has. Vacuum would not do: it takes
--- the pages that it skips to be as full as the mean.
--- By ids (first_ready_id), where these rise with the order, and the full pages are the ones that vacuum skips or
--- ready rows are few among done ones: from the last id backwards, of the last 255 ids and then of places that each
--- are a fifth longer than the one before, 32 rows tell how dense the ids lie. Powers are those of double precision:
--- numeric's took half of the statement's time.
+-- one row: estimated rows of each state that was not counted to its end (over), independent of vacuum and analyze
+-- From pages: a number of pages spread evenly over the table, or all of it. Vacuum's estimate would not do: it assumes
+-- that skipped pages are as full as the average.
+-- From ids (first_ready_id), where they rise with the order and vacuum skips the full pages, or where ready rows are few
+-- among done ones: backwards from the last id, the last 255 ids and then positions each a fifth further back, 32 rows in
+-- each give the density. Powers are double precision; numeric ones took half of the statement's time.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -492,7 +491,7 @@ SELECT
     CAST(NULL AS double precision) AS done -- when not over=done
 -- when defined pages_to_sample
 FROM (
-    -- The pages of all partitions, one partition after the other; or those of the table.
+    -- The pages of all partitions in sequence; or those of the table.
     SELECT
         s.oid,
         s.pages,

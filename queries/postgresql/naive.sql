@@ -1,8 +1,7 @@
 -- naive: Kejser's naive queue on PostgreSQL: a sequence, a unique index, delete the first in order.
 --
--- No row is skipped: all consumers wait for the one that holds the head, so a transaction left open
--- stops the queue. It is here to be measured against, and because such queues exist.
--- Plans are made to last: see fifo.sql.
+-- No row is skipped: all consumers wait for the one that holds the head, so an open transaction stops the queue. It is here
+-- to be compared with, and because such queues exist. For the plans see fifo.sql.
 
 -- define: is_ready
 true
@@ -14,7 +13,7 @@ true
 m."{id}" -- when role pushed_at
 
 -- define: first_ready_id
--- Vacuum takes the pages that it skips to be as full as the mean, and these are the full ones here.
+-- Vacuum assumes that skipped pages are as full as the average, but here those are the full ones.
 SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1 -- when installed=yes
 
 -- define: pages
@@ -39,7 +38,7 @@ CREATE TABLE "{schema}"."{queue}" (
     time timestamptz NOT NULL,
     message "{payload_type}" NOT NULL
 )
--- A queue's dead rows lie at its head, where every pop begins: vacuum early, not at a share of the depth.
+-- A queue's dead rows collect at its head, where every pop begins: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions

@@ -1,8 +1,8 @@
--- Notifications: which of several recorders sends them, and what each receiver has been told. Only who
--- holds the lease writes dbq.notification.
+-- Notifications: which of several recorders sends them, and what was sent to each receiver. Only the holder of the lease
+-- writes dbq.notification.
 
 -- name: exists
--- one row: whether the catalog keeps notifications (one that an older console made does not)
+-- one row: whether the catalog has notifications (an older console's does not)
 SELECT EXISTS(
     SELECT FROM pg_class AS c
     INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
@@ -10,7 +10,7 @@ SELECT EXISTS(
 ) AS present;
 
 -- name: lease
--- one row: who holds the lease now: this recorder, where nobody did, or only it, or not any more
+-- one row: the present holder of the lease: this recorder if it was free; none if another one has it
 WITH taken AS (
     INSERT INTO dbq.lease AS l (name, holder, until)
     VALUES (
@@ -29,14 +29,14 @@ SELECT coalesce(
 ) AS holder;
 
 -- name: lease_end
--- one row: who held the lease, which is given back; none where it was another recorder's
+-- one row: who held the lease, which is released; none if it was another recorder's
 UPDATE dbq.lease AS l
 SET until = clock_timestamp()
 WHERE l.name = 'notifications' AND l.holder = CAST(:holder AS text)
 RETURNING l.holder AS holder;
 
 -- name: unfinished
--- what a receiver has not been told to its end: findings that go on, and what still has to be sent; at most :n
+-- what a receiver is still owed: findings that go on, and what has not been sent; at most :n
 SELECT
     m.notification_id AS notification_id,
     m.event_key AS event_key,
@@ -57,7 +57,7 @@ ORDER BY m.notification_id
 LIMIT CAST(:n AS bigint);
 
 -- name: begin
--- one row: the number of what has to be sent of a finding that began; none where it goes on already
+-- one row: the number of the notification of a finding that began; none if it goes on already
 INSERT INTO dbq.notification (
     event_key, target, schema_name, queue_name, code, which, severity, summary, begun_at
 )
@@ -69,21 +69,21 @@ ON CONFLICT DO NOTHING
 RETURNING notification_id AS notification_id;
 
 -- name: end
--- one row: when a finding ended that went on until now
+-- one row: when the finding ended
 UPDATE dbq.notification AS m
 SET ended_at = clock_timestamp()
 WHERE m.notification_id = CAST(:notification_id AS bigint) AND m.ended_at IS NULL
 RETURNING m.ended_at AS ended_at;
 
 -- name: try
--- one row: how often it was tried to send it, with the try that begins now
+-- one row: the number of attempts to send it, including the one that begins now
 UPDATE dbq.notification AS m
 SET tries = m.tries + 1
 WHERE m.notification_id = CAST(:notification_id AS bigint)
 RETURNING m.tries AS tries;
 
 -- name: sent
--- one row: when the receiver was first told of it; with :ended the end has arrived too
+-- one row: when it was first sent; with :ended its end was sent, too
 UPDATE dbq.notification AS m
 SET
     sent_at = coalesce(m.sent_at, clock_timestamp()),
@@ -92,13 +92,13 @@ WHERE m.notification_id = CAST(:notification_id AS bigint)
 RETURNING m.sent_at AS sent_at;
 
 -- name: withdraw
--- one row: the number of what is not sent: somebody silenced the finding before it was tried
+-- one row: the number of a notification that is withdrawn: somebody silenced the finding before it was tried
 DELETE FROM dbq.notification AS m
 WHERE m.notification_id = CAST(:notification_id AS bigint) AND m.tries = 0
 RETURNING m.notification_id AS notification_id;
 
 -- name: forget
--- the numbers of those that ended more than :seconds ago, which go, sent or not
+-- the numbers of the notifications deleted: ended more than :seconds ago, sent or not
 DELETE FROM dbq.notification AS m
 WHERE m.ended_at < clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
 RETURNING m.notification_id AS notification_id;

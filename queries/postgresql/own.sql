@@ -4,11 +4,11 @@
 -- file that its user has not trusted is run between be_reader and be_oneself.
 
 -- define: fragment
--- what is looked at, one of the file's definitions after the other
+-- the definition of the file that is examined
 true
 
 -- define: joined_table
--- a preset need not have another table
+-- a user's preset may have no second table
 CASE
     WHEN CAST(:beside AS text) IS NULL THEN CAST(c.relname AS text)
     ELSE (
@@ -25,7 +25,7 @@ END
 -- end
 
 -- name: reader
--- one row: whether this login may take the role that only looks; and where not, whether it may do more than look itself
+-- one row: whether this login may SET ROLE to the reader; and if not, whether it may do more than read itself
 SELECT
     r.takes_role AS takes_role,
     CASE
@@ -51,15 +51,15 @@ FROM (
 ) AS r;
 
 -- name: be_reader
--- script: from here on the transaction may do what that role may
+-- script: from here on the transaction has the reader's rights
 SET LOCAL ROLE dbq_reader;
 
 -- name: be_oneself
--- script: and from here on what the login may
+-- script: from here on it has the login's rights again
 RESET ROLE;
 
 -- name: queues
--- the names of at most 100 queues, of the first 100,000 rows of the table
+-- the names of at most 100 queues, among the first 100,000 rows of the table
 -- when defined queue_column
 SELECT DISTINCT CAST({queue_column} AS text) AS name
 FROM (SELECT t.* FROM "{schema}"."{table}" AS t LIMIT 100000) AS m
@@ -69,8 +69,8 @@ ORDER BY name LIMIT 100;
 SELECT CAST(NULL AS text) AS name WHERE false; -- when not defined queue_column
 
 -- name: make_ready
--- one row: how many rows the preset's columns were set of, and how many of these can be popped now or later
--- The two differ where the preset is wrong: then its ledger does not balance, and nothing was done.
+-- one row: how many rows were updated by the preset's rule, and how many of these can be popped now or later
+-- They differ if the preset is wrong: then its ledger does not balance, and the batch is undone.
 WITH freed AS (
     UPDATE "{schema}"."{table}" AS m
     SET
@@ -91,7 +91,7 @@ SELECT
 FROM freed AS f;
 
 -- name: nearest
--- the three tables that have the most of the columns, and those that each lacks
+-- the three tables with most of the columns, and the columns that each lacks
 SELECT
     CAST(n.nspname AS text) AS schema,
     CAST(c.relname AS text) AS "table",
@@ -111,15 +111,15 @@ ORDER BY has.met DESC, n.nspname ASC, c.relname ASC
 LIMIT 3;
 
 -- name: planned
--- one plan of a look for rows by the fragment; nothing runs it
+-- one plan of a query by the fragment; it is not run
 EXPLAIN (FORMAT JSON)
 SELECT FROM "{schema}"."{table}" AS m
 WHERE {fragment} IS NOT NULL;
 
 -- name: nested
--- one plan of the same in a subquery; nothing runs it
--- The planner takes a subquery apart unless one of its values calls a volatile function, wherever in it and through
--- whatever view, operator or cast.
+-- one plan of the same in a subquery; it is not run
+-- The planner pulls a subquery up unless one of its values calls a volatile function, through whatever view, operator or
+-- cast.
 EXPLAIN (FORMAT JSON)
 SELECT FROM (
     SELECT {fragment} AS value FROM "{schema}"."{table}" AS m
@@ -127,7 +127,7 @@ SELECT FROM (
 WHERE dbq_value.value IS NOT NULL;
 
 -- name: typed
--- one row: of which type the fragment is, which is not computed, and what that is to the console
+-- one row: the type of the fragment, which is not computed, and the console's name for it
 SELECT
     t.type AS type,
     CASE
@@ -142,14 +142,14 @@ FROM (
 ) AS t;
 
 -- name: volatile
--- those of the names that functions have which may write
+-- those of the names that belong to functions that may write
 SELECT DISTINCT CAST(p.proname AS text) AS name
 FROM pg_proc AS p
 WHERE p.provolatile = 'v' AND p.proname = ANY(CAST(:names AS text[]))
 ORDER BY name;
 
 -- name: size
--- one row: about how many rows the table has, and how many pages
+-- one row: estimated rows and pages of the table
 SELECT
     CAST(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS bigint) AS rows,
     CAST(sum(pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint)) AS bigint) AS pages
@@ -158,7 +158,7 @@ LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
 INNER JOIN pg_class AS c ON c.oid = coalesce(p.relid, r.oid);
 
 -- name: states_met
--- a row for each set of states that rows are in, and of those in none for each status, of the first :n rows
+-- a row for each combination of states that rows are in, and for rows in none, for each status; of the first :n rows
 SELECT
     s.states AS states,
     CASE WHEN s.states = '' THEN s.status END AS status,
@@ -182,7 +182,7 @@ ORDER BY count(*) DESC, s.states ASC, min(s.id) ASC
 LIMIT 100;
 
 -- name: read_for
--- one plan, which was run: what a sample reads of the table for one figure
+-- one plan, which was run: what a sample reads for one figure
 EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF, FORMAT JSON)
 SELECT FROM "{schema}"."{table}" AS m
 WHERE {fragment}

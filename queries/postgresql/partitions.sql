@@ -1,4 +1,4 @@
--- What the doctor asks of a partitioned table that somebody else made: a table of ours never is one.
+-- The doctor's checks of partitioned tables, which are always somebody else's.
 
 -- name: default_partition
 -- a row for the default partition of the queue's table, where it is partitioned and has one

@@ -1,8 +1,8 @@
--- Pausing a queue: its pop functions are exchanged for ones that answer as if it were empty. Where nobody
--- pauses, nothing of this is asked by any caller.
+-- Pausing a queue: its pop functions are replaced by ones that report it empty. Without a pause no caller notices anything
+-- of this.
 
 -- name: code
--- a row for each function of the given names, whole: what resume puts back
+-- a row for each function of the given names: its definition, which resume restores
 SELECT
     CAST(p.proname AS text) AS name,
     CAST(CAST(p.oid AS regprocedure) AS text) AS id,
@@ -23,7 +23,7 @@ WHERE
     AND l.relation = CAST('"{schema}"."{table}"' AS regclass) AND l.pid <> pg_backend_pid();
 
 -- name: exchange
--- script: a pop that finds nothing, a push that returns null for each message; of the same call and result
+-- script: a pop that returns nothing or a push that returns null for each message, with the same signature
 -- CREATE OR REPLACE keeps owner and rights, and waits for no caller: a call in progress ends as it began.
 DO $dbq$
 DECLARE
@@ -56,7 +56,7 @@ END
 $dbq$;
 
 -- name: restore_code
--- script: a function as it was
+-- script: restores a function
 DO $dbq$
 BEGIN
     EXECUTE (
@@ -69,7 +69,7 @@ END
 $dbq$;
 
 -- name: keep
--- one row: since when a queue is paused; `functions`: a JSON array of what resume puts back
+-- one row: since when the queue is paused; `functions`: the definitions that resume restores (a JSON array)
 INSERT INTO dbq.pause (schema_name, queue_name, operator, reason, until, push, functions)
 SELECT
     CAST(:schema AS text),
@@ -82,13 +82,13 @@ SELECT
 RETURNING paused_at AS since;
 
 -- name: renew
--- one row: since when it is paused; what resume puts back is what an upgrade has installed
+-- one row: since when it is paused; resume restores what an upgrade has installed
 UPDATE dbq.pause AS p SET functions = CAST(:functions AS jsonb)
 WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
 RETURNING p.paused_at AS since;
 
 -- name: kept
--- what is put back in the place of each exchanged function; none where the queue is not paused
+-- the definition to restore for each replaced function; none if the queue is not paused
 SELECT
     f.value ->> 'name' AS name,
     f.value ->> 'id' AS id,
@@ -103,7 +103,7 @@ WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS te
 ORDER BY 1, 2;
 
 -- name: end
--- one row: since when a queue had been paused, which is not any more
+-- one row: since when the queue had been paused, which ends now
 DELETE FROM dbq.pause AS p
 WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
 RETURNING p.paused_at AS since;

@@ -1,8 +1,7 @@
--- pending: Rusanu's pending queue on PostgreSQL: a message may be popped when it is due, never before.
+-- pending: Rusanu's pending queue on PostgreSQL: a message can be popped when it is due, never before.
 --
--- Times are points in time (timestamptz), so a change of clocks in any zone changes nothing. The order
--- is that of the due times. Rows that other consumers hold are skipped.
--- Plans are made to last: see fifo.sql.
+-- Times are points in time (timestamptz), so daylight saving changes nothing. Messages are ordered by due time. Rows that
+-- other consumers hold are skipped. For the plans see fifo.sql.
 
 -- define: is_ready
 m."{due_at}" <= statement_timestamp()
@@ -32,14 +31,14 @@ m."{due_at}", m."{id}"
 m."{due_at}", m."{id}"
 
 -- define: next_pop
--- of those that are not due yet too: it tells since when nothing was popped
+-- includes those not due yet: it tells since when nothing was popped
 (SELECT CAST(m."{due_at}" AS text) FROM "{schema}"."{table}" AS m ORDER BY m."{due_at}" LIMIT 1)
 
 -- define: due_when_popped
 least(a.due_at, timestamptz '9999-01-01 00:00+00')
 
 -- define: chosen_rows
--- The key begins with the due time: by its id alone a message is found by a look at all of them.
+-- The key begins with the due time: finding a message by its id alone is a scan.
 FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
 INNER JOIN "{schema}"."{table}" AS m ON chosen.due = m."{due_at}" AND chosen.id = m."{id}"
 WHERE true
@@ -59,7 +58,7 @@ CREATE TABLE "{schema}"."{queue}" (
     pushed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (due_time, id)
 )
--- A queue's dead rows lie at its head, where every pop begins: vacuum early, not at a share of the depth.
+-- A queue's dead rows collect at its head, where every pop begins: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions
@@ -151,7 +150,7 @@ SELECT count(*) AS messages FROM (
 ) AS bounded;
 
 -- name: reschedule
--- one row: how many messages have another due time
+-- one row: how many messages were rescheduled
 WITH moved AS (
     UPDATE "{schema}"."{table}" AS m
     SET "{due_at}" = CAST(:due_time AS timestamptz)

@@ -1,22 +1,22 @@
--- What the pipeline asks of a database: locks that keep two runs apart, rows on their way into the lake.
+-- The pipeline's locks, which keep two runs apart, and rows on their way into the lake.
 --
--- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before
---                 an earlier moment, for restore may want them
--- source=done     done rows of status and split, where they lie, up to such a moment
--- What a task sends holds its values itself: it goes through drivers that copy only what binds nothing.
+-- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before an earlier moment,
+--                 because restore may need them
+-- source=done     done rows of status and split, in their own table, up to such a moment
+-- What a task sends contains its values as literals: PostgreSQL's COPY binds none.
 
 -- name: acquire_lock
--- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
+-- one row: whether this session has the lock of that name now; it lasts until the session ends or releases it
 SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
 SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
 
 -- name: release_lock
--- one row: whether this session had the lock of that name, which it has no longer
+-- one row: whether this session had the lock of that name, now released
 SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got; -- when mode=exclusive
 SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got; -- when mode=shared
 
 -- name: action
--- one row: what the audit has counted of an action, and whether that has ended
+-- one row: the audit's counts of an action, and whether it is finished
 SELECT
     a.done AS done,
     a.ended_at IS NOT NULL AS ended
@@ -28,7 +28,7 @@ WHERE a.action_id = CAST('{action_id}' AS bigint);
 SELECT statement_timestamp() AS moment;
 
 -- name: step
--- one row: of the next :look keys after one: the last, how many they are, how many go, and the span of their times
+-- one row: of the next :look keys: the last, how many there are, how many are to be exported, and the range of their times
 SELECT
     max(l.key) AS last,
     count(*) AS looked,
@@ -60,7 +60,7 @@ FROM (
 
 -- name: rows
 -- what goes of the keys after '{after}' up to '{last}', in their order; a column that is not there is null in the lake
--- No file has room for "infinity", nor for years of more than four digits: both end at its bounds.
+-- No file can hold "infinity" or years of more than four digits: both become its bounds.
 -- when source=archive
 SELECT
     a.archive_id AS archive_id,
@@ -120,7 +120,7 @@ ORDER BY m.id;
 -- end
 
 -- name: lock_rows
--- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
+-- a row for each exported row that exists, is still due to go, and nobody holds; lock=yes: locked now
 -- when source=archive
 SELECT a.archive_id AS key
 FROM "{schema}"."{queue}_archive" AS a
@@ -144,7 +144,7 @@ FOR UPDATE OF m SKIP LOCKED -- when lock=yes
 -- end
 
 -- name: delete_rows
--- one row: how many of the rows, which this transaction has locked, are deleted now
+-- one row: how many of the rows locked by this transaction are deleted now
 WITH gone AS (
     -- when source=archive
     DELETE FROM "{schema}"."{queue}_archive" AS a

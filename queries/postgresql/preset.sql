@@ -20,7 +20,7 @@
 -- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part
--- which of the queues that the library keeps in the table
+-- restricts the table to one of the library's queues
 -- when defined part
 {part} -- when part=one
 true -- when part=all
@@ -30,11 +30,11 @@ true -- when part=all
 {queue_column} = '{only}' -- when defined queue_column
 
 -- define: silent_before
--- an owner whose last heartbeat was before is gone: by its library's own limit, or by the threshold where that is longer
+-- an owner with an older last heartbeat is gone: by its library's own limit, or by the threshold if that is longer
 statement_timestamp() - make_interval(secs => greatest({silent_seconds}, CAST('{stuck_after_seconds}' AS double precision)))
 
 -- define: owner_without_heartbeat
--- what an owner is of which there is no heartbeat
+-- the verdict on an owner without any heartbeat
 'gone'
 
 -- define: other_state
@@ -73,9 +73,9 @@ m."{id}" -- when defined pushed_at
 CAST(NULL AS text)
 
 -- name: recognised
--- a row for each table that has the name and the columns of a preset's, by one pass over the columns of all tables
--- Which go on is told by one of a preset's columns that few other tables have (:telling): all columns are compared of
--- these alone. As text, hashed: by the index on names the pass would take four times as long.
+-- a row for each table with the name and the columns of a preset, by one pass over the columns of all tables
+-- Candidates are found by one of the preset's rarer columns (:telling); only theirs are compared in full. Compared as
+-- hashed text: by the index on names the pass would take four times as long.
 SELECT
     p.name AS name,
     CAST(n.nspname AS text) AS schema,
@@ -95,7 +95,7 @@ AND (
 ORDER BY p.name, n.nspname, c.relname;
 
 -- name: find
--- the tables of the library that this login may read, each with the table beside it, and its queue where it has one only
+-- the library's tables that this login may read, each with its payload table, and its queue if it has only one
 SELECT
     f.schema,
     f."table",
@@ -122,7 +122,7 @@ WHERE CAST(:beside AS text) IS NULL OR f.beside IS NOT NULL
 ORDER BY f.schema, f."table";
 
 -- name: queues
--- the names of at most 100 queues that have jobs in the table: each by one step in an index on them, else of 100,000 jobs
+-- the names of at most 100 queues with jobs in the table: by a skip scan of their index, else among 100,000 jobs
 WITH RECURSIVE jobs AS NOT MATERIALIZED (SELECT {queue_column} AS name FROM "{schema}"."{table}" AS m),
 
 met AS (
@@ -139,7 +139,7 @@ met AS (
 SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT 100;
 
 -- name: owners
--- a row for each of those asked for, as claimed_by names them: gone, alive or unknown, by its last heartbeat
+-- a row for each of the owners, as in claimed_by: gone, alive or unknown, by its last heartbeat
 SELECT
     asked.session AS session,
     CASE
@@ -152,7 +152,7 @@ FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 CROSS JOIN LATERAL (SELECT {last_beat} AS beat) AS o;
 
 -- name: retrying
--- one row: of the first 100,000 jobs to do, how many are tried again for longer than :seconds, and the one that failed first
+-- one row: of the first 100,000 open jobs: how many have been retried for longer than :seconds, and the one that failed first
 SELECT
     count(*) AS jobs,
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.failing_since)) AS double precision) AS oldest_seconds,
@@ -174,7 +174,7 @@ FROM (
 WHERE j.failing_since < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
 
 -- name: rule
--- one row: why its own function cannot be called; null: it can, or what it runs itself is no function
+-- one row: why the library's own function cannot be called; null: it can, or there is none
 SELECT
     -- when defined own_function
     CASE
@@ -194,7 +194,7 @@ SELECT
     -- end
 
 -- name: version
--- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
+-- one row: the installed version, as the library records it; null: it does not
 SELECT
     {installed_version} AS version; -- when defined installed_version
     CAST(NULL AS text) AS version; -- when not defined installed_version

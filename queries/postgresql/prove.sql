@@ -1,23 +1,23 @@
--- What `prove` does to its own scratch queues, and to nothing else. Roles and members are made in
--- transactions that are rolled back: nothing of them is ever committed.
+-- What `prove` does to its own scratch queues, and to nothing else. Roles and members are created in transactions that are
+-- rolled back: none is ever committed.
 
 -- name: session
--- one value: the session that asks, as `end-session` takes it
+-- one value: this session, as `end-session` takes it
 SELECT CAST(pg_backend_pid() AS text) AS session;
 
 -- name: drop_pop
--- script: a function that somebody dropped
+-- script: drops a function, as a fault
 DROP FUNCTION "{schema}"."{queue}_pop";
 
 -- name: drop_payloads
--- script: the payloads of all messages that lie apart from them are lost
+-- script: deletes all payloads of a split queue, as a fault
 DELETE FROM {beside}; -- when defined beside
 -- each partition
 DELETE FROM "{schema}"."{queue}_content_{partition}";
 -- end
 
 -- name: roles_there
--- one value: whether the three roles have been made in this database already
+-- one value: whether the three roles exist in this database
 SELECT
     EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
     AND COALESCE((
@@ -26,22 +26,22 @@ SELECT
     ), false) AS there;
 
 -- name: make_member
--- script: somebody who has one of the roles, whom this login may become
+-- script: creates a member of one of the roles that this login may impersonate
 CREATE ROLE "{member}" NOLOGIN IN ROLE "{role}";
 GRANT "{member}" TO CURRENT_USER;
 
 -- name: become
--- script: the session has that member's rights and no others, until the transaction's end
+-- script: the session has that member's rights only, until the transaction ends
 SET LOCAL ROLE "{member}";
 
 -- name: revert
--- script: the session is itself again
+-- script: the session has its own rights again
 RESET ROLE;
 
 -- name: count_rows
--- one value: how many rows the queue's table holds
+-- one value: how many rows the queue's table has
 SELECT COUNT(*) AS held FROM "{schema}"."{table}";
 
 -- name: delete_directly
--- script: rows are deleted past the queue's functions
+-- script: deletes rows directly, not by a pop
 DELETE FROM "{schema}"."{queue}_archive";

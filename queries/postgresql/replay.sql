@@ -1,11 +1,11 @@
--- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
+-- `pipeline replay`: which messages of a lake were replayed, and pushing more of them.
 
 -- name: has_list
--- one row: whether this database keeps a list of what was replayed
+-- one row: whether this database has the list of replayed messages
 SELECT to_regclass('dbq.replayed') IS NOT NULL AS present;
 
 -- name: create_list
--- script: the list of what was replayed: a message of a lake comes back once into one database
+-- script: creates that list: a message of a lake is replayed once into a database
 CREATE TABLE IF NOT EXISTS dbq.replayed (
     lake text NOT NULL,
     source text NOT NULL,
@@ -25,7 +25,7 @@ FROM dbq.replayed AS r
 WHERE r.lake = :lake AND r.source = :source AND r.message = ANY(CAST(:messages AS text[]));
 
 -- name: record_replayed
--- one row: how many of these messages are on the list from now on
+-- one row: how many of these messages were added to the list
 WITH remembered AS (
     INSERT INTO dbq.replayed (lake, source, message, action_id)
     SELECT :lake, :source, m.message, CAST(:action_id AS bigint)

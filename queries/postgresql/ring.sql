@@ -1,78 +1,69 @@
 -- ring: Kejser's preallocated ring with two sequences ("LMAX'ed"), on PostgreSQL.
 --
--- A push draws a number and writes slot number % size, a pop draws a number and empties that slot.
--- The two sequences know nothing of each other and a sequence is not transactional, so numbers get
--- lost: a caller that rolls back or dies, a server that crashes. Three things keep that harmless:
+-- A push draws a number and fills slot number % size; a pop draws a number and empties that slot. The two sequences
+-- are independent and not transactional, so a rollback, a killed caller or a server crash loses numbers. Three things
+-- keep that harmless:
 --
---   parked (void = false)   a pop number whose message was not there yet. It is used as soon as the
---                           message is there, so no message is stranded behind a pop that came early.
---   parked (void = true)    a push number that could not be used. The pop that draws it drops it.
---   relay                   numbers the live messages anew: the resize, and the last repair.
+--   parked (void = false)   a pop number whose message was not there yet; it is used as soon as the message arrives
+--   parked (void = true)    a push number that could not be used; the pop that draws it drops it
+--   relay                   renumbers all live messages: to resize the ring, and as the last repair
 --
--- The order is the order in which numbers were drawn, not the order of commits: a late commit is
--- popped late.
+-- Messages are ordered by the numbers they drew, not by commit: a late commit is popped late.
 --
--- content=apart: a slot has its numbers and no message. The message lies in one of {queue}_content_0, _1 ...,
--- the one that first_id modulo their number names: a relay leaves first_id as it is, so it moves none. The push
--- that fills the slot inserts it and the pop that empties the slot deletes it, each in its transaction: whoever
--- sees the one sees the other, and whoever holds the slot's row alone touches its content. A slot whose content
--- is not there (somebody deleted it) counts as one whose message is not there: its number is parked, no pop
--- stops at it, and the doctor finds it. No content has two slots: no number is drawn twice.
+-- content=apart: a slot has its numbers but no message. The message is in one of {queue}_content_0, _1 ..., chosen by
+-- first_id modulo the number of partitions; relay keeps first_id, so it moves no content. The push that fills a slot
+-- inserts its content and the pop that empties it deletes it, in the same transaction, and only the holder of the
+-- slot's row lock touches the content. If someone deletes a content, its slot counts as one whose message has not
+-- arrived: the number is parked, no pop stops there, and the doctor reports it.
 --
--- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims,
--- and for each slot a row of {queue}_popped, made with the ring: the last number that it popped there. A pop locks
--- and writes that row and leaves the slot alone, so no subscriber ever meets another one's transaction. A slot is
--- free when all its rows have reached its number: as long as one is below, no push touches the slot. What all have
--- popped stays until a push uses the slot again, or until a pop that finds nothing sweeps: either archives it and
--- deletes its content, once a message. Whether a slot is free, who gets a void and what a relay keeps is read from
--- tables, never from the list that a function was made with: a call that began before a `subscribe` goes on with the
--- old text. Only where the pop sequences stand is in the text, and an old list does no harm there: the sequence of
--- who has unsubscribed stays, set beyond all numbers, and "full" that is seen too late makes numbers void.
--- Turns (below) are drawn for each subscriber, so that the others draw none of the turns of its parked numbers.
+-- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims, and
+-- for each slot a row in {queue}_popped with the last number it popped there. A pop locks and writes that row only, so
+-- subscribers never wait for each other. A slot is free once all its rows have reached its number. A message that all
+-- have popped stays until a push reuses the slot or an idle pop sweeps; either one archives it and deletes its content,
+-- once. Which subscribers exist is read from the tables, never from the function's text, so a call that began before a
+-- `subscribe` is correct. Only the pop sequences are named in the text, and a stale list does no harm: the sequence of
+-- a former subscriber remains, set beyond all numbers, and "full" that is noticed late only makes numbers void.
+-- Turns (below) are drawn per subscriber, so that none uses up another's turns.
 --
--- Rules that every function here keeps, and why:
---   * READ COMMITTED only. With an older snapshot a pop never sees new slots and a relay drops what
---     it does not see. The refusal comes before a number is spent.
---   * The first statement reads parked and nothing else. Relay takes parked exclusively first, so a
---     caller holds either nothing or a lock that relay waits for: no number or size outlives a relay.
---   * No write waits for a row lock, so a ring never takes part in a deadlock: one statement locks
---     (FOR UPDATE SKIP LOCKED) and notes where the rows lie, the next one writes there. A locked row
---     neither moves nor changes, and the second statement's snapshot is younger than the lock, so it
---     sees exactly what was locked. (One statement that locks in a CTE and joins the table again
---     looks for the key twice, and may find an older version there than the one it locked.)
---   * Plans are made to last: see fifo.sql.
---   * push_many and pop_many take a batch's slots in one index scan, slot = ANY(...): a join looks each
---     of them up anew, which made a push_many of 100 1.2 times as dear in instructions. unnest and
---     generate_series stand in SELECT, not in FROM, where their rows go through a store of their own.
---   * Every parked number has its turn, whatever else is parked. A call looks at 64 of them at most: where
---     there are more, at the 24 lowest, which are next in order, and at those on one stretch of the table.
---     A stretch is the 40 line pointers of a row number range on one page, block_size / 1024 of them a page
---     (a row and its pointer are 28 bytes at least, so they cover the page), and each such call draws the
---     next turn from a sequence of its own, which no rollback and no other caller turns back. Proof: rows
---     of parked are never updated, so each stays on one stretch, s. Of n stretches a call with turn t looks
---     at 31 t modulo the lowest power of two that is n or more (where that is over n, at another one). n
---     changes with the table, but the highest of these powers, m, is a multiple of all others, and 31 is odd:
---     among any m turns in a row there is one with 31 t = s modulo m, so modulo the power of that moment
---     too. So a number has its turn within m calls: fewer than 2 for each 1,024 bytes of the table, and
---     mostly far fewer, for where rows are sparse a call goes on for up to 4 pages, and the next call
---     begins 31 stretches further. Calls that are killed or skipped by a crash do not count.
---   * next_push is read before next_pop where "full" is decided, and after it where "empty" is: the
---     second one can only have grown meanwhile, so neither answer is given without its reason.
---     (Once in millions of reads a sequence shows up to 32 too much, while nextval writes its WAL
---     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
---     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
+-- Rules for every function here, and why:
+--   * READ COMMITTED only. Under an older snapshot a pop never sees new slots and a relay drops what it does not see.
+--     Other levels are refused before a number is consumed.
+--   * The first statement reads parked and nothing else. Relay locks parked exclusively first, so a caller holds either
+--     nothing or a lock that relay waits for: no number or size outlives a relay.
+--   * No write waits for a row lock, so a ring never takes part in a deadlock. One statement locks rows (FOR UPDATE
+--     SKIP LOCKED) and notes their ctids; the next writes to those ctids. A locked row neither moves nor changes, and
+--     the second snapshot is younger than the lock. (Locking in a CTE and joining the table again would look the key up
+--     twice and might find an older version than the locked one.)
+--   * Plans must stay good as the table grows: see fifo.sql.
+--   * push_many and pop_many read the slots of a batch by one index scan, slot = ANY(...): a join would look up each
+--     slot, 1.2 times the instructions of a push_many of 100. unnest and generate_series are in SELECT rather than
+--     FROM, where their rows would be materialized.
+--   * Every parked number gets its turn. A call checks at most 64: if there are more, the 24 lowest, which are next in
+--     order, and those in one stretch of the table. A stretch is 40 line pointers of one page, block_size / 1024
+--     stretches a page (a row with its pointer takes at least 28 bytes, so stretches cover the page). Each such call
+--     draws a turn from a sequence, which neither rollback nor other callers reset. Proof: rows of parked are never
+--     updated, so each stays in its stretch s. Of n stretches, turn t checks 31 t modulo the lowest power of two >= n
+--     (another one where that is over n). n varies, but the highest of these powers, m, is a multiple of all others and
+--     31 is odd: among any m consecutive turns there is one with 31 t = s modulo m, hence modulo the power at that
+--     moment. So a number is checked within m calls: fewer than 2 for each 1,024 bytes of the table, usually far fewer,
+--     because a call continues for up to 4 pages where rows are sparse. Calls that are killed, or skipped by a crash,
+--     do not count.
+--   * next_push is read before next_pop to decide "full", and after it to decide "empty": the one read last can only
+--     have grown, so neither is reported wrongly. (Once in millions of reads a sequence shows up to 32 too much, while
+--     nextval writes its WAL record: "full" or "empty" then comes a moment early, or a number becomes void or parked.
+--     Proofs read the next numbers by `next_numbers`.)
 
 -- define: claims_table
 "{schema}"."{queue}_in_hand"
 
 -- define: is_mine_in_hand
--- of a row m of in_hand: the ring is seen as its subscriber has it
+-- restricts a row m of in_hand to one subscriber
 -- when subscribed=yes
 m.subscriber = CAST('{subscriber_number}' AS smallint) -- when of=one
 -- end
 
 -- define: is_claimed
--- in_hand=on: of a row of in_hand, as the next two
+-- for a row m of in_hand (in_hand=on)
 m.claimed_at IS NOT NULL AND m.done_at IS NULL
 
 -- define: is_error
@@ -100,7 +91,7 @@ m.id -- when storage=in_hand
 CAST({own_id} AS text)
 
 -- define: content
--- content=apart: the message of a slot m, by its first_id; below: whether it is there
+-- content=apart: the message of slot m, by its first_id
 -- when content=apart
 CASE m.first_id % CAST('{partitions}' AS bigint)
 -- each partition
@@ -110,7 +101,7 @@ END
 -- end
 
 -- define: has_content
--- true or null. No EXISTS: a plan from when the table was short would read all of it.
+-- true or null. Not EXISTS, whose plan, made while the table was short, would scan it.
 -- when content=apart
 CASE m.first_id % CAST('{partitions}' AS bigint)
 -- each partition
@@ -120,7 +111,7 @@ END
 -- end
 
 -- define: slot_has_content
--- the same of a slot r, in functions
+-- the same for a slot r, in functions
 -- when content=apart
 CASE r.first_id % CAST('{partitions}' AS bigint)
 -- each partition
@@ -154,12 +145,12 @@ WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS m WHERE m.first_id = k.con
 -- end
 
 -- define: empty_slot
--- what a slot is set to
+-- the columns of an emptied slot
 message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL -- when content=slot
 message_id = NULL, first_id = NULL, time = clock_timestamp() -- when content=apart
 
 -- define: prefilled
--- what a slot is laid with: a message of full width
+-- what a new slot contains: a message of full width
 -- when content=slot
 repeat('x', CAST('{max_bytes}' AS integer)), -- when payload=text
 to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)), -- when payload=json
@@ -167,7 +158,7 @@ decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'), -- when payload=byt
 -- end
 
 -- define: take_content
--- of pop, whose slot is locked at `place`; without its content it is left where it is
+-- in pop: reads the content of the slot locked at `place`; without content the slot is left alone
 -- when content=apart
 CASE id % '{partitions}'
 -- each partition
@@ -186,7 +177,7 @@ END IF;
 -- end
 
 -- define: next_pop_of_all
--- the lowest next number of those who pop
+-- the lowest next pop number, over all subscribers
 (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) -- when subscribed=no
 -- when subscribed=yes
 least(
@@ -198,8 +189,8 @@ least(
 -- end
 
 -- define: read_next_numbers
--- of pop. A statement a subscriber: one for all would be planned anew at every call, for it reads less once planned
--- for one of them, and would begin to read all their sequences otherwise.
+-- in pop: one statement per subscriber. A single statement for all would, once planned for one of them, be replanned
+-- at every call.
 -- when subscribed=no
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
@@ -220,7 +211,7 @@ END CASE;
 -- end
 
 -- define: seen_ring
--- the slots as the subscriber has them, or as all have: what nobody owes any more is free
+-- the slots as one subscriber sees them, or all together: a message that is not owed any more makes no slot full
 "{schema}"."{queue}" -- when subscribed=no
 -- when subscribed=yes
 (
@@ -289,7 +280,7 @@ END CASE;
 -- end
 
 -- define: pop_sequence_held
--- by its owner again, which changes nothing: see relay
+-- sets the same owner again: no change, but an exclusive lock (see relay)
 DO $dbq$
 BEGIN
     EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass), (
@@ -300,7 +291,7 @@ END
 $dbq$;
 
 -- define: all_pop_sequences
--- read from the table: the list may be older than a subscriber
+-- from the table: the function's own list may be older
 -- when subscribed=yes
 ARRAY(
     SELECT to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || s.number)))
@@ -317,7 +308,7 @@ numbers -- when subscribed=yes
 turns -- when subscribed=yes
 
 -- define: subscriber_variables
--- what pop knows of its subscriber
+-- pop's variables for its subscriber
 -- when subscribed=yes
 mine smallint;
 numbers regclass;
@@ -341,12 +332,12 @@ END CASE;
 -- end
 
 -- define: is_parked
--- of a row p of parked: it is this pop's
+-- a row p of parked belongs to this pop
 p.subscriber = mine AND NOT p.void -- when subscribed=yes
 NOT p.void -- when subscribed=no
 
 -- define: parked_by_turns
--- the lowest, and those whose turn it is: see above
+-- the lowest, and those whose turn it is: see the head of this file
 on_page := CAST(current_setting('block_size') AS bigint) / 1024;
 stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
 WHILE all_turns < stretches LOOP
@@ -382,7 +373,7 @@ END IF;
 (number, void, parked_at) -- when subscribed=no
 
 -- define: park_numbers
--- those of `found`, as void or not: how many there were, and how many are parked now
+-- parks the numbers in `found`, void or not; returns how many there were and how many are parked now
 mended AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
@@ -400,12 +391,12 @@ SELECT
     (SELECT count(*) FROM mended) AS done
 
 -- define: slot_is_free
--- of a slot r, to a push
+-- a push may fill slot r
 r.reference_count = 0 -- when subscribed=no
 (r.reference_count = 0 OR {all_have_popped}) -- when subscribed=yes
 
 -- define: all_have_popped
--- of a slot r that has a message
+-- for a slot r with a message
 NOT EXISTS (SELECT FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = r.slot AND p.message_id < r.message_id)
 
 -- define: count_of_filled
@@ -413,7 +404,7 @@ r.reference_count + 1 -- when subscribed=no
 1 -- when subscribed=yes
 
 -- define: popped_content
--- as content is, of a slot g that all have popped
+-- the message of slot g, which all have popped
 -- when subscribed=yes
 -- when archive_at_pop=on
 -- when content=apart
@@ -428,7 +419,7 @@ g.message -- when content=slot
 -- end
 
 -- define: discard_popped
--- what lies in the slots at `reused`, which this call has locked and all have popped: archived, its content deleted
+-- archives the messages in the slots at `reused` (locked, popped by all) and deletes their content
 -- when subscribed=yes
 -- when archive_at_pop=on
 INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -449,7 +440,7 @@ WHERE k.content_id = ANY(ARRAY(
 -- end
 
 -- define: sweep_limit
--- up to where a sweep may come: what somebody has parked may come yet
+-- where a sweep stops: a parked number may still get its message
 -- when subscribed=yes
 least({next_pop_of_all}, (
     SELECT min((
@@ -460,7 +451,7 @@ least({next_pop_of_all}, (
 -- end
 
 -- define: keeps_popped
--- true where what all have popped is to be archived or deleted: yes, or nothing
+-- "yes" if a message that all have popped has to be archived or its content deleted, else nothing
 -- when subscribed=yes
 yes -- when content=apart
 -- when content=slot
@@ -472,7 +463,7 @@ yes -- when archive_at_pop=on
 PERFORM "{schema}"."{queue}_sweep"(); -- when defined keeps_popped
 
 -- define: lock_slot
--- of pop: the slot of the number that was drawn, locked for this call at `place`, and its message
+-- in pop: locks the slot of the drawn number and reads its message; `place` is its ctid
 -- when subscribed=no
 SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=slot
 SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts -- when content=apart
@@ -480,7 +471,7 @@ FROM "{schema}"."{queue}" AS r
 WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
 -- else
 -- when content=slot
--- One statement, popped here already. A row that changed between snapshot and lock is locked and not written: it is
+-- Locks and pops in one statement. A row that changed between snapshot and lock is locked but not written, and is
 -- looked up again.
 UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_timestamp()
 FROM (
@@ -497,7 +488,7 @@ WHERE p.slot = drawn % ring_size AND p.subscriber = mine AND p.message_id < draw
 -- end
 
 -- define: pop_slot
--- of pop: what is at `place` is popped now
+-- in pop: pops the message at `place`
 -- when subscribed=no
 UPDATE "{schema}"."{queue}" AS r
 SET {empty_slot},
@@ -510,7 +501,7 @@ UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_tim
 -- end
 
 -- define: slots_read
--- of pop_many: the slots of the numbers, whose message is there
+-- in pop_many: the slots that have a message of these numbers
 -- when subscribed=no
 SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
 FROM (
@@ -547,7 +538,7 @@ m.id -- when storage=in_hand
 -- define: chosen_rows
 -- when storage=slots
 -- when subscribed=yes
--- Of a subscriber that pops it now this message is: it stays. Whoever holds what is owed of a slot holds the slot.
+-- A message that a subscriber is popping right now stays. Whoever holds all rows that owe a slot holds the slot.
 FROM (
     SELECT
         o.slot,
@@ -583,7 +574,7 @@ AND {is_mine_in_hand} -- when defined is_mine_in_hand
 -- end
 
 -- define: remove_rows
--- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
+-- A slot is emptied, never deleted; its number becomes void and is dropped by the pop that draws it.
 -- when storage=slots
 void AS (
     -- when subscribed=yes
@@ -627,7 +618,7 @@ gone AS (
 nextval('"{schema}"."{queue}_push_seq"')
 
 -- define: void_new_ids
--- A number that a message has in hand was drawn, and no slot will ever have it.
+-- The number of a message in hand was drawn, and no slot will ever have it.
 void AS (
     INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
     SELECT
@@ -655,7 +646,7 @@ CASE
 END
 
 -- define: valid_number
--- of a slot r that contradicts itself, and the configuration c; null: a new one
+-- the number to keep for an inconsistent slot r (configuration c); null: a new one is needed
 coalesce(r.message_id, r.first_id) -- when subscribed=no
 -- when subscribed=yes
 CASE
@@ -685,7 +676,7 @@ SELECT m.payload AS payload FROM "{schema}"."{queue}_in_hand" AS m WHERE m.done_
 GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
 tables := array_cat(tables, ARRAY['"{schema}"."{queue}_config"', '"{schema}"."{queue}_parked"']);
--- Reading where a sequence stands is SELECT; to draw from it is USAGE.
+-- Reading a sequence's value needs SELECT, drawing from it USAGE.
 -- when subscribed=no
 GRANT SELECT ON SEQUENCE
     "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_reader;
@@ -711,7 +702,7 @@ tables := array_append(tables, '"{schema}"."{queue}_swept"');
 REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_sweep" FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_sweep" TO dbq_operator;
 -- end
--- Relay changes the sequences and the table themselves: only their owner can.
+-- Only the owner can alter the sequences and the table, as relay does.
 REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
 -- each partition
@@ -726,7 +717,7 @@ tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
 -- end
 
 -- define: this_error_kept
--- as in common.sql, of the row in hand
+-- as in common.sql, for a row of in_hand
 jsonb_path_query_array(
     jsonb_build_array(jsonb_build_object(
         'at', clock_timestamp(), 'by', h.claimed_by, 'attempt', h.attempts, 'error', left(coalesce(error, ''), 1000)
@@ -744,9 +735,9 @@ CREATE TABLE "{schema}"."{queue}" (
     message "{payload_type}", -- when content=slot
     reference_count smallint NOT NULL
 )
--- Room beside the prefilled rows, so that push and pop find place on the slot's own page (HOT).
+-- Free space beside the prefilled rows, so that updates stay on the page (HOT).
 -- when content=slot
--- Rows stay in line up to a page: a slot is one tuple, never a pointer into a TOAST table.
+-- Rows are stored in line up to a page: a slot is one tuple, never a TOAST pointer.
 WITH (fillfactor = '{fillfactor}', toast_tuple_target = 8160);
 
 ALTER TABLE "{schema}"."{queue}" ALTER COLUMN message SET STORAGE MAIN;
@@ -754,13 +745,13 @@ ALTER TABLE "{schema}"."{queue}" ALTER COLUMN message SET STORAGE MAIN;
 -- else
 WITH (fillfactor = '{fillfactor}');
 
--- The messages, each beside its number. Several tables, so that not all pushes want the same last page.
+-- The messages by their first number; several tables, so that pushes do not all need the same last page.
 -- each partition
 CREATE TABLE "{schema}"."{queue}_content_{partition}" (
     content_id bigint PRIMARY KEY,
     content "{payload_type}" NOT NULL
 )
--- Dead entries lie at the head of the key: vacuum early, not at a share of the depth.
+-- Dead index entries collect at the head of the key: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- end
@@ -801,8 +792,8 @@ CREATE TABLE "{schema}"."{queue}_subscribers" (
 COMMENT ON COLUMN "{schema}"."{queue}_subscribers".number IS 'what its sequences are called by; never used again';
 COMMENT ON COLUMN "{schema}"."{queue}_config".subscribers IS 'the highest number that a subscriber has had';
 
--- What each has popped: slot first, for a push asks it of all subscribers of a slot. A slot is an integer, for there
--- are as many of these rows as slots and subscribers.
+-- What each subscriber has popped. slot comes first, because a push checks all subscribers of a slot; it is an integer
+-- to keep these many rows narrow.
 CREATE TABLE "{schema}"."{queue}_popped" (
     slot integer NOT NULL,
     subscriber smallint NOT NULL,
@@ -815,7 +806,7 @@ COMMENT ON COLUMN "{schema}"."{queue}_popped".message_id IS 'the last number tha
 
 -- end
 -- when defined keeps_popped
--- Up to this number no slot has a message that all have popped.
+-- Below this number no slot has a message that all have popped.
 CREATE TABLE "{schema}"."{queue}_swept" (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     number bigint NOT NULL
@@ -824,7 +815,7 @@ CREATE TABLE "{schema}"."{queue}_swept" (
 INSERT INTO "{schema}"."{queue}_swept" (number) VALUES (1);
 
 -- end
--- CACHE 1: more would be cached per session here, and hand out numbers in no order at all.
+-- CACHE 1: a larger cache is per session and would hand out numbers out of order.
 CREATE SEQUENCE "{schema}"."{queue}_push_seq" AS bigint START WITH 1 CACHE 1;
 -- when subscribed=no
 CREATE SEQUENCE "{schema}"."{queue}_pop_seq" AS bigint START WITH 1 CACHE 1;
@@ -836,8 +827,8 @@ INSERT INTO "{schema}"."{queue}_config" (size, subscribers, base) VALUES (CAST('
 -- end
 
 -- when content=slot
--- Prefilled at full payload width and then emptied: every page has the room that its slots need,
--- and already the first lap round the ring is HOT.
+-- Prefilled at full payload width and then emptied: every page has the space its slots need, and updates are HOT from
+-- the first lap on.
 -- end
 INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count) -- when content=slot
 INSERT INTO "{schema}"."{queue}" (slot, time, reference_count) -- when content=apart
@@ -853,7 +844,7 @@ UPDATE "{schema}"."{queue}" SET message = NULL;
 
 -- end
 -- when in_hand=on
--- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
+-- Popped and not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE "{schema}"."{queue}_in_hand" (
     id bigint PRIMARY KEY, -- when subscribed=no
     -- when subscribed=yes
@@ -874,8 +865,7 @@ CREATE TABLE "{schema}"."{queue}_in_hand" (
     -- end
 );
 
--- "+ 0": only this index has the order in which pop takes what is ready again; the key would do for a
--- planner, and then a pop would read all claims.
+-- "+ 0": with a plain (id) the planner might read the key instead, and with it all claims.
 -- when subscribed=no
 CREATE INDEX ON "{schema}"."{queue}_in_hand" ((id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
 -- else
@@ -886,9 +876,9 @@ CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL
 
 -- end
 -- name: added
--- script: makes what a ring of an older version lacks: the sequence of the turns in which parked numbers are looked at
--- It is unlogged where it can be (15 and newer): a pop that finds nothing writes nothing. After a crash it
--- begins anew. Before 15 one such pop in 32 writes a line of WAL. Who has a right on pop's numbers has it on turns.
+-- script: adds what rings of older versions lack: the sequence of turns (see parked numbers at the head of this file)
+-- Unlogged from version 15 on, so that a pop that finds nothing writes no WAL (before: once in 32 such pops); after a
+-- crash it restarts. It gets the rights of the pop sequence.
 -- when subscribed=no
 CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_turn_seq" AS bigint START WITH 1 CACHE 1;
 
@@ -915,7 +905,7 @@ END
 $dbq$;
 -- end
 -- each subscriber
--- The subscriber {subscriber}: its sequences, and what it has popped of each slot when it begins.
+-- Subscriber {subscriber}: its sequences, and what it counts as popped of each slot at its start.
 CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_pop_seq_{subscriber_number}" AS bigint START WITH 1 CACHE 1;
 CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_turn_seq_{subscriber_number}" AS bigint START WITH 1 CACHE 1;
 
@@ -960,9 +950,9 @@ $dbq$;
 
 -- end
 -- when subscribed=yes
--- Laid slot by slot with half of each page free. Had the table still the fillfactor of that half, each pop would find
--- a page with less free than it asks and clear it of dead rows, at the cost of a record in the log. A batch writes
--- one subscriber's rows of a page only, so a page is cleared in time where less than a third is left.
+-- Inserted slot by slot with half of each page free. If the table kept that low fillfactor, every pop would find its
+-- page too full and prune it, one WAL record each time. A batch writes only one subscriber's rows of a page, so a page
+-- is pruned in time when less than a third is left.
 ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = '{fillfactor}');
 
 INSERT INTO "{schema}"."{queue}_popped" (slot, subscriber, message_id, time)
@@ -1178,8 +1168,8 @@ END
 $dbq$;
 
 -- when defined keeps_popped
--- Archives, and frees of its content, what all have popped: at most `most` numbers at once, in their order, up to
--- the first that somebody still owes. One sweeps at a time; nobody waits. Returns how many slots it freed.
+-- Archives the messages that all have popped and deletes their content: at most `most` numbers a call, in order, up to
+-- the first that is still owed. One sweep at a time; nobody waits. Returns how many slots it freed.
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_sweep"(most integer DEFAULT 100) RETURNS integer
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
@@ -1841,7 +1831,7 @@ DROP TABLE "{schema}"."{queue}_swept";
 DROP TABLE "{schema}"."{queue}_content_{partition}";
 -- end
 -- when subscribed=yes
--- Those of who has unsubscribed are there too.
+-- Former subscribers' sequences are still there.
 DO $dbq$
 DECLARE
     sequence text;
@@ -1866,14 +1856,14 @@ DROP SEQUENCE IF EXISTS "{schema}"."{queue}_turn_seq"; -- of an older version th
 DROP SEQUENCE "{schema}"."{queue}_push_seq"; -- when subscribed=yes
 
 -- name: wait_for_relay
--- no row: read before anything else of the ring, it waits while a relay runs
+-- no row: read before anything else of the ring; it waits while a relay runs
 SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
 
 -- name: status
--- one row: the two next numbers, the messages that can be popped (null: too many to count), the oldest one's age
--- Ready is what lies in the slots of the next numbers to be popped, and what lies there for a parked
--- number. A standby has the numbers up to 32 ahead of what was drawn: there they are not known.
--- What lies there is owed: its number is not below the next one of the slowest subscriber, or is parked for one.
+-- one row: the two next numbers, the ready messages (null: too many to count), the age of the oldest
+-- Ready are the messages in the slots of the next pop numbers, and those of parked numbers.
+-- Ready are the messages in the slots of the next pop numbers, and those of parked numbers. A standby shows sequences up
+-- to 32 ahead: there the next numbers are not known.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -2014,9 +2004,9 @@ CROSS JOIN LATERAL (
 ) AS late
 
 -- name: subscriber_status
--- a row for each subscriber: the two next numbers, what it can pop (null: too many to count), its parked pops, its oldest age
--- What is counted of all together is as much as `status` counts. No row of popped is read: a message of its next
--- numbers or of a parked one is not popped by it.
+-- a row for each subscriber: the two next numbers, its ready messages (null: too many to count), its parked pops, its oldest age
+-- Counts as much as `status` does for all of them together. popped is not read: a subscriber has not popped the messages
+-- of its next numbers and of its parked ones.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -2109,7 +2099,7 @@ CROSS JOIN LATERAL (
 ) AS late;
 
 -- name: unswept
--- one row: how many numbers all subscribers have drawn, and no sweep has come to; see sweep
+-- one row: how many numbers all subscribers have drawn that no sweep has reached yet
 -- when defined keeps_popped
 SELECT greatest({sweep_limit} - greatest(w.number, (
     SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s
@@ -2119,7 +2109,7 @@ FROM "{schema}"."{queue}_swept" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
 SELECT CAST(0 AS bigint) AS numbers -- when not defined keeps_popped
 
 -- name: sweep
--- script: sweeps up to what somebody owes, 1,000 numbers a transaction
+-- script: sweeps up to the first message still owed, a batch of numbers a transaction
 -- when defined keeps_popped
 DO $dbq$
 DECLARE
@@ -2135,11 +2125,11 @@ $dbq$;
 -- end
 
 -- name: target_state
--- one row: how many messages are ready, how many more it takes, and how many after a relay
+-- one row: how many messages are ready, how many more fit, and how many after a relay
 SELECT
     greatest(r.next_push - r.next_pop, 0) AS ready,
     greatest(least(r.size, r.size - (r.next_push - r.next_pop)), 0) AS room,
-    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
+    -- A push counts the numbers of purged messages until pops have passed them.
     (
         SELECT count(*) FROM (
             SELECT FROM {seen_parked} AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
@@ -2154,7 +2144,7 @@ FROM (
 ) AS r;
 
 -- name: contents
--- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+-- one row: exact counts of the queue's messages, by a scan; for verbs, never for monitoring
 SELECT
     -- when in_hand=off
     (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0) AS live, -- when content=slot
@@ -2177,7 +2167,7 @@ SELECT
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
 
 -- name: consumers_at_work
--- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
+-- one row: whether an open transaction holds a row of the subscriber, or it has a claim younger than :stuck_after seconds
 SELECT count(*) > 0 AS at_work
 FROM (
     SELECT p.slot
@@ -2221,12 +2211,12 @@ CROSS JOIN LATERAL (
 ) AS found
 
 -- name: base
--- one row: the lowest number still valid; another one later means that a relay came between
+-- one row: the lowest valid number; it changes with every relay
 SELECT c.base AS base FROM "{schema}"."{queue}_config" AS c;
 
 -- name: park_again
--- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
--- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
+-- one row: how many messages whose pop this session rolled back are parked again
+-- Their numbers are consumed and nobody else drew them, so only a parked number brings them back.
 WITH parked AS (
     INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
@@ -2266,14 +2256,14 @@ SELECT
 FROM "{schema}"."{queue}_config" AS c;
 
 -- name: blockers
--- the transactions, dumps and prepared transactions that a relay would have to wait for, oldest first
+-- the transactions, dumps and prepared transactions that a relay would wait for, oldest first
 SELECT DISTINCT
     l.pid AS pid,
     a.usename AS user_name,
     a.application_name AS application_name,
     CAST(a.client_addr AS text) AS client_address,
     a.state AS state,
-    -- One time for all its locks: else DISTINCT would show a transaction once for each.
+    -- One time for all locks of a transaction, so that DISTINCT shows it once.
     CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp(), a.xact_start) - a.xact_start) AS double precision) AS transaction_seconds,
     p.gid AS prepared_transaction
 FROM pg_locks AS l
@@ -2306,7 +2296,7 @@ WHERE
 ORDER BY transaction_seconds DESC NULLS FIRST;
 
 -- name: extent
--- one row: the first and the last number that a pop will ask for, and the slots that they go round
+-- one row: the first and the last number still to be popped, and the number of slots
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS first, -- when of=one
     {next_pop_of_all} AS first, -- when of=all
@@ -2318,8 +2308,8 @@ FROM "{schema}"."{queue}_config" AS c;
     CAST('{size}' AS bigint) AS slots; -- when installed=no
 
 -- name: messages
--- the messages with the numbers :first to :last, each with its number as its key, for `chunk` of common.sql
--- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap.
+-- the messages numbered :first to :last, keyed by number, for `chunk` of common.sql
+-- They are in the slots :first_slot to :last_slot, one range of the key, within one lap; locked slots are skipped.
 SELECT
     m."{id}" AS key_id,
     CAST(m.first_id AS text) AS id, -- when installed=yes
@@ -2335,7 +2325,7 @@ WHERE
     AND m."{id}" BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
 
 -- name: parked_messages
--- the parked numbers, each with its message where that is there by now, for `chunk` of common.sql
+-- the parked numbers, each with its message if that has arrived, for `chunk` of common.sql
 SELECT
     p.number AS key_id,
     CAST(m.first_id AS text) AS id,
@@ -2360,12 +2350,12 @@ LEFT JOIN LATERAL (
 ) AS m ON true
 WHERE NOT p.void
 -- when of=all
--- Another one's number, of which no scan of the numbers that are still to be drawn knows.
+-- A number parked for another subscriber, which the scan of undrawn numbers does not include.
 AND p.number < {seen_next_pop}
 -- end
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (scan), for `chunk` of common.sql
+-- in_hand=on: the messages popped and not finished, or ready again (scan), for `chunk` of common.sql
 SELECT
     m.id + 0 AS key_id, -- when scan=in_hand
     m.id AS key_id, -- when scan=any
@@ -2398,9 +2388,9 @@ AND {is_mine_in_hand} -- when scan=in_hand|claimed|error
 -- end
 
 -- name: next_numbers
--- one row: the two next numbers exactly, for who proves something by them
--- pg_sequence_last_value looks when no nextval is half done; a plain look may see up to 32 too much. It is null
--- before the first number. It takes the lock that nextval takes: alone in its transaction, please.
+-- one row: the two next numbers exactly, for proofs
+-- pg_sequence_last_value never reads in the middle of a nextval; a plain read may see up to 32 too much. It is null
+-- before the first number, and takes nextval's lock: run it in a transaction of its own.
 SELECT
     (
         SELECT coalesce(pg_sequence_last_value(CAST('"{schema}"."{queue}_push_seq"' AS regclass)) + 1, s.last_value)
@@ -2412,10 +2402,9 @@ SELECT
     ) AS next_pop;
 
 -- name: drawing_transactions
--- a row for each transaction that is open and has drawn from a sequence, prepared ones too: whose it is
--- nextval keeps this lock to the end of its transaction, also over a rollback to a savepoint, and a commit
--- is visible before it gives its locks back. So what was drawn before a look at these, and is not theirs,
--- has come or will never come.
+-- a row for each open or prepared transaction that has drawn from a sequence: whose it is
+-- nextval's lock lasts to the end of its transaction, even over a rollback to a savepoint, and a commit is visible before
+-- its locks are released. So numbers drawn before this query and not by these transactions have arrived or never will.
 SELECT DISTINCT
     CASE WHEN l.relation = CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid) THEN 'push' ELSE 'pop' END AS side,
     l.virtualtransaction AS holder,
@@ -2441,19 +2430,18 @@ WHERE
 ORDER BY transaction_seconds DESC NULLS FIRST;
 
 -- name: disable_jit
--- one row: no compiling of plans until the end of the transaction; statements that read a ring once do not pay for it
+-- one row: no JIT until the end of the transaction; statements that read a ring once do not pay for it
 SELECT set_config('jit', 'off', true) AS jit;
 
 -- name: lost
--- a row for each run of numbers below :drawn_pop or :drawn_push that went astray, by kind; with the times around it
---   orphan       a message whose pop number is spent and not parked
---   parked_hole  a parked pop number whose push number is spent, without message and not void
+-- a row for each range of lost numbers below :drawn_pop or :drawn_push, by kind, with the times around it
+--   orphan       a message whose pop number is consumed and not parked
+--   parked_hole  a parked pop number whose push number is consumed, without message and not void
 --   hole         the same before any pop has drawn it
---   spent        a pop number that is spent, not parked, and not pushed yet
---   void         a void number whose pop number is spent and not parked: nobody comes to drop it
--- Proven where whoever had drawn is gone; else they may be in somebody's hands. The next numbers are read
--- after the snapshot of this statement was taken, so they can only be further on than what it sees.
--- Slot time is that of the push, and that of the pop once the slot is free.
+--   spent        a pop number that is consumed, not parked, and not pushed yet
+--   void         a void number whose pop number is consumed and not parked: nobody will drop it
+-- Proven once the transactions that had drawn are finished. The next numbers are read after this statement's snapshot,
+-- so they can only be ahead of it. A slot's time is that of its push or, when it is free, of its pop.
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
@@ -2516,7 +2504,7 @@ single AS (
         AND NOT EXISTS (SELECT FROM waiting AS w WHERE w.number = v.number)
 ),
 
--- What is there, in order, with a number before the first and one behind the last: the gaps between are not.
+-- The existing numbers in order, with one before the first and one after the last; the gaps between them are missing.
 present AS (
     SELECT
         'hole' AS kind,
@@ -2606,8 +2594,8 @@ LEFT JOIN {seen_ring} AS after ON after.slot = (r.last + 1) % n.size
 ORDER BY r.kind, r.first;
 
 -- name: stranded
--- a row for each parked number whose message is there and in nobody's hands, and how far the calls of pop were by then
--- turn: of an older version's ring, and before the first turn, NULL.
+-- a row for each parked number whose message has arrived and is held by nobody, and the turn at that time
+-- turn is NULL for a ring of an older version and before the first turn. A number that a pop holds is locked and skipped.
 SELECT
     p.number AS number,
     r.first_id AS id,
@@ -2624,7 +2612,7 @@ INNER JOIN {seen_ring} AS r ON p.number % c.size = r.slot AND p.number = r.messa
 WHERE
     NOT p.void AND r.reference_count > 0
     AND {slot_has_content} -- when content=apart
-    -- A pop that has it in its hands has locked its row, until the end of its transaction.
+    -- A pop that holds it has locked its row until the end of its transaction.
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
     )
@@ -2632,8 +2620,8 @@ ORDER BY r.time
 LIMIT 1000;
 
 -- name: structure
--- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
--- With subscribers a number that is wrong may be one that all seem to have popped: it is counted where it lies.
+-- one row: the ring's numbers, its slots and their inconsistencies; a scan of the ring
+-- With subscribers a wrong number may look popped by all: it is counted where it is.
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
     {seen_next_pop} AS next_pop,
@@ -2703,7 +2691,7 @@ CROSS JOIN LATERAL (
 ) AS p;
 
 -- name: broken_slots
--- the first 20 slots that contradict themselves: what is wrong with each
+-- the first 20 inconsistent slots: what is wrong with each
 SELECT
     b.slot AS slot,
     b.number AS number,
@@ -2734,7 +2722,7 @@ ORDER BY b.slot
 LIMIT 20;
 
 -- name: missing_slots
--- a row for each run of the ring's slots that have no row, or that the subscriber has no row for
+-- a row for each range of slots that have no row, or no row for this subscriber
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -2755,7 +2743,7 @@ WHERE g.following > g.slot + 1
 ORDER BY g.slot;
 
 -- name: sequence_settings
--- two rows: what each sequence hands out at once, and its step
+-- two rows: each sequence's cache and increment
 SELECT
     CAST(c.relname AS text) AS sequence,
     s.seqcache AS cached,
@@ -2770,8 +2758,8 @@ WHERE s.seqrelid IN (
 ORDER BY c.relname;
 
 -- name: life
--- one row: when the server and its checkpointer were started, since when it counts, and what ended badly since
--- A crash takes the counters with it, and a crashed backend the checkpointer: see crash in doctor/ring_causes.py.
+-- one row: when the server and its checkpointer started, since when it counts, and the abnormal ends since
+-- A crash resets the counters, and a crashed backend restarts the checkpointer.
 SELECT
     pg_postmaster_start_time() AS server_started,
     (SELECT a.backend_start FROM pg_stat_activity AS a WHERE a.backend_type = 'checkpointer') AS checkpointer_started,
@@ -2783,14 +2771,14 @@ SELECT
     d.xact_rollback AS rollbacks,
     d.sessions_abandoned + d.sessions_fatal + d.sessions_killed AS sessions_lost,
     pg_is_in_recovery() AS recovering,
-    -- What a sequence logs ahead, and the one number whose commit was not there yet.
+    -- What a sequence logs ahead, and the one number whose commit was missing.
     33 AS ahead
 FROM pg_stat_database AS d
 WHERE d.datname = current_database();
 
 -- name: park_orphans
--- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
--- message_id = number makes it safe to be done again, or by two at once.
+-- one row: how many orphans there were below :drawn_pop (proven), and how many are parked now
+-- message_id = number makes it safe to repeat, and to run twice at once.
 WITH found AS MATERIALIZED (
     SELECT
         r.message_id AS number,
@@ -2804,8 +2792,8 @@ WITH found AS MATERIALIZED (
 {park_numbers};
 
 -- name: drop_holes
--- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
--- Rows of parked are never updated, so one that is locked is where it was seen.
+-- one row: how many parked numbers below :drawn_push (proven) had no message and no void, and how many are removed
+-- Rows of parked are never updated, so a locked row is where it was seen.
 WITH hole AS MATERIALIZED (
     SELECT w.number
     FROM {seen_parked} AS w CROSS JOIN "{schema}"."{queue}_config" AS c
@@ -2834,7 +2822,7 @@ SELECT
     (SELECT count(*) FROM mended) AS done;
 
 -- name: void_holes
--- one row: how many push numbers below :drawn_push, which is proven, have no message and no pop yet; how many are void now
+-- one row: how many push numbers below :drawn_push (proven) have neither message nor pop, and how many are void now
 WITH numbers AS MATERIALIZED (
     SELECT
         greatest({seen_next_pop}, c.base) AS start
@@ -2856,7 +2844,7 @@ found AS MATERIALIZED (
 {park_numbers};
 
 -- name: park_spent
--- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
+-- one row: how many consumed pop numbers below :drawn_pop (proven) are neither pushed nor parked, and how many are parked now
 WITH numbers AS MATERIALIZED (
     SELECT
         greatest((SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s), c.base) AS start
@@ -2876,7 +2864,7 @@ found AS MATERIALIZED (
 {park_numbers};
 
 -- name: drop_voids
--- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
+-- one row: how many void numbers below :drawn_pop (proven) nobody will drop, and how many are removed
 WITH stale AS MATERIALIZED (
     SELECT v.number
     FROM {seen_parked} AS v
@@ -2904,9 +2892,9 @@ SELECT
     (SELECT count(*) FROM mended) AS done;
 
 -- name: content_mismatches
--- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
--- One snapshot sees both sides of every transaction that has ended, and nothing of those that have not: what lacks
--- its other half in it lacks it for good. It reads the ring, and the keys of the contents.
+-- a row for each of the first 20 contents without a slot and slots without content: its id, and how many there are of its kind
+-- One snapshot shows both sides of every finished transaction and neither of unfinished ones: a half missing here is
+-- missing for good. Reads the ring and the contents' keys.
 -- when content=apart
 (
     SELECT
@@ -2931,8 +2919,7 @@ UNION ALL
 -- end
 
 -- name: archive_contents
--- one row: how many contents without a slot there were, and how many are in the archive now
--- Those that are proven in this statement: see contents_astray.
+-- one row: how many contents without a slot there were (proven here), and how many are in the archive now
 -- when content=apart
 WITH astray AS MATERIALIZED (
     {contents_without_slot}
@@ -2980,7 +2967,7 @@ SELECT
 
 -- name: free_slots
 -- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
--- Locked by slot and number: whatever else a slot holds by then, it is not what was seen without its content.
+-- They are locked by slot and number: whatever else a slot holds by then is not what was seen without content.
 -- when content=apart
 WITH astray AS MATERIALIZED (
     SELECT
@@ -3023,7 +3010,7 @@ SELECT
 -- end
 
 -- name: add_slots
--- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
+-- a row for each slot that had no row and has one now, still at full payload width; `empty_slots` comes next
 INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count) -- when content=slot
 INSERT INTO "{schema}"."{queue}" (slot, time, reference_count) -- when content=apart
 SELECT
@@ -3038,14 +3025,14 @@ ON CONFLICT DO NOTHING
 RETURNING slot AS slot;
 
 -- name: empty_slots
--- a row for each of :slots, which this transaction has added: they are free
+-- a row for each of :slots, added by this transaction: they are free now
 UPDATE "{schema}"."{queue}" AS r SET message = NULL -- when content=slot
 UPDATE "{schema}"."{queue}" AS r SET first_id = NULL -- when content=apart
 WHERE r.slot = ANY(CAST(:slots AS bigint[])) AND r.reference_count = 0 AND r.message_id IS NULL
 RETURNING r.slot AS slot;
 
 -- name: add_popped
--- one row: how many rows of popped the subscriber lacked, and how many it has now: what lies there it owes
+-- one row: how many rows of popped the subscriber lacked, and how many were added; it owes the messages in those slots
 WITH missing AS MATERIALIZED (
     SELECT
         b.number,
@@ -3074,14 +3061,14 @@ SELECT
     (SELECT count(*) FROM added) AS done;
 
 -- name: lock_ring
--- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
+-- script: locks the ring exclusively until the end of the transaction, as relay does
 SET LOCAL lock_timeout = '200ms';
 LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
 SET LOCAL lock_timeout = '10ms';
 
 -- name: beginnings
--- one row: the number that the next subscriber has; the next push, and the oldest message that lies in a slot
--- Exact and past every push only where nobody else uses the ring: see alone.
+-- one row: the next subscriber's number, the next push number, and the oldest message in a slot
+-- Exact only under lock_ring.
 SELECT
     c.subscribers + 1 AS number,
     n.next_push AS next_push,
@@ -3095,7 +3082,7 @@ FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN (SELECT s.last_value + CAST(s.is_called AS integer) AS next_push FROM "{schema}"."{queue}_push_seq" AS s) AS n;
 
 -- name: void_for_subscriber
--- one row: how many numbers from its first on have no message in a slot: they are void to this subscriber
+-- one row: how many numbers from the subscriber's first on have no message; they are void for it now
 WITH voids AS (
     INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
     SELECT
@@ -3120,7 +3107,7 @@ WITH voids AS (
 SELECT count(*) AS voids FROM voids;
 
 -- name: owed
--- one row: the messages that the subscriber has not popped, those below :number, and its claims
+-- one row: the messages that the subscriber still owes, those below :number, and its claims
 SELECT
     count(*) AS owed,
     count(*) FILTER (WHERE m.message_id < CAST(:number AS bigint)) AS below,
@@ -3136,7 +3123,7 @@ INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot
 WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND m.reference_count > 0 AND m.message_id > p.message_id;
 
 -- name: number_older
--- one row: the lowest number that the subscriber owes and whose message is younger than :seconds, else the next push
+-- one row: the lowest owed number whose message is younger than :seconds, else the next push number
 SELECT coalesce(min(m.message_id), (
     SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s
 )) AS number
@@ -3144,7 +3131,7 @@ FROM "{schema}"."{queue}" AS m
 WHERE m.reference_count > 0 AND m.time > clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
 
 -- name: unsubscribe
--- script: nothing waits for the subscriber any more; its sequences stay, for calls that began before, beyond all numbers
+-- script: removes the subscriber; its sequences stay, set beyond all numbers, for calls that began before
 DELETE FROM "{schema}"."{queue}_subscribers" AS s WHERE s.number = CAST('{subscriber_number}' AS smallint);
 DELETE FROM "{schema}"."{queue}_popped" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint);
 DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint);
@@ -3155,7 +3142,7 @@ DELETE FROM "{schema}"."{queue}_in_hand" AS h WHERE h.subscriber = CAST('{subscr
 ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" RESTART WITH 9000000000000000000;
 
 -- name: skip
--- one row: how many messages below :number the subscriber has not popped, and how many are in the archive now
+-- one row: how many messages below :number the subscriber had not popped, and how many are in the archive now
 WITH skipped AS MATERIALIZED (
     SELECT
         m.message_id,
@@ -3200,7 +3187,7 @@ SELECT
     (SELECT count(*) FROM kept) AS archived;
 
 -- name: skip_numbers
--- script: the subscriber's next number is '{since}' at least
+-- script: sets the subscriber's next number to at least '{since}'
 {pop_sequence_held}
 DO $dbq$
 BEGIN
@@ -3214,7 +3201,7 @@ END
 $dbq$;
 
 -- name: uncache
--- script: both sequences hand out one number after the other; what sessions have cached goes with a relay
+-- script: both sequences get CACHE 1; numbers that sessions have cached are dropped by a relay
 ALTER SEQUENCE "{schema}"."{queue}_push_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
 ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE; -- when subscribed=no
 -- each subscriber
@@ -3222,7 +3209,7 @@ ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" INCREMENT BY 1 C
 -- end
 
 -- name: raise_numbers
--- one row: the next push number, which is above every number that the ring knows now
+-- one row: the next push number, raised above every number that the ring knows
 SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_push_seq" AS s),
     -- when subscribed=no
@@ -3238,10 +3225,10 @@ SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
 )) + 1 AS next_push;
 
 -- name: repair_slots
--- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
--- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
--- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
--- relay it gets a new one, and every subscriber gets it, again perhaps.
+-- one row: how many slots were inconsistent, how many of them are messages now, and how many are free
+-- A payload is a message, whatever the other columns say; without one there is nothing to pop. With subscribers the
+-- number says who has popped it: if neither it nor first_id belongs to this slot since the last relay, the message gets
+-- a new number, and every subscriber gets it, perhaps again.
 -- when content=slot
 WITH broken AS MATERIALIZED (
     SELECT
@@ -3292,9 +3279,9 @@ SELECT
 FROM mended AS m;
 
 -- name: slot_map
--- a row for each run of slots in one state, in their order, with the numbers that lie there or are expected there
+-- a row for each range of slots in the same state, in order, with the numbers they hold or are expected to get
 --   ready, parked (popped before the rest), popping (a pop has its number), orphan; free, awaited (by a parked number),
---   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push is proven what is not under way.
+--   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push the finished ones are proven.
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,

@@ -9,7 +9,7 @@
 -- Roles are the cluster's, their rights each database's own: run it in every one that has queues.
 
 -- name: roles
--- script: makes the three roles where they are missing, and lets them see this database's catalog
+-- script: creates the three roles where they are missing, and lets them read this database's catalog
 DO $dbq$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader') THEN
@@ -29,7 +29,7 @@ $dbq$;
 
 GRANT dbq_reader TO dbq_operator;
 GRANT dbq_operator TO dbq_admin;
--- What the sessions of others do and wait for; without it most of that is unknown.
+-- What other sessions do and wait for; without it most of that is unknown.
 GRANT pg_read_all_stats TO dbq_reader;
 GRANT pg_signal_backend TO dbq_operator;
 
@@ -37,14 +37,14 @@ GRANT CREATE ON SCHEMA "{schema}" TO dbq_admin;
 GRANT USAGE ON SCHEMA dbq TO dbq_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
--- The audit is written by whoever acts; only its owner can take something out of it.
+-- Whoever acts writes the audit; only its owner can delete from it.
 REVOKE DELETE ON dbq.action, dbq.silence FROM dbq_admin;
 GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
 GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
 GRANT INSERT, UPDATE, DELETE ON dbq.notification TO dbq_operator;
 
 -- name: catalog
--- script: what the roles may do with a catalog that has grown, where they have been made in this database
+-- script: the roles' rights on a catalog that has grown, if they exist in this database
 DO $dbq$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
@@ -60,7 +60,7 @@ END
 $dbq$;
 
 -- name: queue
--- script: what the roles may do with one queue, where they have been made in this database
+-- script: the roles' rights on one queue, if they exist in this database
 DO $dbq$
 DECLARE
     kept text;

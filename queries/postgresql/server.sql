@@ -1,7 +1,7 @@
--- What the console asks of the server itself, whatever queues it holds.
+-- The server itself, whatever queues it holds.
 
 -- name: capabilities
--- one row: which server and login this is, and what it may do
+-- one row: the server, the login, and what it may do
 SELECT
     current_setting('server_version') AS server_version,
     CAST(current_setting('server_version_num') AS integer) AS version_number,
@@ -35,7 +35,7 @@ SELECT
     clock_timestamp() AS now;
 
 -- name: holders
--- a row for each table of which an open transaction holds rows: whose it is, and for how long at the least and at the most
+-- a row for each table in which an open transaction holds rows: the holder, and the minimum and maximum time held
 -- A transaction that comes to a table has a lock on it; one that has locked a row has a number too. One
 -- that waits for another at the same table is held up itself: only the root of the waits is a holder.
 -- When it locked a row is not kept: after it began, and before it fell idle or was prepared.
@@ -48,7 +48,7 @@ WITH locks AS MATERIALIZED (
         l.transactionid,
         l.mode,
         l.granted,
-        -- What is locked, in one value, to find who else has a lock on it.
+        -- The locked object, as one value, to find other locks on it.
         CAST((
             l.locktype, l.database, l.relation, l.page, l.tuple, l.virtualxid, l.transactionid, l.classid, l.objid, l.objsubid
         ) AS text) AS what
@@ -140,7 +140,7 @@ WHERE
     AND NOT EXISTS (SELECT FROM waiting AS v WHERE v.pid = w.pid AND v.relation = w.relation);
 
 -- name: owners
--- a row for each session asked about, as claimed_by tells it: gone, alive, or unknown
+-- a row for each of the sessions (as in claimed_by): gone, alive, or unknown
 SELECT
     w.session AS session,
     CASE
@@ -159,9 +159,9 @@ FROM (
 LEFT JOIN pg_stat_activity AS a ON w.pid = a.pid;
 
 -- name: login_rights
--- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
--- :schemas, :tables and :queues are arrays of one length. A function runs with its caller's rights: EXECUTE, which
--- PUBLIC has unless somebody took it away, does nothing without those of the table.
+-- one row: what this login may do beyond reading, on any of these queues and on the server
+-- :schemas, :tables and :queues are arrays of equal length. A function runs with its caller's rights: EXECUTE, which PUBLIC
+-- has by default, is useless without rights on the table.
 SELECT
     (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) AS superuser,
     coalesce(bool_or(pg_has_role(current_user, c.relowner, 'USAGE')), false) AS owns,

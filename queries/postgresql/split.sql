@@ -1,22 +1,21 @@
--- split: Zabir's QueueMeta and QueueData on PostgreSQL: what is searched in a narrow table, the payload beside it.
+-- split: Zabir's QueueMeta and QueueData on PostgreSQL: a narrow table to search, the payload in another.
 --
 -- dequeue=two_step  as the status queue, on the narrow table; then the payloads are read. Consumers wait.
 -- dequeue=single    one UPDATE ... RETURNING that skips rows that others hold: Zabir's fastest.
--- The states are the status queue's: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED, 4 ERROR (ours).
--- Done rows stay until they are archived; updates never touch the payload's table.
--- Plans are made to last: see fifo.sql.
+-- The states are the status queue's: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED, 4 ERROR (ours). Done rows stay
+-- until they are archived; updates never touch the payload table. For the plans see fifo.sql.
 
 -- like: status
 
 -- define: payload
 -- when installed=yes
--- One look by the key for each row that is read, whatever a planner thinks of joins.
+-- One key lookup for each row, whatever the planner would choose.
 (SELECT d.text_data FROM {beside} AS d WHERE d.id = m.id)
 -- end
 m."{payload}" -- when installed=no
 
 -- define: beside
--- where the payloads lie
+-- the payload table
 "{schema}"."{queue}_data" -- when installed=yes
 
 -- define: payload_join
@@ -62,17 +61,17 @@ CREATE TABLE "{schema}"."{queue}_meta" (
     history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
--- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
+-- Dead entries of popped rows collect at the head of the pop's index: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
--- Ready, in the order of the pop: Zabir's (QueueDateTime, Status), kept small by the rows that count.
+-- Ready rows in the order of the pop: Zabir's (QueueDateTime, Status), kept small by its filter.
 CREATE INDEX ON "{schema}"."{queue}_meta" (queue_date_time, id) WHERE status = 0;
--- One for each other state, so that monitoring and archiving never look at the rest.
+-- One for each other state, so that monitoring and archiving read nothing else.
 CREATE INDEX ON "{schema}"."{queue}_meta" (claimed_at) WHERE status = 1;
 CREATE INDEX ON "{schema}"."{queue}_meta" (done_at) WHERE status = 2;
 CREATE INDEX ON "{schema}"."{queue}_meta" (done_at) WHERE status = 4;
 
--- No foreign key: it would cost a look at the other table for each row. The doctor looks for halves.
+-- No foreign key: it would cost a lookup in the other table for each row. The doctor finds rows without their counterpart.
 CREATE TABLE "{schema}"."{queue}_data" (
     id bigint PRIMARY KEY,
     text_data "{payload_type}" NOT NULL
@@ -233,9 +232,9 @@ DROP FUNCTION
 DROP TABLE "{schema}"."{queue}_meta", "{schema}"."{queue}_data";
 
 -- name: missing_payloads
--- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
--- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
--- owners: who claimed the kept ones. OFFSET 0: one look by the key for each row.
+-- one row: of the next :most messages from id :newest downwards: how many there are, the lowest, how many lack their payload, and the first ten of those
+-- ready: still to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others. owners: who
+-- claimed the kept ones. OFFSET 0: one key lookup for each row.
 SELECT
     count(*) AS looked,
     min(w.id) AS lowest,
@@ -268,7 +267,7 @@ FROM (
 ) AS w;
 
 -- name: orphaned_payloads
--- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+-- one row: of the next :most payloads from id :newest downwards: how many there are, the lowest, how many belong to no message, and the first ten of those
 SELECT
     count(*) AS looked,
     min(w.id) AS lowest,
@@ -284,11 +283,11 @@ FROM (
 ) AS w;
 
 -- name: fail_missing_payloads
--- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+-- one row: of the next :most ready or stuck rows from id :newest downwards: how many lack their payload (see missing_payloads), and how many of those are in error now
 WITH held AS MATERIALIZED (
     SELECT m.id FROM "{schema}"."{queue}_meta" AS m
     WHERE
-        -- "+ 0": found by its key. Locked and looked at once more: whoever completed or claimed it meanwhile has it.
+        -- "+ 0": by the key. Checked again under the lock: it may have been completed or claimed meanwhile.
         (
             m.status + 0 = 0
             OR m.status + 0 = 1 AND (

@@ -1,10 +1,8 @@
 -- status: Zabir's "QueueSlow" on PostgreSQL: one wide table, a status, batches that lock before they update.
 --
--- Consumers wait for each other (Zabir's UPDLOCK and HOLDLOCK): one batch is chosen at a time. The
--- status says everything: 0 PENDING, 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED (Zabir), 4 ERROR (ours).
--- QueueDateTime is the time by which messages are ordered; the caller may give another than now.
--- Done rows stay until they are archived.
--- Plans are made to last: see fifo.sql.
+-- Consumers wait for each other (Zabir's UPDLOCK and HOLDLOCK): one batch is selected at a time. States: 0 PENDING,
+-- 1 PROCESSING, 2 PROCESSED, 3 ARCHIVED (Zabir), 4 ERROR (ours). Messages are ordered by QueueDateTime, which the caller
+-- may set. Done rows stay until they are archived. For the plans see fifo.sql.
 
 -- define: is_ready
 m."{status}" = 0
@@ -35,7 +33,7 @@ m.title -- when installed=yes
 m."{pushed_at}" -- when role pushed_at
 
 -- define: first_ready_id
--- Ready rows are few among done ones: no page that is looked at may have any.
+-- Ready rows are few among done ones: sampled pages may have none.
 -- when installed=yes
 SELECT min(h."{id}") FROM (
     SELECT m."{id}" FROM "{schema}"."{table}" AS m
@@ -45,7 +43,7 @@ SELECT min(h."{id}") FROM (
 -- end
 
 -- define: pages
--- With 256 a look at 10,000,000 rows took twice the time of one at 10,000.
+-- 256 pages took twice as long at 10,000,000 rows as at 10,000.
 64
 
 -- define: state_held
@@ -100,12 +98,12 @@ CREATE TABLE "{schema}"."{queue}" (
     history jsonb, -- when keeps_history=yes
     done_at timestamptz
 )
--- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
+-- Dead entries of popped rows collect at the head of the pop's index: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
--- Ready, in the order of the pop: Zabir's (QueueDateTime, Status), kept small by the rows that count.
+-- Ready rows in the order of the pop: Zabir's (QueueDateTime, Status), kept small by its filter.
 CREATE INDEX ON "{schema}"."{queue}" (queue_date_time, id) WHERE status = 0;
--- One for each other state, so that monitoring and archiving never look at the rest.
+-- One for each other state, so that monitoring and archiving read nothing else.
 CREATE INDEX ON "{schema}"."{queue}" (claimed_at) WHERE status = 1;
 CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE status = 2;
 CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE status = 4;
@@ -227,7 +225,7 @@ DROP FUNCTION
 DROP TABLE "{schema}"."{queue}";
 
 -- name: status_check
--- one row: whether a CHECK of the table rules out every status but those from 0 to 4, so that no row need be looked at
+-- one row: whether a CHECK excludes every status but 0 to 4, so that no row need be examined
 SELECT EXISTS(
     SELECT FROM pg_constraint AS k
     WHERE
@@ -236,7 +234,7 @@ SELECT EXISTS(
 ) AS rules_out;
 
 -- name: done_lag
--- one row: how many done rows are older than a day, of at most 10,001, and since when the oldest is done
+-- one row: how many done rows are older than a day (counted to 10,001), and since when the oldest is done
 SELECT
     count(*) AS found,
     max(d.seconds) AS oldest_seconds
@@ -248,11 +246,11 @@ FROM (
 ) AS d;
 
 -- name: status_unknown
--- script: the rows whose status no verb knows, for who judges that finding
+-- script: the rows with an invalid status, for the operator to judge
 SELECT "{id}", "{status}" FROM "{schema}"."{table}" WHERE "{status}" NOT BETWEEN 0 AND 4;
 
 -- name: state_illegal
--- script: the rows whose columns contradict their state, for who judges that finding
+-- script: the rows whose columns contradict their state, for the operator to judge
 SELECT "{id}", "{status}", claimed_at, claimed_by, done_at, errors
 FROM "{schema}"."{table}"
 WHERE status = 1 AND claimed_at IS NULL OR status IN (2, 4) AND done_at IS NULL OR status = 2 AND errors IS NOT NULL;

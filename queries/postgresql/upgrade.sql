@@ -1,5 +1,5 @@
--- What is installed under a queue's names, to be compared with what this console would install; and
--- what it takes to replace a function that callers see differently afterwards.
+-- The code installed under a queue's names, to be compared with what this console would install; and the replacement of
+-- functions whose signature has changed.
 
 -- name: installed_code
 -- a row for each function of the given names: how it is called, its settings and its body
@@ -26,7 +26,7 @@ WHERE n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[
 ORDER BY p.proname, id;
 
 -- name: callers
--- a row for each right to call one of the given functions that is not its owner's; without a role: PUBLIC has none
+-- a row for each grant of EXECUTE on one of the given functions, except to its owner; without a role: PUBLIC has none
 SELECT
     CAST(p.proname AS text) AS name,
     CAST(r.rolname AS text) AS role
@@ -46,7 +46,7 @@ WHERE
     AND p.proacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0);
 
 -- name: drop_code
--- script: drops one function, by its name with the types of its arguments
+-- script: drops one function, by its signature
 DO $dbq$
 BEGIN
     EXECUTE format('DROP FUNCTION %s', CAST('{function}' AS regprocedure));
@@ -54,7 +54,7 @@ END
 $dbq$;
 
 -- name: let_call
--- script: gives a role the right to call a function
+-- script: grants a role EXECUTE on a function
 DO $dbq$
 BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION %I.%I TO %I', '{schema}', '{function}', '{role}');
@@ -62,7 +62,7 @@ END
 $dbq$;
 
 -- name: close_code
--- script: only its owner and who has the right may call a function
+-- script: revokes EXECUTE on a function from PUBLIC
 DO $dbq$
 BEGIN
     EXECUTE format('REVOKE EXECUTE ON FUNCTION %I.%I FROM PUBLIC', '{schema}', '{function}');
