@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
@@ -26,7 +26,6 @@ from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
 from console.monitor.sample_queries import (
     Budget,
-    One,
     SampledRow,
     SampleRun,
     StuckAfter,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EstimateRow:
-    """About how many rows of each state there are; None: the design has it not, or nobody knows."""
+    """About how many rows of each state there are; None: no such state, or not known."""
 
     schema: str
     queue: str
@@ -64,22 +63,22 @@ class ArchivedRow:
 Estimates = Mapping[str, float | None]
 """By state."""
 
+Value = TypeVar("Value")
+_Read = Callable[["Connection", Sequence[Queue]], Mapping[Key, Value]]
+
 
 def estimates(
     connection: Connection,
-    wanted: Sequence[tuple[Queue, StatusRow]],
+    sampled: Sequence[tuple[Queue, StatusRow]],
     memory: Memory,
     *,
     counts_rows: bool = True,
 ) -> dict[Key, Estimates]:
-    """Of these queues, which were just seen; their designs have the statement.
-
-    `counts_rows`: whether the login may read the engine's counters of rows.
-    """
+    """Of queues that were just sampled; `counts_rows`: may the login read the row counters?"""
     product, counters = product_of(connection), "yes" if counts_rows else "no"
     parts = []
-    for queue, row in wanted:
-        # Where the first ready rows were not to be had in time, nor are they looked for here.
+    for queue, row in sampled:
+        # Where the first ready rows took too long to read, they are not read here either.
         limit = {} if row.ready is not None else {"ready_limit": "0"}
         values = {"counters": counters, "over": "|".join(row.over()), **limit}
         parts.append(memory.part(product, queue, "estimate", values))
@@ -87,31 +86,30 @@ def estimates(
     found = {
         (row.schema, row.queue): {state: getattr(row, state) for state in STATES} for row in rows
     }
-    return {key_of(queue): found[key_of(queue)] for queue, _ in wanted}
+    return {key_of(queue): found[key_of(queue)] for queue, _ in sampled}
 
 
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
-"""For a sampler: so long is a whole sample, and a connect."""
+"""For a sampler; the statement time-out is that of a whole sample."""
 
 
 @dataclass(frozen=True)
 class QueueSample:
-    """What was seen of one queue; `row` is None where it could not be seen, for `problem`.
-
-    A problem with a row is one of the queue as a whole.
-    """
+    """A sample of one queue."""
 
     queue: Queue
     row: StatusRow | None
+    """None: the queue could not be read, and `problem` says why."""
     problem: str = ""
+    """With a row: what is wrong with the queue as a whole."""
     taken_at: float | None = None
-    """`clock.elapsed()` in the middle of the statement that saw it."""
+    """`clock.elapsed()` in the middle of the statement that read it."""
     slow: tuple[str, ...] = ()
-    """The figures that are not known because they took too long."""
+    """The figures that took too long to read."""
     estimates: Estimates | None = None
-    """About how many rows the states have that were not counted to their end; None: not known."""
+    """Of the states that were not counted to their end; None: not known."""
     archived: int | None = None
-    """About how many rows are done and in a table of their own; None: not known, or none such."""
+    """About how many done rows are in a table of their own; None: not known, or no such table."""
     claims: tuple[Claim, ...] | None = None
     """The oldest; None: not known, or the design has none."""
     holders: tuple[Holder, ...] | None = None
@@ -119,20 +117,20 @@ class QueueSample:
     acting: tuple[Acting, ...] = ()
     """What operators are doing to it."""
     decisions: tuple[Decision, ...] = ()
-    """What operators have decided of it as a whole: pause, protection."""
+    """Pause and protection."""
     moment: datetime | None = None
-    """When that was seen, by the database's clock."""
+    """When it was sampled, by the database's clock."""
     silences: tuple[Decision, ...] = ()
-    """Which of its findings operators have silenced or acknowledged."""
+    """Findings of it that operators have silenced or acknowledged."""
     latency: Latency | None = None
-    """How long its messages waited and work on them took; None: nobody knows its design."""
+    """None: its design is not known."""
     subscribers: SubscriberRows | None = None
-    """None: not known, or it has none."""
+    """None: not known, or there are none."""
 
 
 @dataclass(frozen=True)
 class DatabaseSample:
-    """What was seen of a database. `taken_at` is `clock.elapsed()` in the middle of the sample."""
+    """A sample of all queues; `taken_at` is `clock.elapsed()` in the middle of it."""
 
     connection: str
     taken_at: float
@@ -141,7 +139,7 @@ class DatabaseSample:
     counts_rows: bool
     production: bool
     life: str = ""
-    """Another one than before: counters and positions do not follow from those seen before."""
+    """Changes when counters and sequence positions no longer continue those sampled before."""
     clock_ahead: timedelta = timedelta()
     """How far the server's clock is ahead of ours."""
 
@@ -154,10 +152,9 @@ def take_sample(
     memory: Memory | None = None,
     timeouts: Timeouts | None = None,
 ) -> DatabaseSample:
-    """Look once at all queues of the database, or at those given. Raises ConsoleError.
+    """One sample of all queues of the database, or of `only` these. Raises ConsoleError.
 
-    Takes no longer than one statement may (by the database's time-outs, unless others are given),
-    whatever the server does.
+    It takes at most as long as a statement may, by `timeouts` or else by the database's.
     """
     memory = Memory() if memory is None else memory
     timeouts = database.timeouts if timeouts is None else timeouts
@@ -171,28 +168,28 @@ def take_sample(
                 acting = owners.in_progress(connection, known.acting)
             if database.remembered:
                 known_queues.keep(database.label, (queue.name for queue in known.queues))
-            wanted = known.queues if only is None else only
-            queues = [queue for queue in wanted if queue.kind is not Kind.ARCHIVE]
+            chosen = known.queues if only is None else only
+            queues = [queue for queue in chosen if queue.kind is not Kind.ARCHIVE]
             memory.keep(queues)
-            look = SampleRun(database, session, memory, budget, stuck_after_seconds)
+            run = SampleRun(database, session, memory, budget, stuck_after_seconds)
             known_here = [queue for queue in queues if queue.design.known]
-            seen = look.at(known_here)
-            more = _More(database, session, memory, budget, look.stuck_after)
-            holders = more.holders(known_here) if look.circumstances.sees_writers else {}
-            claims = more.claims(known_here, seen)
-            estimated, shallow = more.estimates(known_here, seen)
+            sampled = run.sample(known_here)
+            more = _Extras(database, session, memory, budget, run.stuck_after)
+            holders = more.holders(known_here) if run.server.sees_writers else {}
+            claims = more.claims(known_here, sampled)
+            estimated, shallow = more.estimates(known_here, sampled)
             archived = more.archived(known_here)
             subscribers = more.subscribers(known_here)
-            broken = more.broken(known_here, seen)
-            latency = more.latency([one for one in known_here if seen[key_of(one)].row is not None])
-            seen |= look.at(shallow)
-            seen |= {
+            problems = more.problems(known_here, sampled)
+            latency = more.latency([one for one in known_here if sampled[key_of(one)].row])
+            sampled |= run.sample(shallow)
+            sampled |= {
                 key_of(queue): SampledRow(None, queue.not_known, elapsed())
                 for queue in queues
                 if queue.not_known
             }
-    ended, moment = elapsed(), utc() + look.clock_ahead
-    decided = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
+    ended, moment = elapsed(), utc() + run.clock_ahead
+    decisions = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
     return DatabaseSample(
         connection=database.label,
         taken_at=(started + ended) / 2,
@@ -200,16 +197,16 @@ def take_sample(
         queues=tuple(
             QueueSample(
                 queue,
-                seen[key_of(queue)].row,
-                seen[key_of(queue)].problem or broken.get(key_of(queue), ""),
-                seen[key_of(queue)].at,
+                sampled[key_of(queue)].row,
+                sampled[key_of(queue)].problem or problems.get(key_of(queue), ""),
+                sampled[key_of(queue)].at,
                 slow=memory.slow(queue),
                 estimates=estimated.get(key_of(queue)),
                 archived=archived.get(key_of(queue)),
                 claims=claims.get(key_of(queue)),
                 holders=holders.get(key_of(queue)),
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
-                decisions=tuple(d for d in decided if (d.schema, d.queue) == key_of(queue)),
+                decisions=tuple(d for d in decisions if (d.schema, d.queue) == key_of(queue)),
                 moment=moment,
                 silences=silences_of(known.decisions, queue),
                 latency=latency.get(key_of(queue)),
@@ -219,14 +216,14 @@ def take_sample(
         ),
         counts_rows=counts_rows,
         production=known.production or database.production,
-        life=look.circumstances.life,
-        clock_ahead=look.clock_ahead,
+        life=run.server.life,
+        clock_ahead=run.clock_ahead,
     )
 
 
 @dataclass(frozen=True)
-class _More:
-    """What is asked of some queues besides their figures; unknown where it takes too long."""
+class _Extras:
+    """Reads what some queues have besides their figures; unknown where it takes too long."""
 
     database: Database
     session: Session
@@ -235,167 +232,149 @@ class _More:
     stuck_after: Callable[[Queue], float]
 
     def holders(self, queues: Sequence[Queue]) -> dict[Key, tuple[Holder, ...]]:
-        """The open transactions that write in each queue; empty where nobody can tell."""
-        found: dict[Key, tuple[Holder, ...]] = {}
-
-        def ask(connection: Connection, _: Sequence[Queue]) -> None:
-            found.update(owners.holders(connection, self.database, queues))
-
-        self._ask(queues[:1], "read open transactions", ask)
-        return found
+        """The open transactions that write in each queue; empty where the server shows none."""
+        return self._collect(
+            queues[:1],
+            "read open transactions",
+            lambda connection, _: owners.holders(connection, self.database, queues),
+        )
 
     def claims(
-        self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]
+        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
     ) -> dict[Key, tuple[Claim, ...]]:
-        """The oldest claims of each queue that can have some and whose claims could be counted."""
-        rows = {key_of(queue): seen[key_of(queue)].row for queue in self._with("claims", queues)}
-        counted = {key: row.claimed for key, row in rows.items() if row and row.claimed is not None}
-        found: dict[Key, tuple[Claim, ...]] = {
-            key: () for key, count in counted.items() if not count
-        }
-        wanted = [queue for queue in queues if counted.get(key_of(queue))]
+        """The oldest claims of each queue whose claims could be counted."""
+        rows = {key_of(queue): sampled[key_of(queue)].row for queue in self._with("claims", queues)}
+        counts = {key: row.claimed for key, row in rows.items() if row and row.claimed is not None}
 
-        def ask(connection: Connection, some: Sequence[Queue]) -> None:
-            listed = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
-            found.update({key_of(queue): listed.get(key_of(queue), ()) for queue in some})
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, tuple[Claim, ...]]:
+            found = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
+            return {key_of(queue): found.get(key_of(queue), ()) for queue in some}
 
-        self._ask(wanted, "read claims", ask)
-        return found
+        claimed = [queue for queue in queues if counts.get(key_of(queue))]
+        unclaimed: dict[Key, tuple[Claim, ...]] = {key: () for key, n in counts.items() if not n}
+        return unclaimed | self._collect(claimed, "read claims", read)
 
     def estimates(
-        self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]
+        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
     ) -> tuple[dict[Key, Estimates], list[Queue]]:
-        """Of the queues that have states which were not counted to their end.
-
-        And those queues whose states must be counted now: they are not as deep as they were.
-        """
-        found: dict[Key, Estimates] = {}
-        shallow = []
-        wanted = []
-        for queue in self._with("estimate", queues):
-            row = seen[key_of(queue)].row
-            if row is not None and row.over() and self.memory.may_try(queue, "estimate"):
-                wanted.append((queue, row))
-
+        """Of the queues with states that were not counted to their end; and the queues that are
+        not as deep as they were, whose states must be counted now."""
+        rows = {key: one.row for key, one in sampled.items() if one.row and one.row.over()}
         counts_rows = self.database.capabilities.counts_rows
 
-        def ask(connection: Connection, some: Sequence[tuple[Queue, StatusRow]]) -> None:
-            found.update(estimates(connection, some, self.memory, counts_rows=counts_rows))
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, Estimates]:
+            pairs = [(queue, rows[key_of(queue)]) for queue in some]
+            return estimates(connection, pairs, self.memory, counts_rows=counts_rows)
 
-        self._ask(wanted, "estimate depths", ask)
-        for queue, row in wanted:
-            if estimated := found.get(key_of(queue)):
-                self.memory.was_quick(queue, ["estimate"])
-                if not self.memory.keep_deep(queue, row, estimated):
-                    shallow.append(queue)
-            else:
-                self.memory.was_slow(queue, "estimate")
+        deep = [queue for queue in self._with("estimate", queues) if key_of(queue) in rows]
+        found = self._collect_unless_slow(deep, "estimate", "estimate depths", read)
+        shallow = [
+            queue
+            for queue in deep
+            if (estimated := found.get(key_of(queue)))
+            and not self.memory.keep_deep(queue, rows[key_of(queue)], estimated)
+        ]
         return found, shallow
 
     def archived(self, queues: Sequence[Queue]) -> dict[Key, int | None]:
         """About how many messages are done, of each queue that keeps those in another table."""
-        found: dict[Key, int | None] = {}
 
-        def ask(connection: Connection, some: Sequence[Queue]) -> None:
-            product = self.database.product
-            parts = [self.memory.part(product, one, "archive_estimate", {}) for one in some]
-            rows = sql.union(connection, ArchivedRow, parts)
-            found.update({(row.schema, row.queue): row.done for row in rows})
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, int | None]:
+            rows = sql.union(connection, ArchivedRow, self._parts(some, "archive_estimate"))
+            return {(row.schema, row.queue): row.done for row in rows}
 
-        self._ask(self._with("archive_estimate", queues), "look at archives", ask)
-        return found
+        return self._collect(self._with("archive_estimate", queues), "estimate archives", read)
 
     def subscribers(self, queues: Sequence[Queue]) -> dict[Key, SubscriberRows]:
-        found: dict[Key, SubscriberRows] = {}
-        wanted = [
-            queue
-            for queue in queues
-            if queue.subscribers
-            and not queue.subscriber
-            and self.memory.may_try(queue, "subscribers")
-        ]
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, SubscriberRows]:
+            started = elapsed()
+            rows = sql.union(connection, SubscriberRow, self._parts(some, "subscriber_status"))
+            return SubscriberRows.by_queue(rows, (started + elapsed()) / 2)
 
-        def ask(connection: Connection, some: Sequence[Queue]) -> None:
-            product, started = self.database.product, elapsed()
-            parts = [self.memory.part(product, one, "subscriber_status", {}) for one in some]
-            rows = sql.union(connection, SubscriberRow, parts)
-            found.update(SubscriberRows.by_queue(rows, (started + elapsed()) / 2))
+        shared = [queue for queue in queues if queue.subscribers and not queue.subscriber]
+        return self._collect_unless_slow(shared, "subscribers", "read subscribers", read)
 
-        self._ask(wanted, "read what subscribers have", ask)
-        for queue in wanted:
-            if key_of(queue) in found:
-                self.memory.was_quick(queue, ["subscribers"])
-            else:
-                self.memory.was_slow(queue, "subscribers")
-        return found
+    def problems(
+        self, queues: Sequence[Queue], sampled: Mapping[Key, SampledRow]
+    ) -> dict[Key, str]:
+        """What is wrong with queues as a whole, for designs whose engine reports that."""
 
-    def broken(self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]) -> dict[Key, str]:
-        """What is wrong with queues as a whole, of designs whose engine tells."""
-        found: dict[Key, str] = {}
-
-        def ask(connection: Connection, some: Sequence[Queue]) -> None:
+        def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, str]:
+            found = {}
             for queue in some:
-                row = seen[key_of(queue)].row
-                told = figures.health(connection, queue)
-                if problem := told.problem(row.ready if row else None):
+                row = sampled[key_of(queue)].row
+                health = figures.health(connection, queue)
+                if problem := health.problem(row.ready if row else None):
                     found[key_of(queue)] = problem
+            return found
 
-        self._ask(self._with("health", queues), "read the state of Service Broker", ask)
-        return found
+        return self._collect(self._with("health", queues), "read the state of Service Broker", read)
 
     def latency(self, queues: Sequence[Queue]) -> dict[Key, Latency]:
-        """How long messages waited, and work on them took: asked at a slower pace than figures."""
-        kept = self.memory.latency
+        """How long messages waited and were processed; read less often than the figures."""
+        kept, product = self.memory.latency, self.database.product
         if kept.due:
-            may = [queue for queue in queues if self.memory.may_try(queue, "latency")]
-            product = self.database.product
-            wanted = [
+            timed = [
                 queue
-                for queue in may
-                if (name := statement_of(queue)) and sql.has(product, f"{queue.design.name}.{name}")
+                for queue in queues
+                if self.memory.may_try(queue, "latency")
+                and (name := statement_of(queue))
+                and sql.has(product, f"{queue.design.name}.{name}")
             ]
-            read: set[Key] = set()
 
-            def ask(connection: Connection, some: Sequence[Queue]) -> None:
+            def read(connection: Connection, some: Sequence[Queue]) -> Mapping[Key, bool]:
                 parts = [self.memory.part(product, one, statement_of(one), {}) for one in some]
                 kept.add(some, sql.union(connection, TimesRow, parts))
-                read.update(map(key_of, some))
+                return dict.fromkeys(map(key_of, some), True)
 
-            self._ask(wanted, "read how long messages waited", ask)
-            for queue in wanted:
-                if key_of(queue) in read:
-                    self.memory.was_quick(queue, ["latency"])
-                else:
-                    self.memory.was_slow(queue, "latency")
+            done = self._collect_unless_slow(
+                timed, "latency", "read how long messages waited", read
+            )
+            for queue in timed:
+                if key_of(queue) not in done:
                     kept.fail(queue)
         return {key_of(queue): kept.of(queue) for queue in queues}
 
     def _with(self, name: str, queues: Sequence[Queue]) -> list[Queue]:
-        return [
-            queue
-            for queue in queues
-            if sql.has(self.database.product, f"{queue.design.name}.{name}")
-        ]
+        """The queues whose design has that statement."""
+        product = self.database.product
+        return [queue for queue in queues if sql.has(product, f"{queue.design.name}.{name}")]
 
-    def _ask(
-        self, many: Sequence[One], doing: str, ask: Callable[[Connection, Sequence[One]], None]
-    ) -> None:
-        """Ask in groups; a group that cannot be asked is asked one by one."""
-        for group in groups(many):
-            if not self._asked(group, doing, ask) and len(group) > 1:
+    def _parts(self, queues: Sequence[Queue], name: str) -> list[sql.UnionMember]:
+        return [self.memory.part(self.database.product, queue, name, {}) for queue in queues]
+
+    def _collect_unless_slow(
+        self, queues: Sequence[Queue], name: str, doing: str, read: _Read[Value]
+    ) -> dict[Key, Value]:
+        """Leaves out the queues where `name` was too slow lately, and remembers which are slow."""
+        tried = [queue for queue in queues if self.memory.may_try(queue, name)]
+        found = self._collect(tried, doing, read)
+        for queue in tried:
+            if key_of(queue) in found:
+                self.memory.was_quick(queue, [name])
+            else:
+                self.memory.was_slow(queue, name)
+        return found
+
+    def _collect(self, queues: Sequence[Queue], doing: str, read: _Read[Value]) -> dict[Key, Value]:
+        """Reads the queues in groups; where a group fails, one by one."""
+        found: dict[Key, Value] = {}
+        for group in groups(queues):
+            if not self._read(group, doing, read, found) and len(group) > 1:
                 ends_at = time.monotonic() + self.budget.retry
-                for one in group:
+                for queue in group:
                     if time.monotonic() < ends_at:
-                        self._asked([one], doing, ask)
+                        self._read([queue], doing, read, found)
+        return found
 
-    def _asked(
-        self, group: Sequence[One], doing: str, ask: Callable[[Connection, Sequence[One]], None]
+    def _read(
+        self, group: Sequence[Queue], doing: str, read: _Read[Value], found: dict[Key, Value]
     ) -> bool:
         limit = self.budget.together(len(group))
         try:
             with self.session.transaction(doing) as connection:
                 limit_transaction(connection, self.database, limit, self.budget.lock)
-                ask(connection, group)
+                found.update(read(connection, group))
         except ConnectionFailedError:
             raise
         except ConsoleError:

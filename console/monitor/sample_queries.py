@@ -1,8 +1,8 @@
-"""Asking for the figures of many queues in a few statements, so that none can hold up the others.
+"""Reads the figures of many queues in a few statements, so that no queue holds up the others.
 
-All queues are asked together, seventy in a statement. Where such a statement fails or takes too
-long its queues are asked again by halves, down to the one that is in the way; of that one the
-figures are asked singly, and what is too slow even then is unknown, and left out for a while.
+Seventy queues go into one statement. Where it fails or takes too long, it is repeated by halves,
+down to the queue that is the cause; the figures of that queue are read one at a time, and those
+that are too slow even then are unknown, and left out for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import LIMITS, Kind, Queue
@@ -28,14 +28,12 @@ TOGETHER = 70
 """Queues in a statement: with more of them a planner takes longer for each."""
 
 StuckAfter = float | Callable[[Queue], float]
-"""Seconds, one for all queues or each its own."""
-
-One = TypeVar("One")
+"""Seconds: one value for all queues, or a function of the queue."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a sample waits for what, as shares of the time that a whole sample has."""
+    """How long the parts of a sample may take, as shares of the time that the whole one has."""
 
     statement: float
     lock: float
@@ -47,27 +45,27 @@ class Budget:
         return cls(statement, min(timeouts.lock_seconds, 0.8 * statement))
 
     def together(self, queues: int) -> float:
-        """For so many queues in a statement."""
+        """For that many queues in a statement."""
         return self.statement * (1 + queues / 5)
 
     def searching(self, queues: int) -> float:
-        """For so many queues, one of which may be in the way."""
+        """For that many queues while one that is too slow is searched for."""
         return self.statement * (1 + queues / 25)
 
     @property
     def search(self) -> float:
-        """For all that a sample does to find who is in the way."""
+        """For the whole search for queues that are too slow."""
         return 30 * self.statement
 
     @property
     def retry(self) -> float:
-        """For all that a sample tries again of what was too slow."""
+        """For all retries of what was too slow."""
         return 10 * self.statement
 
 
 @dataclass(frozen=True)
 class SampledRow:
-    """What was seen of one queue; `row` is None where it could not be seen, for `problem`."""
+    """The figures of one queue; `row` is None where they could not be read: see `problem`."""
 
     row: StatusRow | None
     problem: str
@@ -76,19 +74,19 @@ class SampledRow:
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What the server says of itself at the head of a transaction. Empty: it says nothing."""
+class ServerState:
+    """The state of the server at the begin of a transaction."""
 
     life: str = ""
-    """Another one: a restart, a crash or a reset, after which counters begin anew."""
+    """Changes with a restart, a crash or a reset, after which counters begin at zero."""
     sees_writers: bool = True
-    """A standby sees nobody who writes."""
+    """A standby does not see the sessions that write."""
     now: datetime | None = None
     """By the server's clock."""
 
 
 @dataclass(frozen=True)
-class _Careful:
+class _SettingsRow:
     seqscan: str
     bitmapscan: str
     jit: str
@@ -109,37 +107,31 @@ def limit_transaction(
     database: Database,
     statement_seconds: float,
     lock_seconds: float | None = None,
-) -> Circumstances:
-    """Time-outs and plans for this transaction, by settings of the server or else by the driver."""
+) -> ServerState:
+    """Set time-outs and planner options for this transaction, in the server or in the driver."""
     lock = Budget.of(database.timeouts).lock if lock_seconds is None else lock_seconds
     if sql.has(connection, "server.server_state"):
         limits = replace(database.timeouts, statement_seconds=statement_seconds, lock_seconds=lock)
         connection.execution_options(dbq_timeouts=limits)
-        return sql.row(connection, Circumstances, "server.server_state")
+        return sql.row(connection, ServerState, "server.server_state")
     row = sql.row(
         connection,
-        _Careful,
+        _SettingsRow,
         "server.careful",
         statement_timeout=f"{statement_seconds * 1000:.0f}ms",
         lock_timeout=f"{lock * 1000:.0f}ms",
     )
-    return Circumstances(row.life, row.sees_writers, row.now)
+    return ServerState(row.life, row.sees_writers, row.now)
 
 
-def groups(many: Sequence[One]) -> Iterator[Sequence[One]]:
-    """As many at a time as go into one statement; apart from the others, those that another role
-    looks at, for their presets are not trusted."""
-    apart = [one for one in many if not _queue_of(one).design.trusted]
-    together = [one for one in many if one not in apart] if apart else many
-    for some in (together, apart):
+def groups(queues: Sequence[Queue]) -> Iterator[Sequence[Queue]]:
+    """The queues of one statement each. Those of untrusted presets, which another role reads, are
+    in groups of their own."""
+    trusted = [queue for queue in queues if queue.design.trusted]
+    untrusted = [queue for queue in queues if not queue.design.trusted]
+    for some in (trusted, untrusted):
         for start in range(0, len(some), TOGETHER):
             yield some[start : start + TOGETHER]
-
-
-def _queue_of(one: object) -> Queue:
-    found = one[0] if isinstance(one, tuple) else one
-    assert isinstance(found, Queue)  # noqa: S101  # what is asked about is a queue, or begins with it
-    return found
 
 
 class SampleRun:
@@ -151,35 +143,35 @@ class SampleRun:
         budget: Budget,
         stuck_after: StuckAfter,
     ) -> None:
-        self.circumstances = Circumstances()
+        self.server = ServerState()
         self.clock_ahead = timedelta()
-        """How far the server's clock is ahead of ours, to half a round trip."""
+        """How far the server's clock is ahead of ours, within half a round trip."""
         self._database = database
         self._session = session
         self._memory = memory
         self._stuck_after = stuck_after
         self._budget = budget
-        self._seen: dict[Key, SampledRow] = {}
+        self._sampled: dict[Key, SampledRow] = {}
         self._search_ends_at: float | None = None
 
-    def at(self, queues: Sequence[Queue]) -> dict[Key, SampledRow]:
-        """What is seen of each. Raises ConnectionFailedError; other errors are their queue's."""
+    def sample(self, queues: Sequence[Queue]) -> dict[Key, SampledRow]:
+        """Raises ConnectionFailedError; other errors are the `problem` of their queue."""
         by_key = {key_of(queue): queue for queue in queues}
         apart = self._memory.apart(by_key)
         for group in groups([queue for key, queue in by_key.items() if key not in apart]):
             if self._may_search():
-                self._ask(group, self._budget.together(len(group)))
+                self._read(group, self._budget.together(len(group)))
             else:
-                self._ask_cheaply(group)
+                self._read_cheaply(group)
         for key, problem in apart.items():
             if self._may_search(begin=True):
-                self._ask([by_key[key]], self._budget.together(1))
+                self._read([by_key[key]], self._budget.together(1))
             else:
-                self._seen[key] = SampledRow(None, problem, elapsed())
+                self._sampled[key] = SampledRow(None, problem, elapsed())
         self._retry(queues)
-        return self._seen
+        return self._sampled
 
-    def _ask(self, queues: Sequence[Queue], seconds: float) -> None:
+    def _read(self, queues: Sequence[Queue], seconds: float) -> None:
         try:
             self._fetch(queues, seconds)
         except ConnectionFailedError:
@@ -188,26 +180,26 @@ class SampleRun:
             self._search(queues, error)
 
     def _search(self, queues: Sequence[Queue], error: ConsoleError) -> None:
-        """Find which of the queues is in the way; see the others."""
+        """Find the queue that fails or is too slow; read the others."""
         if len(queues) == 1 and not isinstance(error, TooSlowError):
             self._fail(queues[0], error.why or error.what)
         elif not self._may_search(begin=True):
-            self._ask_cheaply(queues)
+            self._read_cheaply(queues)
         elif len(queues) > 1:
             half = len(queues) // 2
             for part in (queues[:half], queues[half:]):
-                self._ask(part, self._budget.searching(len(part)))
+                self._read(part, self._budget.searching(len(part)))
         else:
-            self._ask_cheaply(queues)  # its figures are tried singly, after all others were seen
+            self._read_cheaply(queues)  # its figures are tried one by one after the other queues
 
     def _may_search(self, *, begin: bool = False) -> bool:
-        """Whether there is time left to search for what is in the way."""
+        """Whether there is time left for the search."""
         if self._search_ends_at is None and begin:
             self._search_ends_at = time.monotonic() + self._budget.search
         return self._search_ends_at is None or time.monotonic() < self._search_ends_at
 
-    def _ask_cheaply(self, queues: Sequence[Queue]) -> None:
-        """Only what costs next to nothing; all else may be slow, and is tried by itself later."""
+    def _read_cheaply(self, queues: Sequence[Queue]) -> None:
+        """Only what costs next to nothing; the other figures are tried one by one later."""
         for queue in queues:
             left_out = self._memory.left_out(queue)
             self._memory.may_be_slow(queue, [f for f in FIGURES if f not in left_out])
@@ -224,13 +216,11 @@ class SampleRun:
 
     def _fail(self, queue: Queue, problem: str) -> None:
         self._memory.set_apart(queue, problem)
-        self._seen[key_of(queue)] = SampledRow(None, problem, elapsed())
+        self._sampled[key_of(queue)] = SampledRow(None, problem, elapsed())
 
     def _retry(self, queues: Sequence[Queue]) -> None:
-        """Try what was too slow before, as far as there is time: those first that never were tried.
-
-        Most of these were only in bad company, and one question tells.
-        """
+        """As far as there is time, retry what was too slow; queues that were never tried alone
+        come first, since most of them are not slow themselves."""
         ends_at = time.monotonic() + self._budget.retry
         due = [queue for queue in queues if self._memory.due(queue)]
         fresh = [queue for queue in due if self._memory.never_tried(queue)]
@@ -247,8 +237,8 @@ class SampleRun:
                     self._memory.was_slow(queue, figure)
 
     def _try(self, queue: Queue, figures: Sequence[str]) -> bool:
-        """Ask for these figures alone: whether they came in time. If so they are seen."""
-        before = self._seen[key_of(queue)].row
+        """Read these figures alone; whether that was in time."""
+        before = self._sampled[key_of(queue)].row
         if before is None:
             return True
         left_out = [figure for figure in FIGURES if figure not in figures]
@@ -261,26 +251,24 @@ class SampleRun:
         except ConsoleError as error:
             self._fail(queue, error.why or error.what)
             return True
-        seen = self._seen[key_of(queue)]
-        if seen.row is not None:
+        now = self._sampled[key_of(queue)]
+        if now.row is not None:
             others = {figure: getattr(before, figure) for figure in left_out}
-            self._seen[key_of(queue)] = replace(seen, row=replace(seen.row, **others))
+            self._sampled[key_of(queue)] = replace(now, row=replace(now.row, **others))
         self._memory.was_quick(queue, figures)
         return True
 
     def _fetch(
         self, queues: Sequence[Queue], seconds: float, *, left_out: Sequence[str] | None = None
     ) -> None:
-        """See the queues by one statement, without these figures (None: as memory says)."""
+        """Read the queues in one statement; None: `memory` says what is left out."""
         doing = f"sample {queues[0].name!r}" if len(queues) == 1 else "sample the queues"
         with self._session.transaction(doing) as connection:
-            asked = utc()
-            self.circumstances = limit_transaction(
-                connection, self._database, seconds, self._budget.lock
-            )
-            if self.circumstances.now is not None:
-                self.clock_ahead = self.circumstances.now - (asked + (utc() - asked) / 2)
-            # A ring's numbers and slots belong together as long as no relay can come between.
+            sent_at = utc()
+            self.server = limit_transaction(connection, self._database, seconds, self._budget.lock)
+            if self.server.now is not None:
+                self.clock_ahead = self.server.now - (sent_at + (utc() - sent_at) / 2)
+            # A ring's numbers and slots belong together while no relay can run in between.
             if gates := [gate for queue in queues for gate in self._gate(queue)]:
                 sql.union(connection, _Gate, gates)
             parts = [self._status(queue, left_out) for queue in queues]
@@ -295,13 +283,13 @@ class SampleRun:
                 continue
             if left_out is None:
                 row = self._memory.complete(queue, row)
-            self._seen[key_of(queue)] = SampledRow(row, "", at)
+            self._sampled[key_of(queue)] = SampledRow(row, "", at)
             self._memory.rejoin(queue)
 
     def stuck_after(self, queue: Queue) -> float:
-        """From how many seconds on a claim of the queue is stuck."""
-        given = self._stuck_after
-        return given(queue) if callable(given) else given
+        """The age in seconds from which a claim of the queue is stuck."""
+        value = self._stuck_after
+        return value(queue) if callable(value) else value
 
     def _gate(self, queue: Queue) -> Iterator[sql.UnionMember]:
         product = self._database.product
