@@ -1,4 +1,4 @@
-"""Queues that keep what was popped: claims and their owners, and states that are contradictory."""
+"""Claims whose consumers are gone or unknown, in queues that keep popped messages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _WHAT = "claims and their owners"
 _SHOWN = 10
 
 _OF_ITS_LIBRARY = (
-    "release is not available for this queue: its library takes claims back by its own rules"
+    "release is not available for this queue: its library reclaims messages by its own rules"
 )
 
 GONE = Code(
@@ -33,21 +33,21 @@ GONE = Code(
 ALIVE = Code(
     "claims_alive",
     Severity.WARNING,
-    "claims for longer than the threshold, whose owner is alive",
+    "claims older than the threshold, whose owner is alive",
     judgement=_OF_ITS_LIBRARY,
     repair="release --force, with a filter for their age",
 )
 UNKNOWN = Code(
     "claims_unknown",
     Severity.WARNING,
-    "claims for longer than the threshold, whose owner is unknown",
+    "claims older than the threshold, whose owner is unknown",
     judgement=_OF_ITS_LIBRARY,
     repair="release --unknown",
 )
-NOBODY = Code(
+UNNAMED = Code(
     "claims_nobody",
     Severity.WARNING,
-    "claims for longer than the threshold that name no consumer",
+    "claims older than the threshold that name no consumer",
     judgement=_OF_ITS_LIBRARY,
     repair="release --unknown",
 )
@@ -58,14 +58,14 @@ def applies(queue: Queue) -> bool:
 
 
 def scans(queue: Queue) -> list[Scan]:
-    """The ways through all messages that are kept when they are popped."""
+    """The scans of all messages that are kept when popped."""
     of_a_ring = queue.design.flow is Flow.NUMBERS and queue.kind is Kind.INSTALLED
     return [scan for scan in scans_of(queue) if scan.in_hand == of_a_ring]
 
 
 @dataclass(frozen=True)
 class ClaimedRow:
-    """What the statement `claimed` returns: one claim."""
+    """A claim: the row of the statement `claimed`."""
 
     key_time: str | None
     key_id: str
@@ -83,7 +83,7 @@ class _Claims:
     claims: int = 0
     old: int = 0
     oldest: list[tuple[float, str]] = field(default_factory=list)
-    """How old, and the id, of the oldest: the oldest first."""
+    """Age and id of the oldest ones, the oldest first."""
 
     def add(self, row: ClaimedRow, stuck_after: float) -> None:
         self.claims += 1
@@ -102,7 +102,7 @@ class _Claims:
 
 @dataclass(frozen=True)
 class _Owned:
-    """The claims of one owner, after a check of that owner."""
+    """The claims of one owner, with the evidence about that owner."""
 
     row: _Claims
     owner: Owner | None
@@ -110,7 +110,7 @@ class _Owned:
 
     @property
     def count(self) -> int:
-        """How many of them `release` would let go, by its own rules."""
+        """How many of them `release` would release."""
         bound = self.owner is not None and self.owner.bound
         if self.evidence is Evidence.GONE and bound:
             return self.row.claims
@@ -146,20 +146,20 @@ def _of_view(context: CheckContext) -> Iterator[Finding]:
         yield _alive(context, alive)
     if unknown := of[Evidence.UNKNOWN]:
         yield _unknown(context, unknown)
-    if nobody := [one for one in owned if one not in named and one.count]:
-        yield _nobody(context, nobody)
+    if unnamed := [one for one in owned if one not in named and one.count]:
+        yield _unnamed(context, unnamed)
 
 
 def _names(queue: Queue) -> bool:
-    """Whether a claim has to name its claimant."""
+    """Whether every claim has to name its consumer."""
     return queue.kind is Kind.INSTALLED
 
 
 def _owned(context: CheckContext) -> list[_Owned]:
     """The claims by owner.
 
-    They are read again after the check of the owners: one who finished and left between the two
-    has no claims any more, and one who is gone does not come back.
+    They are read again after the check of the owners: an owner that finished and disconnected in
+    between has no claims any more, and one that is gone does not come back.
     """
     owners = [owner_of(row.claimed_by, context.queue) for row in _read(context)]
     sessions = [None if owner is None else owner.session for owner in owners]
@@ -167,19 +167,19 @@ def _owned(context: CheckContext) -> list[_Owned]:
         return []
     with context.transaction() as connection:
         limit = context.thresholds.stuck_after_seconds
-        told = claimant_evidence(connection, context.queue, sessions, limit)
+        evidence = claimant_evidence(connection, context.queue, sessions, limit)
     found = []
     for row in _read(context):
         owner = owner_of(row.claimed_by, context.queue)
         session = None if owner is None else owner.session
         if session is not None and session not in sessions:
             continue
-        found.append(_Owned(row, owner, told.get(session or "", Evidence.UNKNOWN)))
+        found.append(_Owned(row, owner, evidence.get(session or "", Evidence.UNKNOWN)))
     return found
 
 
 def _read(context: CheckContext) -> list[_Claims]:
-    """Without those that have no payload: these are told, and set aside, by themselves."""
+    """Without claims that lack a payload: these are a finding of their own."""
     stuck_after = context.thresholds.stuck_after_seconds
     found: dict[str | None, _Claims] = {}
     for scan in scans(context.queue):
@@ -198,25 +198,23 @@ def _finding(
     context: CheckContext,
     code: Code,
     owned: Sequence[_Owned],
-    words: str,
-    how: str,
+    summary: str,
+    owners: str,
     cause: str,
     consequence: str,
     **evidence: object,
 ) -> Finding:
-    """A finding on the claims of some owners; `words` follow their number, `how` release names
-    them."""
+    """`summary` follows the number of claims; `owners` as `release_claims` names them."""
     queue, limit = context.queue, context.thresholds.stuck_after_seconds
     count = sum(one.count for one in owned)
     return Finding(
         code,
-        f"{counted(count, 'claim')} {words}",
+        f"{counted(count, 'claim')} {summary}",
         evidence=evidence or _evidence(owned),
         cause=cause,
         consequence=consequence,
         for_seconds=_oldest(owned),
-        # A library takes them back itself.
-        repair=release_claims(queue, count, limit, how) if "release" in queue.verbs else None,
+        repair=release_claims(queue, count, limit, owners) if "release" in queue.verbs else None,
     )
 
 
@@ -254,25 +252,25 @@ def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
         owned,
         f"whose consumer disconnected, the oldest for {duration(_oldest(owned))}",
         "gone",
-        "their consumers died or disconnected without complete or fail; a claim counts if it was "
-        f"bound to its session, or is older than {_limit(context)}",
+        "their consumers died or disconnected without complete or fail; claims count if they were "
+        f"bound to their session, or are older than {_limit(context)}",
         f"no consumer works on these messages, and {_left(context.queue)}",
         **_evidence(owned, bound=bound),
     )
 
 
 def _alive(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
-    who = _living(context, owned)
-    words = first_few(who, most=1) or _there(context.queue)
+    sessions = _live_sessions(context, owned)
+    who = first_few(sessions, most=1) or _alive_owners(context.queue)
     return _finding(
         context,
         ALIVE,
         owned,
-        f"for longer than {_limit(context)}, by {words}",
+        f"older than {_limit(context)}, by {who}",
         "alive",
-        "their consumers still work on them, hang, or have forgotten them",
+        "their consumers still work on them, hang, or never finished them",
         _kept(context.queue),
-        **_evidence(owned, sessions="; ".join(who)),
+        **_evidence(owned, sessions="; ".join(sessions)),
     )
 
 
@@ -281,23 +279,23 @@ def _unknown(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
         context,
         UNKNOWN,
         owned,
-        f"for longer than {_limit(context)}; it is not known whether their owners live",
+        f"older than {_limit(context)}; whether their owners are alive is not known",
         "unknown",
-        _who(context.queue, owned),
+        _why_unknown(context.queue, owned),
         _kept(context.queue),
     )
 
 
-def _nobody(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
-    """Whoever claimed them by hand may be at work on the young ones, as with any other claim."""
+def _unnamed(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
+    """Young ones do not count: whoever claimed them by hand may be at work on them."""
     return _finding(
         context,
-        NOBODY,
+        UNNAMED,
         owned,
-        f"for longer than {_limit(context)} without a consumer's name",
+        f"older than {_limit(context)} without a consumer's name",
         "unknown",
         "they were claimed without the queue's own functions",
-        "whether anybody works on them is not known",
+        "whether a consumer works on them is not known",
         count=sum(one.count for one in owned),
         ids=[id_ for one in owned for id_ in one.ids][:_SHOWN],
         oldest_seconds=_oldest(owned),
@@ -305,22 +303,22 @@ def _nobody(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
 
 
 def _left(queue: Queue) -> str:
-    """What becomes of claims that nobody works on."""
+    """What happens to claims without a consumer."""
     return queue.design.left_claims or "no pop returns them"
 
 
 def _kept(queue: Queue) -> str:
-    """What becomes of claims that somebody may be at work on."""
+    """What happens to claims that a consumer may be working on."""
     if queue.design.left_claims:
         return f"if their workers are dead, {queue.design.left_claims}"
     return "no pop returns these messages until they are completed, failed or released"
 
 
-def _there(queue: Queue) -> str:
+def _alive_owners(queue: Queue) -> str:
     return "workers whose heartbeat is recent" if queue.design.library else "connected sessions"
 
 
-def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
+def _why_unknown(queue: Queue, owned: Sequence[_Owned]) -> str:
     names = [one.row.claimed_by for one in owned if one.row.claimed_by]
     if queue.design.library and names:
         return (
@@ -330,7 +328,7 @@ def _who(queue: Queue, owned: Sequence[_Owned]) -> str:
     return "the server does not know who claimed them, or hides it from this login"
 
 
-def _living(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
+def _live_sessions(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
     with context.transaction() as connection:
         rows = live_sessions(connection, sessions[:_SHOWN])
@@ -338,7 +336,7 @@ def _living(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
 
 
 CHECKS = CheckGroup(
-    (states.STATUS, GONE, ALIVE, UNKNOWN, NOBODY, states.ILLEGAL),
+    (states.STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, states.ILLEGAL),
     {
         _WHAT: _claims,
         states.WHAT: states.examine,

@@ -1,4 +1,4 @@
-"""What any queue may suffer from: limits, stopped consumers, errors, bloat, waits."""
+"""Checks of any queue: limits, a ring's headroom, errors, archiving, bloat, waits."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,7 @@ from console.doctor.finding import Code, Finding
 from console.doctor.repairs import archive_done, maintain_queue
 from console.doctor.sessions import holder
 from console.formats import duration
-from console.monitor.activity import Session, find_objects
-from console.monitor.activity import sample_activity as examination_at_sessions
+from console.monitor.activity import Session, find_objects, sample_activity
 from console.monitor.known_waits import explain
 from console.monitor.limits import Exceeded, Severity, judge
 from console.monitor.message import masked
@@ -30,13 +29,13 @@ from console.monitor.snapshot import QueueSnapshot
 FULL_CRITICAL_SECONDS = 300.0
 FULL_WARNING_SECONDS = 3600.0
 FULL_SHARE = 0.5
-"""Less of a ring than this in use is no backlog yet: its rates are those of a burst."""
+"""With less of a ring in use there is no backlog yet: its rates may be a burst's."""
 FULL_LEAST = 0.1
-"""So much more is pushed than popped, as a part of what is pushed, or it may be chance."""
+"""With a smaller share of the pushes left over by the pops, it may be chance."""
 BURST_SECONDS = 600.0
 BURST_LEAST = 10
 BURST_TIMES = 3.0
-"""A burst is so many times what the rest of the day has in as long."""
+"""A burst is more than this many times the day's average in as long."""
 XMIN_NOTE_SECONDS = 3600.0
 XMIN_WARNING_SECONDS = 86_400.0
 XMIN_WARNING_TRANSACTIONS = 100_000_000
@@ -44,13 +43,13 @@ _DAY_SECONDS = 86_400.0
 _WAITED_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _FREQUENT = 3
-"""So many sessions in one wait at a time are many."""
+"""This many sessions in the same wait are reported, however briefly they wait."""
 
 LIMIT_CRITICAL = Code(
     "limit_critical",
     Severity.CRITICAL,
     "a figure has reached its critical limit",
-    judgement="a limit says that it is too much, not why: see its cause",
+    judgement="a limit says that it is too much, not why: see the cause",
 )
 FULL_SOON = Code(
     "full_soon",
@@ -62,7 +61,7 @@ LIMIT = Code(
     "limit_reached",
     Severity.WARNING,
     "a figure has reached its limit",
-    judgement="a limit says that it is too much, not why: see its cause",
+    judgement="a limit says that it is too much, not why: see the cause",
 )
 FULL_TODAY = Code(
     "full_within_hour",
@@ -74,17 +73,15 @@ BURST = Code(
     "error_burst",
     Severity.WARNING,
     "many more errors in the last 10 minutes than in the day before",
-    judgement="the errors themselves say what to repair first",
+    judgement="the error texts say what to repair first",
 )
 XMIN_LONG = Code(
     "xmin_held_long",
     Severity.WARNING,
-    "for over a day something has kept dead rows of the whole database from being removed",
-    judgement="it may be in use: have its owner end it, or drop the slot",
+    "dead rows of the whole database could not be removed for over a day",
+    judgement="what keeps them may be in use: have its owner end it, or drop the slot",
 )
-ARCHIVE_LAGS = Code(
-    "archive_lags", Severity.NOTE, "done rows that are older than a day", repair="archive"
-)
+ARCHIVE_LAGS = Code("archive_lags", Severity.NOTE, "done rows older than a day", repair="archive")
 BLOAT = Code(
     "bloat",
     Severity.NOTE,
@@ -94,25 +91,25 @@ BLOAT = Code(
 XMIN = Code(
     "xmin_held",
     Severity.NOTE,
-    "for over an hour something has kept dead rows of the whole database from being removed",
-    judgement="it may be in use: have its owner end it, or drop the slot",
+    "dead rows of the whole database could not be removed for over an hour",
+    judgement="what keeps them may be in use: have its owner end it, or drop the slot",
 )
 WAITS = Code(
     "waits",
     Severity.NOTE,
-    "what sessions at the queue wait for now, and what that means",
-    judgement="a wait is not a fault by itself: see who waits for whom",
+    "what the queue's sessions wait for now, and what that means",
+    judgement="a wait is not a fault by itself: see which session blocks which",
 )
 
 
-def _figures(context: CheckContext) -> Iterator[Finding]:
+def _check_figures(context: CheckContext) -> Iterator[Finding]:
     if context.snapshot is not None:
-        yield from limits_of(context, context.snapshot)
-        yield from full_of(context.snapshot, context.queue)
+        yield from check_limits(context, context.snapshot)
+        yield from check_full(context.snapshot, context.queue)
 
 
-def limits_of(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
-    """Limits that are reached. How full a ring of ours is, its own family tells."""
+def check_limits(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
+    """Limits that are reached. How full an installed ring is, its own checks say."""
     ring = context.queue.design.flow is Flow.NUMBERS and context.queue.kind is Kind.INSTALLED
     for one in judge(seen, context.thresholds):
         if ring and one.figure == "gap_share":
@@ -130,7 +127,6 @@ def limits_of(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
 
 
 def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
-    """A pause is why nothing is popped; errors have other causes."""
     if seen.paused is not None and one.figure != "errors":
         return f"it is {seen.paused.words}"
     return _CAUSES[one.figure]
@@ -139,7 +135,7 @@ def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
 _CAUSES = {
     "depth": "more is pushed than popped, now or earlier",
     "age": "consumers do not get to it in time",
-    "errors": "consumers failed them: dbq-console errors groups them by their text",
+    "errors": "consumers failed them: dbq-console errors groups them by text",
     "gap_share": "more is pushed than popped",
 }
 
@@ -147,7 +143,7 @@ _CAUSES = {
 def _consequence(one: Exceeded, queue: Queue) -> str:
     if one.figure == "errors":
         archives = queue.kind is Kind.INSTALLED and "archive" in queue.verbs
-        return "they wait for an operator: requeue them" + ", or archive them" * archives
+        return "they stay until an operator requeues" + " or archives" * archives + " them"
     if one.figure == "gap_share":
         return "a full ring takes no more pushes"
     return "messages are delivered late"
@@ -158,15 +154,15 @@ def _limit_judgement(context: CheckContext, one: Exceeded) -> str:
     if seen is not None and seen.paused and one.figure != "errors":
         return f"it is paused: {command(queue, 'resume')}"
     if one.figure == "errors" and "requeue" in queue.verbs:
-        kinds, again = command(queue, "errors"), command(queue, "requeue")
-        return f"the errors say what to repair first: {kinds}; then {again}"
+        groups, again = command(queue, "errors"), command(queue, "requeue")
+        return f"the error texts say what to repair first: {groups}; then {again}"
     if one.figure == "gap_share" and "resize" in queue.verbs:
         return f"add consumers, or slots: {command(queue, 'resize', 'SIZE')}"
     return f"add consumers, or see what they wait for: {command(queue, 'waits')}"
 
 
 def fills(seen: QueueSnapshot) -> bool:
-    """Whether the ring is full within an hour by the whole range of its rates, not by chance."""
+    """Whether the ring is full within an hour over the whole range of its rates."""
     if seen.gap is None or not seen.capacity or not FULL_SHARE <= seen.gap / seen.capacity < 1:
         return False
     slowest = seen.filling_per_second[0] if seen.filling_per_second else 0.0
@@ -176,7 +172,7 @@ def fills(seen: QueueSnapshot) -> bool:
     return latest is not None and latest < FULL_WARNING_SECONDS
 
 
-def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
+def check_full(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
     soonest, latest = seen.full_in_range_seconds
     middle = seen.full_in_seconds
     if not fills(seen) or soonest is None or latest is None or middle is None:
@@ -211,10 +207,9 @@ def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Errors:
-    """What `recent_errors` tells: of 10 minutes, and of the day before these.
+    """The row of `recent_errors`: of the last 10 minutes, and of the day before them.
 
-    Each of the two is counted up to MOST and one more, the newest first. Where one was not counted
-    to its end, its rate is that of the time that was.
+    Both are counted from the newest up to MOST + 1; then the rate is that of the time covered.
     """
 
     recent: int
@@ -227,39 +222,38 @@ class Errors:
 
     @property
     def seconds(self) -> float:
-        """In how long the recent ones came."""
+        """The time covered by the recent ones."""
         return BURST_SECONDS if self.recent <= MOST else self.recent_seconds or 0.0
 
     @property
     def expected(self) -> float:
-        """What came before in as long."""
+        """The number that came before in as long."""
         whole = _DAY_SECONDS - BURST_SECONDS
         span = whole if self.before <= MOST else self.before_seconds or 0.0
         return self.before * self.seconds / span if span > 0 else 0.0
 
     @property
     def is_burst(self) -> bool:
-        """Many, and many more than usual."""
         if self.before > MOST and not self.before_seconds:
-            return False  # all of one moment: that is no rate
+            return False  # all at one moment: no rate
         return self.recent >= BURST_LEAST and self.recent > BURST_TIMES * self.expected
 
 
-def _burst(context: CheckContext) -> Iterator[Finding]:
+def _check_burst(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     ring = queue.design.flow is Flow.NUMBERS
     if "error" not in queue.states or not queue.finishes:
         return
     if not ring and "done_at" not in queue.roles:
-        return  # no column tells when they failed, so none is newer than another
+        return  # no column has the time of failure
     if queue.design.library:
-        return  # when they failed stands beside its table, or in no index of it
+        return  # the time of failure is in another table, or not indexed
     if not context.can_query("errors", "recent_errors"):
         return
     where = queue.scope_of("recent_errors", context.database.product)
     (found,) = context.query(Errors, "recent_errors", where, recent=BURST_SECONDS)
-    said = None if found.first_error is None else masked(found.first_error, context.masks)
-    first = shortened(said or "?", 40)
+    text = None if found.first_error is None else masked(found.first_error, context.masks)
+    first = shortened(text or "?", 40)
     if found.is_burst:
         yield Finding(
             BURST,
@@ -272,12 +266,12 @@ def _burst(context: CheckContext) -> Iterator[Finding]:
                 "before_seconds": found.before_seconds,
                 "usual": round(found.expected, 2),
                 "first_id": found.first_id,
-                "first_error": said,
+                "first_error": text,
             },
-            cause="most likely what the first of them says",
-            consequence="they wait for an operator; once the cause is gone, requeue them",
+            cause="most likely what the text of the first one says",
+            consequence="they stay until an operator requeues them, once the cause is gone",
             for_seconds=found.recent_seconds,
-            judgement=f"what failed, in groups: {command(queue, 'errors')}; then "
+            judgement=f"the error groups: {command(queue, 'errors')}; then "
             f"{command(queue, 'requeue')}",
         )
 
@@ -288,7 +282,7 @@ class _Lag:
     oldest_seconds: float | None
 
 
-def _archive(context: CheckContext) -> Iterator[Finding]:
+def _check_archive(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if "done" not in queue.states or queue.kind is not Kind.INSTALLED:
         return
@@ -307,12 +301,12 @@ def _archive(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def _bloat(context: CheckContext) -> Iterator[Finding]:
+def _check_bloat(context: CheckContext) -> Iterator[Finding]:
     measures = maintain_plan.measure(context.database, context.queue)
     planned = maintain_plan.picked(
         context.database, context.queue, measures, maintain_plan.MaintainLimits()
     )
-    # What a queue that is in use leaves behind is daily work of the server's own.
+    # What normal use leaves behind is left to the server's own maintenance.
     steps = [step for step in planned.steps if not _daily(step)]
     if steps:
         words = [f"{step.what} {step.target}: {step.reason}" for step in steps]
@@ -320,7 +314,7 @@ def _bloat(context: CheckContext) -> Iterator[Finding]:
             BLOAT,
             shortened(first_few(words, most=1), 100),
             evidence={"steps": [step.as_json() for step in steps]},
-            cause="the server's own maintenance has not got to it, or was prevented",
+            cause="the server's own maintenance has not run yet, or was prevented",
             consequence="reads and writes touch more pages than necessary",
             repair=maintain_queue(
                 context.queue, first_few([f"{s.what} {s.target}" for s in steps], between=", ")
@@ -347,23 +341,23 @@ def _bloat(context: CheckContext) -> Iterator[Finding]:
 
 
 def _daily(step: maintain_plan.MaintainStep) -> bool:
-    """Dead rows or old statistics in no number worth a note."""
+    """Too few dead rows or changes to be worth a note."""
     if step.what == "ANALYZE":
         return dict(step.figures).get("live_rows", 0.0) < MOST
     return step.what == "VACUUM" and dict(step.figures).get("dead_rows", 0.0) < MOST
 
 
-def waits_of(context: CheckContext) -> Iterator[Finding]:
-    """A note for each wait that somebody at the queue is in for a while, or many are in."""
+def check_waits(context: CheckContext) -> Iterator[Finding]:
+    """A note for each wait that lasts, or that many sessions are in."""
     if why := context.database.capabilities.missing.get("waits"):
         context.unseen.append(f"waits: {why}")
         return
     objects = find_objects(context.database, [context.queue])
-    activity = examination_at_sessions(context.database, objects)
-    place = (context.queue.schema, context.queue.name)
+    activity = sample_activity(context.database, objects)
+    queue_name = (context.queue.schema, context.queue.name)
     found: defaultdict[tuple[str, str], list[Session]] = defaultdict(list)
     for session in activity.sessions:
-        if place in session.waits_in and session.wait_kind and session.wait:
+        if queue_name in session.waits_in and session.wait_kind and session.wait:
             found[session.wait_kind, session.wait].append(session)
     for (kind, wait), sessions in sorted(found.items()):
         if kind == "CPU" or not (len(sessions) >= _FREQUENT or any(map(_lasts, sessions))):
@@ -373,9 +367,9 @@ def waits_of(context: CheckContext) -> Iterator[Finding]:
             WAITS,
             f"{counted(len(sessions), 'session')}: {kind} {wait}",
             evidence={"kind": kind, "wait": wait, "sessions": _keys(sessions)},
-            cause=meaning or "a wait that this console does not know",
+            cause=meaning or "a wait type that this console does not know",
             consequence="a session that waits does nothing else meanwhile",
-            judgement="a wait is not a fault by itself; who waits for whom: "
+            judgement="a wait is not a fault by itself; which session blocks which: "
             f"{command(context.queue, 'waits')}",
         )
 
@@ -397,10 +391,10 @@ CHECKS = CheckGroup(
         *(ARCHIVE_LAGS, BLOAT, XMIN, WAITS),
     ),
     {
-        "general health": _figures,
-        "errors": _burst,
-        "archive": _archive,
-        "bloat": _bloat,
-        "waits": waits_of,
+        "general health": _check_figures,
+        "errors": _check_burst,
+        "archive": _check_archive,
+        "bloat": _check_bloat,
+        "waits": check_waits,
     },
 )

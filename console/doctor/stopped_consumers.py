@@ -1,8 +1,8 @@
-"""Whether messages that wait are consumed: proven by two samples, some time apart.
+"""Stopped consumers: nothing is popped while messages wait, proven by two samples.
 
-Consumers that are at work show: a pop is counted, another message is next, somebody holds rows, or
-a claim is young. Where none of it is seen in samples that lie `idle_for_seconds` apart by the
-database's own clock, nobody consumes. Where that cannot be told, it is said to be unknown.
+Active consumers leave traces: a pop is counted, another message is next, a session holds rows, or
+a claim is young. If two samples that are `idle_for_seconds` apart by the database's clock show
+none of these, consumption has stopped. If the database cannot tell, it is unknown.
 """
 
 import time
@@ -29,12 +29,12 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import full_in
 
 IDLE_FOR_SECONDS = 30.0
-"""So long nothing is popped while messages wait: then the consumers have stopped."""
+"""If nothing is popped for this long while messages wait, the consumers have stopped."""
 _SAMPLES = (1 / 30, 1 / 6, 1.0)
-"""When to sample, as parts of that time: of a queue that is consumed the first one tells."""
+"""When to sample, as fractions of that time: active consumers are seen in the first ones."""
 _AT_WORK_SECONDS = 1.0
-"""A transaction that is open for so long may be a consumer's work. What a shorter one pops is
-counted when it ends."""
+"""A transaction open for this long may be a consumer at work; a shorter one is counted when it
+ends."""
 
 STOPPED = Code(
     "consumer_stopped",
@@ -49,25 +49,25 @@ SUBSCRIBER = Code(
     Severity.WARNING,
     "a subscriber pops nothing while messages wait; critical where that soon fills the ring",
     judgement="its consumers run outside the database: start them",
-    repair="skip: what it owes goes into the archive; unsubscribe, where it is gone for good",
+    repair="skip, which archives what it owes; unsubscribe, if it is gone for good",
 )
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far the pops of a queue are, as the statement `pops` returns it."""
+    """How far the pops of a queue have got: the row of the statement `pops`."""
 
     moment: float
     """The database's clock, in seconds."""
     popped_seconds: float | None
-    """Since the last pop, where that leaves a trace."""
+    """Since the last pop, if it leaves a trace."""
     next: str | None
     popped: int | None
     counted_seconds: float | None
 
     @property
     def overdue_seconds(self) -> float:
-        """For how long what is next is due; 0 where it is not, or not known."""
+        """For how long the next message has been due; 0 if it is not, or not known."""
         try:
             due = datetime.fromisoformat(self.next or "")
         except ValueError:
@@ -77,7 +77,7 @@ class Position:
 
 
 class ConsumptionState(Enum):
-    FINE = "it is consumed, or nothing waits for long"
+    FINE = "active, or nothing waits for long"
     PENDING = "another sample is needed"
     UNKNOWN = "it cannot be determined"
     STOPPED = "no consumption"
@@ -90,7 +90,7 @@ _LEAST_KNOWN = (
     ConsumptionState.FINE,
 )
 UNPROVEN = {ConsumptionState.PENDING, ConsumptionState.UNKNOWN}
-"""Then nobody knows whether it has ended that nothing is popped."""
+"""States in which an earlier finding may still hold."""
 
 
 @dataclass(frozen=True)
@@ -100,37 +100,37 @@ class ConsumptionVerdict:
     state: ConsumptionState
     why: str = ""
     findings: tuple[Finding, ...] = ()
-    """Of a ring's subscribers one each."""
+    """One for each of a ring's subscribers."""
 
 
 _FINE = ConsumptionVerdict(ConsumptionState.FINE)
 
 
-def _of_all(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
-    """A queue's verdict of those of its subscribers: what is least known of one is of all."""
+def _combined(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
+    """A queue's verdict of its subscribers' ones: the least known state counts."""
     state = min((one.state for one in verdicts), key=_LEAST_KNOWN.index, default=_FINE.state)
     findings = tuple(finding for one in verdicts for finding in one.findings)
     return ConsumptionVerdict(state, "; ".join(one.why for one in verdicts if one.why), findings)
 
 
-_Place = tuple[Key, str]
+_ViewKey = tuple[Key, str]
 """A queue, or one of its subscribers."""
 
 
-def _place(queue: Queue) -> _Place:
+def _view_key(queue: Queue) -> _ViewKey:
     return key_of(queue), queue.subscriber
 
 
 class ConsumptionHistory:
-    """What samples have shown of the queues of one database so far; one check after the other."""
+    """What samples of a database's queues have shown, over several diagnoses."""
 
     def __init__(self, idle_for_seconds: float = IDLE_FOR_SECONDS, *, waits: bool = True) -> None:
-        """`waits`: take the second sample now, once for all queues together. Not where somebody
-        examines again and again: the next check is the second sample."""
+        """`waits`: wait for the second sample, once for all queues. Not needed if diagnoses are
+        repeated: then the next one is the second sample."""
         self.idle_for_seconds = idle_for_seconds
         self._waits = waits
-        self._since: dict[_Place, tuple[Position, int]] = {}
-        """The first sample in which a queue stood as it stands now, and its gap then."""
+        self._since: dict[_ViewKey, tuple[Position, int]] = {}
+        """The first position that equals the current one, and the gap then."""
 
     def watch(
         self,
@@ -139,25 +139,25 @@ class ConsumptionHistory:
         thresholds_of: ThresholdsOf,
         snapshots: Mapping[Key, QueueSnapshot],
     ) -> tuple[DatabaseSample, dict[Key, ConsumptionVerdict]]:
-        """The newest sample, and what is known by it. `snapshots`: with rates, from a sampler."""
+        """The latest sample and its verdicts. `snapshots`: recent ones, with rates."""
         began = time.monotonic()
         sample = sampled()
-        verdicts = self._judged(database, sample, thresholds_of, snapshots)
+        verdicts = self._judge(database, sample, thresholds_of, snapshots)
         parts = iter(_SAMPLES)
         while self._waits and any(
             one.state is ConsumptionState.PENDING for one in verdicts.values()
         ):
-            # The database's clock decides; it may go a little slower than this one.
+            # The database's clock decides, and it may be a little slower than ours.
             part = next(parts, None)
             until = began + self.idle_for_seconds * (part or 1.0)
             time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
             if time.monotonic() - began > 2 * self.idle_for_seconds + STATEMENT_SECONDS:
                 break
             sample = sampled()
-            verdicts = self._judged(database, sample, thresholds_of, {})
+            verdicts = self._judge(database, sample, thresholds_of, {})
         return sample, verdicts
 
-    def _judged(
+    def _judge(
         self,
         database: Database,
         sample: DatabaseSample,
@@ -170,50 +170,50 @@ class ConsumptionHistory:
             key, thresholds = key_of(whole.queue), thresholds_of(whole.queue.name)
             verdicts[key] = []
             for one, seen, rate in _each(whole, sample, snapshots.get(key)):
-                # Of a paused queue it is known why nothing is popped.
+                # The pause explains why nothing is popped.
                 if (
                     rate
                     or seen.paused
                     or not self.waits_long(seen, thresholds)
                     or _at_work(seen, thresholds)
                 ):
-                    self._since.pop(_place(one.queue), None)
+                    self._since.pop(_view_key(one.queue), None)
                 else:
                     waiting.append((one, seen))
         positions = _positions(database, [one for one, _ in waiting], thresholds_of)
         for one, seen in waiting:
-            position = positions[_place(one.queue)]
+            position = positions[_view_key(one.queue)]
             if position is None:
-                self._since.pop(_place(one.queue), None)
+                self._since.pop(_view_key(one.queue), None)
                 continue
             verdicts[key_of(one.queue)].append(
                 ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
                 if isinstance(position, str)
-                else self._compared(one.queue, seen, position, thresholds_of(one.queue.name))
+                else self._compare(one.queue, seen, position, thresholds_of(one.queue.name))
             )
-        return {key: _of_all(found) for key, found in verdicts.items()}
+        return {key: _combined(found) for key, found in verdicts.items()}
 
     def _limit(self, thresholds: Thresholds) -> float:
         limits = thresholds.age_seconds
         return limits.warning or limits.critical or self.idle_for_seconds
 
     def waits_long(self, seen: QueueSnapshot, thresholds: Thresholds) -> bool:
-        """Whether messages wait for longer than they should, as far as anybody knows."""
+        """Whether messages wait, or may wait, for longer than they should."""
         late = seen.age_seconds is None or seen.age_seconds >= self._limit(thresholds)
         return bool(seen.ready) and late
 
-    def _compared(
+    def _compare(
         self, queue: Queue, seen: QueueSnapshot, now: Position, thresholds: Thresholds
     ) -> ConsumptionVerdict:
-        place, limit = _place(queue), self._limit(thresholds)
+        place, limit = _view_key(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
         before, gap = self._since.setdefault(place, (now, seen.gap or 0))
         fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
-        # Of a stack what is pushed last is next: that it is another one shows no pop.
-        taken = now.next != before.next and order is not Order.LIFO
-        if fresh or taken or now.popped != before.popped:
+        # On a stack every push changes the next message, so that shows no pop.
+        moved = now.next != before.next and order is not Order.LIFO
+        if fresh or moved or now.popped != before.popped:
             self._since[place] = now, seen.gap or 0
             return _FINE
         if now.moment - before.moment < self.idle_for_seconds:
@@ -222,7 +222,7 @@ class ConsumptionHistory:
                 f"it takes two samples {duration(self.idle_for_seconds)} apart, and this is the "
                 "first",
             )
-        if why := _untold(seen, before, now, thresholds):
+        if why := _why_unknown(seen, before, now, thresholds):
             return ConsumptionVerdict(ConsumptionState.UNKNOWN, why)
         stopped = _stopped(queue, seen, before, now)
         if queue.subscriber:
@@ -234,9 +234,9 @@ class ConsumptionHistory:
 def _each(
     whole: QueueSample, sample: DatabaseSample, rated: QueueSnapshot | None
 ) -> Iterator[tuple[QueueSample, QueueSnapshot, float | None]]:
-    """The queue with its figures and the rate of its pops; of one with subscribers, each of them.
+    """The queue, or each of its subscribers, with its figures and its pop rate.
 
-    Who holds rows or claims there is not seen in the figures, but asked of each: see `_positions`.
+    A subscriber's figures do not show who holds its rows or claims: see `_positions`.
     """
     seen = snapshot(whole, sample.connection)
     if not whole.queue.subscribers:
@@ -268,7 +268,7 @@ def _of_subscriber(
     proven_seconds: float,
     thresholds: Thresholds,
 ) -> Finding:
-    """The same of one subscriber: how soon it fills the ring, and what lets that breathe."""
+    """With how soon the subscriber fills the ring, and what frees its slots."""
     name, grown = queue.subscriber, (seen.gap or 0) - gap
     rate = grown / proven_seconds if proven_seconds else None
     seconds = full_in(seen.gap, seen.capacity, rate)
@@ -285,7 +285,7 @@ def _of_subscriber(
             "capacity": seen.capacity,
             "full_in_seconds": seconds,
         },
-        consequence="the others pop on, but no slot is free before it has popped it too: once the "
+        consequence="the others go on, but no slot is freed until it has popped it too: once the "
         f"ring is full, no push is stored. If {name} is gone for good: "
         f"{command(queue, 'unsubscribe', name)}",
         repair=skip(queue, name),
@@ -293,7 +293,7 @@ def _of_subscriber(
 
 
 def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
-    """Whether somebody is seen to be at work: in an open transaction, or on a claim."""
+    """Whether a consumer is visibly at work: in an open transaction, or on a claim."""
     ages = [one.transaction_seconds for one in seen.held_by]
     if any(age is None or age >= _AT_WORK_SECONDS for age in ages):
         return True
@@ -305,10 +305,12 @@ def _stuck(thresholds: Thresholds) -> float:
     return thresholds.stuck_after_seconds
 
 
-def _untold(seen: QueueSnapshot, before: Position, now: Position, thresholds: Thresholds) -> str:
-    """Why two samples that are alike prove nothing here; nothing where they do."""
+def _why_unknown(
+    seen: QueueSnapshot, before: Position, now: Position, thresholds: Thresholds
+) -> str:
+    """Why two equal samples prove nothing here; empty if they do."""
     if seen.holders is None:
-        return "who holds rows cannot be seen here"
+        return "the sessions that hold rows cannot be seen here"
     young = (seen.claimed or 0) - (seen.stuck or 0)
     proven_gone = sum(
         claim.bound and claim.owner is Evidence.GONE
@@ -317,24 +319,26 @@ def _untold(seen: QueueSnapshot, before: Position, now: Position, thresholds: Th
     )
     if young > proven_gone:
         return (
-            f"nothing was popped, but {counted(young, 'claim')} younger than "
-            f"{duration(_stuck(thresholds))}, of an owner that the server does not know"
+            f"nothing was popped, but the server does not know the owners of "
+            f"{counted(young, 'claim')} younger than {duration(_stuck(thresholds))}"
         )
     if now.popped_seconds is not None:
         return ""
     if now.next is None:
-        return "no pop was counted, and no order tells which message is next"
+        return "no pop was counted, and without an order no message is next"
     if now.next != before.next:
-        return "a stack is pushed onto, and no sample tells whether its bottom is ever popped"
+        return "messages are pushed onto the stack: no sample shows whether its bottom is popped"
     return ""
 
 
 def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position) -> Finding:
     proven = now.moment - before.moment
     idle = max(proven, _idle_seconds(seen, now) or 0.0)
+    ready = count(seen.ready or 0, estimated="ready" in seen.estimated)
+    oldest = "" if seen.age_seconds is None else f", the oldest for {duration(seen.age_seconds)}"
     return Finding(
         STOPPED,
-        stopped_words(seen, idle),
+        f"{ready} ready{oldest}, and nothing was popped for {duration(idle)} or longer",
         evidence={
             "ready": seen.ready,
             "age_seconds": seen.age_seconds,
@@ -346,23 +350,16 @@ def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position)
         },
         estimated=("ready",) if "ready" in seen.estimated else (),
         cause="the consumers stopped, lost their connections, or wait for something else: no pop "
-        "was counted between two samples, the same message is next, and nobody holds rows",
+        "was counted between two samples, the same message is next, and no session holds rows",
         consequence="the backlog grows until they are back",
         since=datetime.fromtimestamp(now.moment - idle, UTC),
-        judgement="consumers run outside the database: start them; who is connected, and what they "
-        f"wait for: {command(queue, 'waits')}",
+        judgement="consumers run outside the database: start them; sessions and their waits: "
+        f"{command(queue, 'waits')}",
     )
 
 
-def stopped_words(seen: QueueSnapshot, idle_seconds: float) -> str:
-    """In one line, by the figures of a moment."""
-    ready = count(seen.ready or 0, estimated="ready" in seen.estimated)
-    oldest = "" if seen.age_seconds is None else f", the oldest for {duration(seen.age_seconds)}"
-    return f"{ready} ready{oldest}, and nothing was popped for {duration(idle_seconds)} or longer"
-
-
 def _idle_seconds(seen: QueueSnapshot, now: Position) -> float | None:
-    """For how long nothing was popped, at least; None: that left no trace."""
+    """For how long nothing was popped, at least; None: unknown."""
     if now.popped_seconds is not None:
         return now.popped_seconds
     never = now.popped == 0 and not seen.claimed
@@ -373,22 +370,22 @@ def _idle_seconds(seen: QueueSnapshot, now: Position) -> float | None:
 
 def _positions(
     database: Database, queues: Sequence[QueueSample], thresholds_of: ThresholdsOf
-) -> dict[_Place, Position | str | None]:
-    """How far the pops of each queue are; words: why that is not known. None: it does not matter,
-    for a subscriber's consumers are seen at work."""
+) -> dict[_ViewKey, Position | str | None]:
+    """The position of each queue, or why it is not known; None: a subscriber's consumers are at
+    work."""
     if not queues:
         return {}
-    found: dict[_Place, Position | str | None] = {}
+    found: dict[_ViewKey, Position | str | None] = {}
     with database.session("read the pop counters", read_only=True) as session:
         for one in queues:
             queue = one.queue
             if queue.kind is not Kind.INSTALLED:
-                found[_place(queue)] = _counted(one)
+                found[_view_key(queue)] = _counted(one)
                 continue
             try:
                 with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
                     limit_transaction(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
-                    found[_place(queue)] = sql.row(
+                    found[_view_key(queue)] = sql.row(
                         connection, Position, "doctor.pops", queue.scope(connection)
                     )
                     if queue.subscriber and sql.value(
@@ -398,16 +395,16 @@ def _positions(
                         queue.scope(connection),
                         stuck_after=_stuck(thresholds_of(queue.name)),
                     ):
-                        found[_place(queue)] = None
+                        found[_view_key(queue)] = None
             except ConnectionFailedError:
                 raise
             except ConsoleError as error:
-                found[_place(queue)] = error.why or error.what
+                found[_view_key(queue)] = error.why or error.what
     return found
 
 
 def _counted(one: QueueSample) -> Position | str:
-    """Of somebody else's table: what the server counts, by the moment at which it was read."""
+    """The position in an adopted queue, by the server's own counts."""
     row = one.row
     if row is None or one.taken_at is None:
         return one.problem or "it could not be read"

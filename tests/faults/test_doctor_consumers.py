@@ -60,7 +60,7 @@ class Crew:
     def examined(self, *at_work: str) -> Diagnosis:
         """A whole examination while these are at work."""
         ends = self.work(*at_work)
-        client, seen = self.client, {"consumption": self.consumption, "memory": self.memory}
+        client, seen = self.client, {"consumption": self.consumption, "consumers": self.memory}
         found = diagnosis(client.database, client.queue, AT_ONCE, **seen)
         for end in ends:
             end()

@@ -126,7 +126,7 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
     for client in (heap, stack):
         look(client, seen)
     assert stack.push(stack.payload(9)) is not None
-    assert "no order tells which message is next" in look(heap, seen)[1]
+    assert "without an order no message is next" in look(heap, seen)[1]
     assert "bottom" in look(stack, seen)[1]
 
 

@@ -155,7 +155,7 @@ def ring(gap: int, push: float, pop: float, net: tuple[float, float] | None) -> 
 
 
 def codes_of(seen: QueueSnapshot) -> list[str]:
-    return [finding.code.name for finding in general.full_of(seen, RING_QUEUE)]
+    return [finding.code.name for finding in general.check_full(seen, RING_QUEUE)]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
     gap: int, push: float, pop: float, net: tuple[float, float] | None
 ) -> None:
     ordered = None if net is None else (min(net), max(net))
-    for finding in general.full_of(ring(gap, push, pop, ordered), RING_QUEUE):
+    for finding in general.check_full(ring(gap, push, pop, ordered), RING_QUEUE):
         assert ordered is not None
         assert ordered[0] > 0
         latest = finding.evidence["full_in_latest_seconds"]
