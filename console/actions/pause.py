@@ -1,10 +1,10 @@
-"""Pause a queue: its pops answer "no row", as when it is empty, until it is resumed.
+"""Pause a queue: its pops return no row, as when it is empty, until it is resumed.
 
-The functions that callers use are exchanged for others of the same call and result; what they were
-stands in `dbq.pause`. So a pop of a queue that nobody pauses costs not a statement more.
+The functions that callers use are replaced by others of the same signature; the originals are kept
+in `dbq.pause`. So a queue that is not paused pays nothing for it.
 
-A queue that a library keeps is paused by the library's own rule, where it has one: `dbq.pause` then
-keeps by whom and why, and nothing to put back.
+A library's queue is paused by the library's own rule, where it has one: `dbq.pause` then keeps by
+whom and why, and no functions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Installed:
-    """One function (procedure) as the server has it; `body`: None where that is hidden."""
+class InstalledRoutine:
+    """One function (procedure) as the server has it; `body`: None where it is hidden."""
 
     name: str
     id: str
@@ -46,7 +46,7 @@ class _Code:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A function that was exchanged: what is put back, and how an upgrade compares it."""
+    """A function that was replaced: what is restored, and what an upgrade compares."""
 
     name: str
     id: str
@@ -57,8 +57,10 @@ class _Kept:
     push: bool
 
 
-def installed_code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[Installed]:
-    """What the server has under these names; of a paused queue what resume will put back."""
+def installed_code(
+    connection: Connection, queue: Queue, names: Sequence[str]
+) -> list[InstalledRoutine]:
+    """The routines of these names; of a paused queue those that resume will restore."""
     found = _on_server(connection, queue, names)
     kept = _kept(connection, queue)
     if not kept:
@@ -66,17 +68,19 @@ def installed_code(connection: Connection, queue: Queue, names: Sequence[str]) -
     replaced = _replaced(connection, queue, kept)
     back = {(one.name, one.id): one for one in kept if one.name not in replaced}
     return [
-        Installed(one.name, one.id, one.signature, one.settings, one.body)
+        InstalledRoutine(one.name, one.id, one.signature, one.settings, one.body)
         if (one := back.get((row.name, row.id))) is not None
         else row
         for row in found
     ]
 
 
-def _on_server(connection: Connection, queue: Queue, names: Sequence[str]) -> list[Installed]:
+def _on_server(
+    connection: Connection, queue: Queue, names: Sequence[str]
+) -> list[InstalledRoutine]:
     array = product_of(connection).array(names)
     return sql.rows(
-        connection, Installed, "upgrade.installed_code", schema=queue.schema, names=array
+        connection, InstalledRoutine, "upgrade.installed_code", schema=queue.schema, names=array
     )
 
 
@@ -86,7 +90,7 @@ def _names(queue: Queue, *, push: bool) -> list[str]:
 
 
 def callers(database: Database, queue: Queue) -> int:
-    """How many sessions have an open transaction on it: what they have popped stays theirs."""
+    """The number of sessions with an open transaction on it, which keep what they have popped."""
     with database.transaction(f"count the callers of {queue.name!r}", read_only=True) as connection:
         return sql.value(connection, int, "pause.calling", queue.scope(connection))
 
@@ -94,7 +98,7 @@ def callers(database: Database, queue: Queue) -> int:
 def pause(
     database: Database, queue: Queue, *, reason: str, seconds: float | None, push: bool
 ) -> datetime:
-    """Since when it is paused. UsageError where it is already."""
+    """The time of the pause. UsageError where it is paused already."""
     subject = audit.Subject.of(database, queue, "pause", reason)
     with audit.recorded(database, f"pause {queue.name!r}", subject) as act:
         connection = act.connection
@@ -121,7 +125,7 @@ def pause(
 
 
 def resume(database: Database, queue: Queue) -> datetime:
-    """Since when it had been paused. UsageError where it was not; RefusedError where its functions
+    """The time of the pause. UsageError where it was not paused; RefusedError where its functions
     have been replaced meanwhile."""
     subject = audit.Subject.of(database, queue, "resume")
     with audit.recorded(database, f"resume {queue.name!r}", subject) as act:
@@ -144,7 +148,7 @@ def resume(database: Database, queue: Queue) -> datetime:
 
 
 def _by_library(connection: Connection, queue: Queue, verb: str) -> str:
-    """As its library does it; of it nothing has to be put back. RefusedError: it cannot."""
+    """By the rule of its library; returns no functions to keep. RefusedError where it cannot."""
     if why := impossible(connection, queue):
         raise RefusedError(f"Nothing was changed: no {verb} of {queue.name!r}.", why=f"{why}.")
     sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
@@ -152,20 +156,20 @@ def _by_library(connection: Connection, queue: Queue, verb: str) -> str:
 
 
 def impossible(connection: Connection, queue: Queue) -> str:
-    """Why the library's own rule is not for this queue; empty: it is."""
+    """Why the library's rule does not apply to this queue; empty: it does."""
     scope = queue.scope(connection)
     return sql.value(connection, str | None, f"{queue.design.name}.may_pause", scope) or ""
 
 
 def paused_by_library(connection: Connection, queue: Queue) -> list[datetime]:
-    """Since when each of its queues that is paused is, whoever has paused it."""
+    """The pause times of its paused queues, whoever has paused them."""
     name = f"{queue.design.name}.paused"
     return sql.values(connection, datetime, name, queue.scope(connection))
 
 
 def suspend(connection: Connection, queue: Queue) -> bool | None:
-    """For an upgrade, in its transaction: what was installed is put back, but for what somebody has
-    replaced since; whether pushes were paused too. None: the queue is not paused."""
+    """For an upgrade, in its transaction: restore the functions, except those replaced since.
+    Returns whether pushes were paused too; None: the queue is not paused."""
     kept = _kept(connection, queue)
     if not kept:
         return None
@@ -175,14 +179,14 @@ def suspend(connection: Connection, queue: Queue) -> bool | None:
 
 
 def reapply(connection: Connection, queue: Queue, *, push: bool) -> None:
-    """After `lift`: the pause goes on, with what the upgrade has installed to be put back."""
+    """After `suspend`: the pause goes on; resume will restore what the upgrade has installed."""
     functions = _exchange(connection, queue, push=push)
     where = {"schema": queue.schema, "queue": queue.name}
     sql.value(connection, datetime, "pause.renew", functions=functions, **where)
 
 
 def replaced_functions(connection: Connection, queue: Queue) -> list[str]:
-    """The functions of a paused queue that somebody has replaced: they pop, or push, again."""
+    """Functions of a paused queue that were replaced since: they pop, or push, again."""
     kept = _kept(connection, queue)
     return _replaced(connection, queue, kept) if kept else []
 
@@ -193,7 +197,7 @@ def _replaced(connection: Connection, queue: Queue, kept: Sequence[_Kept]) -> li
 
 
 def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
-    """Exchange them; what was there, as JSON."""
+    """Replace the functions; the originals, as JSON."""
     names = _names(queue, push=push)
     compared = {one.name: one for one in _on_server(connection, queue, names)}
     found = _code(connection, queue, names)

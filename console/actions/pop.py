@@ -1,4 +1,4 @@
-"""Pop messages from a queue, through its public interface, so that a dying reader loses none."""
+"""Pop messages from a queue, through its public interface; a reader that dies loses none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LONGEST_INSIDE = 1.0
-"""Seconds that a pop may wait inside the engine: an interrupt is heard between two pops."""
+"""Seconds that a pop may wait inside the engine; interrupts are handled between two pops."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class PoppedMessage:
 
 @dataclass(frozen=True)
 class ClaimKey:
-    """What somebody popped and has not finished. `attempts` None: whichever claim it is."""
+    """A popped message that is not finished. `attempts` None: any claim of it."""
 
     id: str
     attempts: int | None = None
@@ -53,8 +53,8 @@ class Finish(Enum):
 
 
 @dataclass(frozen=True)
-class Popped:
-    """What came of a pop: how many messages were delivered, and how many of them were finished."""
+class PopResult:
+    """Counts of messages."""
 
     delivered: int
     finished: int = 0
@@ -82,7 +82,7 @@ def pop_many(
 
 
 def complete(connection: Connection, queue: Queue, message: PoppedMessage | ClaimKey) -> bool:
-    """Finish a claim; False where it is no longer this one (released meanwhile, or taken again)."""
+    """Finish a claim; False where it is no longer this one: released, or claimed again."""
     values = {"id": message.id, "attempts": message.attempts}
     return sql.value(connection, bool, "common.complete", queue.scope(connection), **values)
 
@@ -105,12 +105,12 @@ def pop(
     consumer: str | None = None,
     finish: Finish = Finish.NOTHING,
     error: str = "",
-) -> Popped:
-    """Pop up to `count` messages and hand them to `deliver`, which must have them safe on return.
+) -> PopResult:
+    """Pop up to `count` messages and pass them to `deliver`, which must have stored them on return.
 
-    A design that deletes commits after `deliver`: if that raises, the messages are back. A design
-    that keeps the row commits the claim first; what could not be delivered stays claimed.
-    Waits for the first message only; ends when `count` came or a batch came back empty.
+    A design that deletes commits after `deliver`: if that raises, the messages stay in the queue. A
+    design that keeps the row commits the claim first: messages that could not be delivered stay
+    claimed. Waits for the first message only; ends after `count`, or at an empty batch.
     """
     require_interface(queue)
     require_subscriber(queue)
@@ -131,11 +131,11 @@ def pop(
                 delivered += len(messages)
             elif delivered or not wait(deadline):
                 break
-    return Popped(delivered, finished)
+    return PopResult(delivered, finished)
 
 
 def require_finishes(queue: Queue, next_step: str = "") -> None:
-    """UsageError where a message ends with its pop."""
+    """UsageError where a pop deletes the message."""
     if not queue.finishes:
         raise UsageError(
             f"The queue {queue.name!r} keeps no popped messages to complete or to fail.",
@@ -145,7 +145,7 @@ def require_finishes(queue: Queue, next_step: str = "") -> None:
 
 
 def require_subscriber(queue: Queue) -> None:
-    """UsageError where it has subscribers, and nobody said for which one."""
+    """UsageError where it has subscribers and none was named."""
     if queue.subscribers and not queue.subscriber:
         raise UsageError(
             f"The queue {queue.name!r} has subscribers: each pops every message once.",
@@ -157,7 +157,7 @@ def require_subscriber(queue: Queue) -> None:
 def claims(
     database: Database, queue: Queue, ids: Sequence[str], attempts: int | None
 ) -> list[ClaimKey]:
-    """What is to be finished, each once. UsageError where an id is not a key of the queue."""
+    """The claims to finish, each once. UsageError where an id is not a key of the queue."""
     require_interface(queue)
     require_subscriber(queue)
     require_finishes(queue)
@@ -168,14 +168,14 @@ def claims(
 def finish_claims(
     database: Database, queue: Queue, claims: Sequence[ClaimKey], how: Finish, error: str = ""
 ) -> list[bool]:
-    """Complete or fail them in one transaction; of each, whether it was still that claim."""
+    """Complete or fail them in one transaction; for each, whether it was still that claim."""
     require_interface(queue)
     require_finishes(queue)
     return _finished(database, queue, claims, how, error)
 
 
 _Take = Callable[["Connection"], list[PoppedMessage]]
-"""Pops what one batch asks for."""
+"""Pops one batch."""
 _Deliver = Callable[[Sequence[PoppedMessage]], None]
 
 
@@ -193,7 +193,7 @@ def _pop_batch(
 def _taken(
     database: Database, queue: Queue, take: _Take, before_commit: _Deliver
 ) -> list[PoppedMessage]:
-    """Pop one batch in one transaction; again where the server undid it before it was delivered."""
+    """Pop one batch in one transaction; again where the server undid it before delivery."""
     delivering = False
 
     def deliver(messages: Sequence[PoppedMessage]) -> None:
@@ -209,12 +209,12 @@ def _taken(
 def _taken_once(
     database: Database, queue: Queue, take: _Take, before_commit: _Deliver
 ) -> list[PoppedMessage]:
-    """A ring gets the numbers back that a rollback has consumed."""
+    """Gives numbers that a rollback has consumed back to a ring."""
     messages: list[PoppedMessage] = []
     base = None
     try:
         with database.transaction(f"pop from {queue.name!r}") as connection:
-            # Which numbers a ring's pop has consumed is only known from its answer.
+            # Which numbers a ring's pop has consumed is known only from its result.
             with signals_deferred() if _is_ring(queue) else nullcontext():
                 messages = take(connection)
                 if messages:
@@ -223,7 +223,7 @@ def _taken_once(
                 before_commit(messages)
     except BaseException as error:
         if base is not None:
-            # Where the connection is lost, that is what the operator has to know.
+            # Of a lost connection, `error` tells the operator.
             with suppress(ConnectionFailedError):
                 give_back(database, queue, messages, base)
         if isinstance(error, InDoubtError):
@@ -233,13 +233,12 @@ def _taken_once(
 
 
 def _in_doubt(error: InDoubtError, queue: Queue) -> InDoubtError:
+    next_step = "What was written last may still be in the queue and come once more."
     if queue.finishes:
-        words = (
+        next_step = (
             "Messages may be claimed without a consumer: they become stuck, and release frees them."
         )
-    else:
-        words = "What was written last may still be in the queue and come once more."
-    return InDoubtError(error.what, why=error.why, next_step=f"In doubt. {words}")
+    return InDoubtError(error.what, why=error.why, next_step=f"In doubt. {next_step}")
 
 
 def _is_ring(queue: Queue) -> bool:
@@ -247,9 +246,9 @@ def _is_ring(queue: Queue) -> bool:
 
 
 def ring_base(connection: Connection, queue: Queue) -> int | None:
-    """For a ring, the base that its numbers count from; None for every other design.
+    """The base that a ring's numbers count from; None for other designs.
 
-    Asked in the transaction of the pop, which no relay can come into.
+    Read in the transaction of the pop, which excludes a relay.
     """
     if not _is_ring(queue):
         return None
@@ -259,7 +258,7 @@ def ring_base(connection: Connection, queue: Queue) -> int | None:
 def give_back(
     database: Database, queue: Queue, messages: Sequence[PoppedMessage], base: int
 ) -> None:
-    """After our own rollback the ring's numbers are consumed: park them, so that pops find them."""
+    """A rollback has consumed the ring's numbers: park them, so that pops find the messages."""
     ids = database.product.array([message.id for message in messages])
     giving = f"give messages back to {queue.name!r}"
     with signals_deferred(), database.transaction(giving) as connection:
@@ -288,10 +287,10 @@ def _finished(
 def _waiter(
     database: Database, queue: Queue, wait_seconds: float
 ) -> Iterator[Callable[[float], bool]]:
-    """A function that waits for something to pop until a deadline; False where that is over.
+    """A function that waits for a message until a deadline; False where that has passed.
 
-    With notify=on a push wakes it; the registration is a hint, so it looks again every second.
-    A design that waits itself has done so in its pop.
+    With notify=on a push wakes it; as the registration is a hint, it returns after a second at
+    most. A design that waits itself has done so in its pop.
     """
     if queue.design.waits_itself:
         yield lambda deadline: time.monotonic() < deadline
@@ -312,16 +311,16 @@ def _waiter(
             sql.values(connection, str, "common.wait", scope)
             at_the_end.callback(leave)
             sql.run(connection, "common.listen", scope)
-        first_look = True
+        first = True
 
         def wait(deadline: float) -> bool:
-            nonlocal first_look
+            nonlocal first
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            if first_look:
-                # What was pushed between the last pop and the registration notified nobody.
-                first_look = False
+            if first:
+                # A push between the last pop and the registration has notified no one.
+                first = False
             else:
                 product.wait_for_notification(connection, min(1.0, left))
             return True

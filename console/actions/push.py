@@ -54,14 +54,13 @@ def push_many(
 
 @dataclass(frozen=True)
 class PushExtras:
-    """What a push says besides the payload, where the design takes it: `Design.push_takes`."""
+    """Options of a push, where the design takes them: `Design.push_takes`."""
 
     due_in_seconds: float | None = None
     """From now, by the database's clock."""
     due_at: datetime | None = None
     title: str | None = None
     id: str | None = None
-    """Of one message."""
 
     @classmethod
     def read(cls, due: str | None, title: str | None, own_id: str | None) -> PushExtras:
@@ -72,15 +71,15 @@ class PushExtras:
         return cls(due_in_seconds, due_at, title, own_id)
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def given(self) -> tuple[str, ...]:
         due = self.due_in_seconds is not None or self.due_at is not None
-        there = {"due": due, "title": self.title is not None, "id": self.id is not None}
-        return tuple(name for name, is_there in there.items() if is_there)
+        is_given = {"due": due, "title": self.title is not None, "id": self.id is not None}
+        return tuple(name for name, given in is_given.items() if given)
 
     def require_supported(self, queue: Queue) -> None:
         """UsageError where the queue's push does not take all of it."""
         takes = queue.design.push_takes
-        for name in self.said:
+        for name in self.given:
             if name not in takes:
                 whose = ", ".join(of.name for of in DESIGNS.values() if name in of.push_takes)
                 raise UsageError(
@@ -103,7 +102,7 @@ class PushExtras:
         return values
 
 
-NOTHING_MORE = PushExtras()
+NO_EXTRAS = PushExtras()
 
 
 def _due(text: str) -> tuple[float | None, datetime | None]:
@@ -133,11 +132,11 @@ def push_many_with(
     connection: Connection,
     queue: Queue,
     payloads: Sequence[Payload],
-    more: PushExtras,
+    extras: PushExtras,
 ) -> list[str | None]:
     """Push in order, all of them with what is said besides."""
     product = product_of(connection)
-    values = {"payloads": product.array(payloads), **more.values(product, queue)}
+    values = {"payloads": product.array(payloads), **extras.values(product, queue)}
     return sql.values(
         connection, str | None, "common.push_many_with", queue.scope(connection), **values
     )
@@ -148,42 +147,44 @@ def push_waiting(
     queue: Queue,
     payload: Payload,
     wait_seconds: float,
-    more: PushExtras = NOTHING_MORE,
+    extras: PushExtras = NO_EXTRAS,
 ) -> str | None:
     """Push one message; where the queue is full, try again until `wait_seconds` are over.
 
     The waiting is here, outside any transaction: the database never waits.
     """
     require_interface(queue)
-    more.require_supported(queue)
+    extras.require_supported(queue)
     deadline = time.monotonic() + wait_seconds
     for pause in pauses():
-        pushed = retry_transient(lambda: _push_once(database, queue, payload, more))
+        pushed = retry_transient(lambda: _push_once(database, queue, payload, extras))
         if pushed is not None or not sleep_until(deadline, pause):
             return pushed
     raise AssertionError("pauses never end")
 
 
-def _push_once(database: Database, queue: Queue, payload: Payload, more: PushExtras) -> str | None:
+def _push_once(
+    database: Database, queue: Queue, payload: Payload, extras: PushExtras
+) -> str | None:
     with _pushing(database, queue) as connection:
-        if not more.said:
+        if not extras.given:
             return push(connection, queue, payload)
-        (pushed,) = push_many_with(connection, queue, [payload], more)
+        (pushed,) = push_many_with(connection, queue, [payload], extras)
         return pushed
 
 
 def _push_many_once(
-    database: Database, queue: Queue, payloads: Sequence[Payload], more: PushExtras
+    database: Database, queue: Queue, payloads: Sequence[Payload], extras: PushExtras
 ) -> list[str | None]:
     with _pushing(database, queue) as connection:
-        if not more.said:
+        if not extras.given:
             return push_many(connection, queue, payloads)
-        return push_many_with(connection, queue, payloads, more)
+        return push_many_with(connection, queue, payloads, extras)
 
 
 @contextmanager
 def _pushing(database: Database, queue: Queue) -> Iterator[Connection]:
-    """The transaction of a push. InDoubtError where nobody knows whether it is in."""
+    """The transaction of a push. InDoubtError where its commit is not confirmed."""
     try:
         with database.transaction(f"push to {queue.name!r}") as connection:
             yield connection
@@ -197,9 +198,9 @@ def _pushing(database: Database, queue: Queue) -> Iterator[Connection]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Let an interrupt wait until the end: for work whose outcome has to be known."""
-    ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    """Signals are delivered afterwards: for work whose outcome has to be known."""
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
@@ -208,14 +209,14 @@ def signals_deferred() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LinesPushed:
-    """What came of pushing many: how many are in, and whether the queue was full at the end."""
+    """The result of pushing many; `full`: the queue was full at the end."""
 
     stored: int
     full: bool
 
 
 class PartlyPushedError(ConsoleError):
-    """Pushing many failed on the way: says how many messages are in."""
+    """Pushing many failed on the way: says how many messages are stored."""
 
 
 def push_all(
@@ -223,7 +224,7 @@ def push_all(
     queue: Queue,
     payloads: Iterable[Payload],
     wait_seconds: float,
-    more: PushExtras = NOTHING_MORE,
+    extras: PushExtras = NO_EXTRAS,
 ) -> LinesPushed:
     """Push every payload in order, `BATCH` a transaction; stops where the queue stays full.
 
@@ -231,7 +232,7 @@ def push_all(
     An interrupt comes between two transactions, with a note of how many messages are in.
     """
     require_interface(queue)
-    more.require_supported(queue)
+    extras.require_supported(queue)
     stored = 0
     rest: list[Payload] = []
     try:
@@ -240,7 +241,7 @@ def push_all(
             deadline = time.monotonic() + wait_seconds
             for pause in pauses():
                 with signals_deferred():
-                    ids = retry_transient(partial(_push_many_once, database, queue, rest, more))
+                    ids = retry_transient(partial(_push_many_once, database, queue, rest, extras))
                     done = sum(pushed is not None for pushed in ids)
                     stored += done
                     rest = rest[done:]
@@ -249,7 +250,7 @@ def push_all(
             if rest:
                 return LinesPushed(stored, full=True)
     except ConsoleError as error:
-        outcome, next_step = _are_in(stored), error.next_step
+        outcome, next_step = _stored(stored), error.next_step
         if isinstance(error, InDoubtError):
             outcome += f" Those of lines {stored + 1:,} to {stored + len(rest):,} are in doubt:"
             next_step = "they may have been stored. Check before you push them again."
@@ -257,12 +258,12 @@ def push_all(
         partly.exit_status = error.exit_status
         raise partly from error
     except KeyboardInterrupt as stop:
-        stop.add_note(_are_in(stored))
+        stop.add_note(_stored(stored))
         raise
     return LinesPushed(stored, full=False)
 
 
-def _are_in(stored: int) -> str:
+def _stored(stored: int) -> str:
     return f"{numbered(stored, 'message')} stored, those before line {stored + 1:,}."
 
 
@@ -291,7 +292,7 @@ def pauses() -> Iterator[float]:
 
 
 def sleep_until(deadline: float, pause: float) -> bool:
-    """Sleep for `pause` but not beyond the deadline; False where it is over already."""
+    """Sleep for `pause` but not beyond the deadline; False where that has passed already."""
     left = deadline - time.monotonic()
     if left <= 0:
         return False

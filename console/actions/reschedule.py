@@ -1,4 +1,4 @@
-"""Reschedule: messages of a queue by due time get another one. Nothing keeps the one they had."""
+"""Reschedule: give messages of a queue by due time another one. The old one is not kept."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ _COUNTED = 10_000
 
 
 class Reschedule(RowAction):
-    """To one time for all of them, `at`, or so long after the cut-off."""
+    """All to one time: `at`, or `in_seconds` after the cut-off."""
 
     verb = "reschedule"
     states = ("ready", "scheduled")
@@ -28,7 +28,7 @@ class Reschedule(RowAction):
     def __init__(
         self, source: MessageSource, *, at: datetime | None = None, in_seconds: float | None = None
     ) -> None:
-        """UsageError where the queue has no such verb, or not one of the two is given."""
+        """UsageError where the queue has no such verb, or not exactly one of the two is given."""
         require_verb(source.queue, self.verb)
         if (at is None) == (in_seconds is None):
             raise UsageError(
@@ -38,10 +38,10 @@ class Reschedule(RowAction):
         self._in_seconds = in_seconds
         self._due = at
         self._earlier = 0
-        """How many of those that are chosen were due before."""
+        """Chosen messages that were due before the new time."""
 
     def select(self, criteria: SelectionCriteria) -> Selection:
-        """Where the queue's messages lie. A whole second, which every type of a column keeps."""
+        """Rounds the due time up to a whole second, which every column type keeps."""
         criteria.filters.without(self.verb, keep_newest="It is for actions that remove messages.")
         if self._in_seconds is not None:
             try:
@@ -57,7 +57,7 @@ class Reschedule(RowAction):
     def exclusions(
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
-        """Leaves alone what is due then anyway: what was moved ahead of the search is met again."""
+        """Messages due at that time already: the search meets again what it has moved ahead."""
         del session
         same = [one for one in chosen if one.due_at == self._due]
         for one in chosen:

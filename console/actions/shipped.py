@@ -1,7 +1,4 @@
-"""What this console would install, read from the very scripts that do: code and columns.
-
-So there is no second list of them that could differ from the first.
-"""
+"""What this console would install, code and columns, parsed from the scripts that install it."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +13,7 @@ from console.engines import Product
 class Routine:
     name: str
     signature: str
-    """Another one means that callers see another function; empty where that can be altered."""
+    """With another one, callers see another function; empty where it can be altered."""
     body: str
     """With its settings."""
 
@@ -26,19 +23,18 @@ class ShippedColumn:
     table: str
     name: str
     definition: str
-    place: str
-    """The table, quoted."""
+    quoted_table: str
 
     @property
     def repairable(self) -> bool:
-        """Whether it can be added to rows that are there already."""
-        words = self.definition.upper()
-        filled = "NOT NULL" not in words or "DEFAULT" in words
-        return filled and not re.search(r"\b(GENERATED|IDENTITY|PRIMARY KEY)\b", words)
+        """Whether it can be added to a table with rows."""
+        definition = self.definition.upper()
+        has_value = "NOT NULL" not in definition or "DEFAULT" in definition
+        return has_value and not re.search(r"\b(GENERATED|IDENTITY|PRIMARY KEY)\b", definition)
 
     @property
     def statement(self) -> str:
-        return f"ALTER TABLE {self.place} ADD {self.name} {self.definition}"
+        return f"ALTER TABLE {self.quoted_table} ADD {self.name} {self.definition}"
 
 
 _IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\]|\w+)'
@@ -54,7 +50,7 @@ _PROCEDURE = re.compile(
 )
 _SETTING = re.compile(r"SET (\w+) = '?([^'\s]*)'?")
 _TABLE = re.compile(
-    rf"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(?P<place>{_IDENT}\.(?P<name>{_IDENT})) \(\n"
+    rf"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(?P<table>{_IDENT}\.(?P<name>{_IDENT})) \(\n"
     r"(?P<columns>.*?)\n\s*\)",
     re.DOTALL,
 )
@@ -62,14 +58,14 @@ _SEQUENCE = re.compile(rf"CREATE SEQUENCE (?:IF NOT EXISTS )?{_IDENT}\.(?P<name>
 _COLUMN = re.compile(r"^\s*(?P<name>[a-z]\w*) (?P<definition>.+?),?\s*$")
 _NO_COLUMN = re.compile(r"\s*(?:CONSTRAINT|PRIMARY|UNIQUE|CHECK|INDEX|WITH|FOREIGN)\b")
 _INDEX = re.compile(
-    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON (?P<place>{_IDENT}\.{_IDENT}) .*?;",
+    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON (?P<table>{_IDENT}\.{_IDENT}) .*?;",
     re.MULTILINE | re.DOTALL,
 )
 _COMMENT = re.compile(r"""("(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])|--[^\n]*""")
-"""Or a quoted name, in which two dashes are no comment."""
+"""A comment, or a quoted name, in which two dashes start none."""
 _Scripts = Callable[[Product, Queue], Iterable[str]]
-_CATALOG_WORDS = {"timestamptz": "timestamp with time zone", "int8": "bigint"}
-"""Types as the scripts write them -> as PostgreSQL does."""
+_TYPE_NAMES = {"timestamptz": "timestamp with time zone", "int8": "bigint"}
+"""Types as the scripts write them -> as PostgreSQL's catalog does."""
 
 
 def code(product: Product, queue: Queue) -> list[Routine]:
@@ -81,10 +77,10 @@ def code(product: Product, queue: Queue) -> list[Routine]:
 
 
 def code_of(product: Product, text: str) -> list[Routine]:
-    """Those that a text makes: a script of ours, or a definition that the server kept."""
+    """The routines that a script of ours, or a definition kept by the server, creates."""
     if product.keeps_definitions:
         return [
-            # How it is made (CREATE, ALTER) is no part of it, nor are blanks at its ends.
+            # Without CREATE or ALTER, and without blanks at either end.
             Routine(_unquoted(m["name"]), "", m["rest"].replace("\r\n", "\n").strip())
             for m in _PROCEDURE.finditer(text)
         ]
@@ -99,7 +95,7 @@ def code_of(product: Product, text: str) -> list[Routine]:
 
 
 def body_of(settings: Sequence[str], body: str) -> str:
-    """What a function does, with its settings before it."""
+    """A function's settings and body, for comparison."""
     return "\n".join((*sorted(settings), body))
 
 
@@ -108,25 +104,25 @@ def columns(product: Product, queue: Queue) -> list[ShippedColumn]:
 
 
 def tables_of(product: Product, queue: Queue) -> list[str]:
-    """The scripts that make what the design keeps its messages in."""
+    """The scripts that create the design's tables."""
     scripts = [f"{queue.design.name}.{name}" for name in ("tables", "added")]
     return [script for script in scripts if sql.has(product, script)]
 
 
 def added(product: Product, queue: Queue) -> list[str]:
-    """The script, if any, that makes what a queue of an older version lacks."""
+    """The script, if any, that creates what a queue of an older version lacks."""
     script = f"{queue.design.name}.added"
     return [script] if sql.has(product, script) and queue.kind is Kind.INSTALLED else []
 
 
 def code_scripts(queue: Queue) -> list[str]:
-    """Those that make the queue's functions (procedures)."""
+    """The scripts that create the queue's functions (procedures)."""
     waits = queue.options.get("notify") == "on"
     return [f"{queue.design.name}.functions", *(["common.wait_functions"] if waits else [])]
 
 
 def added_sequences(product: Product, queue: Queue) -> list[str]:
-    """The sequences that the script makes: where one is missing, the script has to run."""
+    """The sequences that `added` creates: where one is missing, the script has to run."""
     texts = _batches(product, queue, added)
     return [_unquoted(found["name"]) for text in texts for found in _SEQUENCE.finditer(text)]
 
@@ -136,13 +132,14 @@ def catalog_columns(product: Product) -> list[ShippedColumn]:
 
 
 def indexes_on(product: Product, queue: Queue, column: ShippedColumn) -> list[str]:
-    """Statements that make the indexes that a column is in: without it there is none of them."""
+    """The statements that create the indexes on a column, which are missing with it."""
     word = re.compile(rf"\b{column.name}\b")
     return [
         match[0]
         for text in _batches(product, queue, _table_scripts)
         for match in _INDEX.finditer(text)
-        if match["place"] == column.place and word.search(match[0].removeprefix(match["place"]))
+        if match["table"] == column.quoted_table
+        and word.search(match[0].removeprefix(match["table"]))
     ]
 
 
@@ -156,7 +153,7 @@ def _columns(texts: Sequence[str]) -> list[ShippedColumn]:
                 if column:
                     name = _unquoted(table["name"])
                     found.append(
-                        ShippedColumn(name, column["name"], column["definition"], table["place"])
+                        ShippedColumn(name, column["name"], column["definition"], table["table"])
                     )
     return found
 
@@ -190,11 +187,11 @@ def _typed(argument: str) -> str:
     name, kind, *rest = argument.replace('"', "").split()
     plain = kind.removesuffix("[]")
     array = kind[len(plain) :]
-    return " ".join((name, _CATALOG_WORDS.get(plain, plain) + array, *rest))
+    return " ".join((name, _TYPE_NAMES.get(plain, plain) + array, *rest))
 
 
 def _result(text: str) -> str:
     if text.startswith("TABLE"):
         return f"TABLE({_arguments(text[text.index('(') + 1 : -1])})"
     *words, kind = text.split()
-    return " ".join((*words, _CATALOG_WORDS.get(kind, kind)))
+    return " ".join((*words, _TYPE_NAMES.get(kind, kind)))

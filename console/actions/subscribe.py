@@ -1,7 +1,7 @@
 """Subscribe to a ring, unsubscribe, skip what a subscriber owes: each one transaction, in traffic.
 
-Nobody else uses the ring meanwhile: who pushed or popped has committed, so every number that was
-drawn is decided. That takes what a relay takes, and is tried again where it does not come at once.
+The transaction has the ring for itself: all pushes and pops have committed, so the fate of every
+number drawn is known. It needs the same lock as a relay, and is retried until it gets it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FROM = ("now", "oldest")
 
 @dataclass(frozen=True)
 class Owed:
-    """What a subscriber has not popped: messages, those of them below a number, and its claims."""
+    """Messages that a subscriber has not popped; those below a number; its claims."""
 
     owed: int
     below: int
     in_hand: int
 
     def __str__(self) -> str:
-        """What becomes of it when it unsubscribes."""
+        """For the audit of unsubscribe."""
         return f"{numbered(self.owed, 'message')} not popped and {self.in_hand:,} in hand let go"
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class _Numbers:
     number: int
     next_push: int
     oldest: int
@@ -49,19 +49,19 @@ class Beginnings:
 
 @dataclass(frozen=True)
 class Skipped:
-    """What a skip let go, and how much of it is in the archive."""
+    """Messages that a skip let go, and how many of them are in the archive."""
 
     skipped: int
     archived: int
 
     @property
     def ledger(self) -> audit.Ledger:
-        """What is not in the archive had lost its content before."""
+        """A message that is not in the archive had lost its content before."""
         return audit.Ledger(self.skipped, self.skipped, self.skipped)
 
 
 def require_subscribers(queue: Queue) -> None:
-    """UsageError where nobody can subscribe to it."""
+    """UsageError where it cannot have subscribers."""
     if not queue.subscribers:
         raise UsageError(
             f"The queue {queue.name!r} has no subscribers.",
@@ -87,7 +87,7 @@ def subscribe(database: Database, queue: Queue, name: str, since: str) -> int:
 
     def add(connection: Connection, now: Queue) -> tuple[Queue, int]:
         new_subscriber(now, name)
-        of = sql.row(connection, Beginnings, "ring.beginnings", now.scope(connection))
+        of = sql.row(connection, _Numbers, "ring.beginnings", now.scope(connection))
         first = of.next_push if since == "now" else of.oldest
         one = Subscriber(name, of.number)
         changed = _with(now, (*now.subscribers, one))
@@ -102,7 +102,7 @@ def subscribe(database: Database, queue: Queue, name: str, since: str) -> int:
 
 
 def unsubscribe(database: Database, queue: Queue, name: str) -> Owed:
-    """Remove a subscriber: what it still owed, which nothing waits for any more."""
+    """Remove a subscriber; what it still owed, which is let go."""
     require_subscribers(queue)
 
     def remove(connection: Connection, now: Queue) -> tuple[Queue, Owed]:
@@ -122,7 +122,7 @@ def unsubscribe(database: Database, queue: Queue, name: str) -> Owed:
 
 
 def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
-    """The subscriber owes nothing below a number any more: what it owed is in the archive."""
+    """Archive what the subscriber owes below a number: it owes that no more."""
     require_subscribers(queue)
     subject = audit.Subject.of(database, queue, "skip", detail=f"{name} to {to}")
 
@@ -153,7 +153,7 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
 
 
 def new_subscriber(queue: Queue, name: str) -> None:
-    """UsageError where the name cannot be one of a new subscriber."""
+    """UsageError where a new subscriber cannot have the name."""
     if any(one.name == name for one in queue.subscribers):
         raise UsageError(f"The queue {queue.name!r} has a subscriber {name!r} already.")
     try:
@@ -185,7 +185,7 @@ _OLDER = re.compile(r"older=(?P<age>.+)")
 def _number(connection: Connection, mine: Queue, to: str) -> int:
     """The number that `now`, `older=1h` or a number means: never one that is not pushed yet."""
     scope = mine.scope(connection)
-    next_push = sql.row(connection, Beginnings, "ring.beginnings", scope).next_push
+    next_push = sql.row(connection, _Numbers, "ring.beginnings", scope).next_push
     if to == "now":
         return next_push
     if to.isascii() and to.isdecimal():
@@ -206,7 +206,7 @@ def _changed(
     detail: str,
     change: Callable[[Connection, Queue], tuple[Queue, Done]],
 ) -> Done:
-    """Exchange the functions for those of the changed list, and keep the catalog true."""
+    """Change the list of subscribers, and with it the queue's functions and the catalog."""
     subject = audit.Subject.of(database, queue, verb, detail=detail)
 
     def once() -> Done:

@@ -1,9 +1,9 @@
-"""Upgrade a queue: what is installed becomes what this console installs; messages stay.
+"""Upgrade a queue to what this console installs; messages stay.
 
-One transaction, under traffic: who is in a function of the old version ends it, and calls the new
-one the next time. Tables are only locked where they lack a column.
+One transaction, under traffic: calls of an old function end as they began. Tables are locked only
+where they lack a column.
 
-And a queue's own code as its server has it, beside what this console would install.
+Also here: a queue's code as its server has it, beside what this console would install.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 
 class How(StrEnum):
-    """How something that is installed differs from what is shipped."""
+    """How an installed object differs from the shipped one."""
 
     MISSING = "missing"
     OTHER = "other"
     """Its text: of an older version, or modified locally."""
-    CALLED_OTHERWISE = "called otherwise"
-    """Its arguments or its result, so callers see another function."""
+    OTHER_SIGNATURE = "called otherwise"
     HIDDEN = "hidden"
     """This login may not see its text."""
     OLDER = "older"
-    POPS = "pops"
+    NOT_PAUSED = "pops"
     """The queue is paused, and the function has been replaced since."""
 
 
@@ -48,23 +47,22 @@ class Difference:
     how: How
     installed: str = ""
     shipped: str = ""
-    """Both texts, where there are two."""
     repairable: bool = True
-    """Whether an upgrade changes it to match."""
+    """Whether an upgrade can remove the difference."""
 
     @property
     def line(self) -> str:
-        words = {
+        texts = {
             How.MISSING: "is missing"
             if self.repairable
             else "is missing, and its values cannot be restored",
             How.OTHER: "differs from what is shipped",
-            How.CALLED_OTHERWISE: f"is {self.installed}, shipped is {self.shipped}",
+            How.OTHER_SIGNATURE: f"is {self.installed}, shipped is {self.shipped}",
             How.HIDDEN: "cannot be compared: this login may not see its text",
-            How.POPS: "was replaced while the queue is paused, and is not paused any more",
+            How.NOT_PAUSED: "was replaced while the queue is paused, and is not paused any more",
             How.OLDER: f"is {self.installed}, this console installs {self.shipped}",
         }
-        return f"{self.kind} {self.name} {words[self.how]}"
+        return f"{self.kind} {self.name} {texts[self.how]}"
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,9 @@ class UpgradePlan:
 
     @property
     def changed_by_hand(self) -> bool:
-        """Whether code differs although the catalog says that it is of this version."""
+        """Whether code differs although it is of this version by the catalog."""
         same = self.queue.version == INTERFACE_VERSION
-        return same and any(d.how in {How.OTHER, How.CALLED_OTHERWISE} for d in self.differences)
+        return same and any(d.how in {How.OTHER, How.OTHER_SIGNATURE} for d in self.differences)
 
     def lines(self) -> list[str]:
         if not self.differences:
@@ -119,16 +117,16 @@ def plan(database: Database, queue: Queue) -> UpgradePlan:
 
 
 def differences(database: Database, queue: Queue) -> list[Difference]:
-    """What is not as this console installs it; none of an adopted queue, whose code is not ours."""
+    """Differences from what this console installs; none of an adopted queue."""
     doing = f"compare the queue {queue.name!r} with what this console installs"
     with database.transaction(doing, read_only=True) as connection:
         return _differences(connection, queue)
 
 
 def upgrade(database: Database, queue: Queue) -> UpgradePlan:
-    """Make them alike; what was different before. Nothing to do is no error.
+    """Remove the differences; returns those of before. Nothing to do is no error.
 
-    BusyError where traffic leaves no moment to lock a table that lacks a column.
+    BusyError where a table that lacks a column cannot be locked under traffic.
     """
     _require_ours(queue)
     subject = audit.Subject.of(database, queue, "upgrade")
@@ -164,14 +162,14 @@ def _differences(connection: Connection, queue: Queue) -> list[Difference]:
 
 @dataclass(frozen=True)
 class _Compared:
-    """A function that this console would install, and one that is there under its name."""
+    """A function that this console would install, and one of its name on the server."""
 
     shipped: shipped.Routine
-    installed: pause.Installed | None
+    installed: pause.InstalledRoutine | None
     body: str | None
-    """Of what is installed; None: it is missing, or hidden from this login."""
+    """The installed one; None: missing, or hidden from this login."""
     how: How | None
-    """How they differ; None: they do not."""
+    """None: no difference."""
 
 
 def _compared(connection: Connection, queue: Queue) -> Iterator[_Compared]:
@@ -187,7 +185,7 @@ def _compared(connection: Connection, queue: Queue) -> Iterator[_Compared]:
             if (body := body_of(product, row)) is None:
                 how = How.HIDDEN
             elif row.signature != code.signature:
-                how = How.CALLED_OTHERWISE
+                how = How.OTHER_SIGNATURE
             elif body != code.body:
                 how = How.OTHER
             yield _Compared(code, row, body, how)
@@ -199,19 +197,19 @@ def _code(connection: Connection, queue: Queue) -> list[Difference]:
         signature = "" if one.installed is None else one.installed.signature
         texts = {
             How.MISSING: ("", one.shipped.body),
-            How.CALLED_OTHERWISE: (signature, one.shipped.signature),
+            How.OTHER_SIGNATURE: (signature, one.shipped.signature),
             How.OTHER: (one.body or "", one.shipped.body),
         }
         if one.how is not None:
-            told = texts.get(one.how, ("", ""))
-            found.append(Difference("function", one.shipped.name, one.how, *told))
+            both = texts.get(one.how, ("", ""))
+            found.append(Difference("function", one.shipped.name, one.how, *both))
     named = {one.name for one in found}
     replaced = [name for name in pause.replaced_functions(connection, queue) if name not in named]
-    return found + [Difference("function", name, How.POPS) for name in replaced]
+    return found + [Difference("function", name, How.NOT_PAUSED) for name in replaced]
 
 
-def body_of(product: Product, row: pause.Installed) -> str | None:
-    """What it does, as `shipped.Code` has it."""
+def body_of(product: Product, row: pause.InstalledRoutine) -> str | None:
+    """Its body, comparable with `shipped.Routine`'s."""
     if row.body is None:
         return None
     if product.keeps_definitions:
@@ -233,7 +231,7 @@ def _columns(connection: Connection, queue: Queue) -> list[Difference]:
 
 
 def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
-    """Those of an older version's queue that later versions draw from too."""
+    """Sequences that a queue of an older version lacks."""
     wanted = shipped.added_sequences(product_of(connection), queue)
     rows = relations.named(connection, queue.schema, wanted) if wanted else []
     there = {row.name for row in rows}
@@ -254,7 +252,7 @@ def _catalog(connection: Connection) -> list[Difference]:
 def _missing(
     connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
 ) -> dict[str, list[str] | None]:
-    """Table -> the columns that it lacks; None: it is not there at all."""
+    """Table -> its missing columns; None: the table is missing."""
     found: dict[str, list[str] | None] = {}
     for table in dict.fromkeys(column.table for column in wanted):
         rows = relations.columns(connection, schema, table)
@@ -271,7 +269,7 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
         before = _differences(connection, queue)
         if not before:
             return UpgradePlan(queue, ())
-        _mend_catalog(connection, before)
+        _repair_catalog(connection, before)
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
         sql.run(connection, "catalog.lock")
@@ -293,8 +291,8 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
     return UpgradePlan(queue, tuple(before))
 
 
-def _mend_catalog(connection: Connection, found: Sequence[Difference]) -> None:
-    """First, and kept whatever comes of the queue: without it nothing could be recorded."""
+def _repair_catalog(connection: Connection, found: Sequence[Difference]) -> None:
+    """In a transaction of its own, committed first: nothing could be recorded without it."""
     lacking = {difference.name for difference in found if difference.kind == "catalog"}
     if not lacking:
         return
@@ -317,7 +315,7 @@ def _require_repairable(planned: UpgradePlan) -> None:
 def _lock(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
     tables_change = any(difference.kind in {"column", "sequence"} for difference in found)
     if tables_change and queue.kind is Kind.INSTALLED:
-        # In the order in which callers lock, so that nobody waits for somebody who waits for us.
+        # In the order in which callers lock, against deadlocks.
         sql.run(connection, "common.lock_all", queue.scope(connection))
 
 
@@ -347,7 +345,7 @@ def _run(connection: Connection, text: str) -> None:
 
 def _replace_code(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
     product = product_of(connection)
-    names = [d.name for d in found if d.how is How.CALLED_OTHERWISE]
+    names = [d.name for d in found if d.how is How.OTHER_SIGNATURE]
     callers: list[_Caller] = []
     if names:
         where = {"schema": queue.schema, "names": product.array(names)}
@@ -363,7 +361,7 @@ def _replace_code(connection: Connection, queue: Queue, found: Sequence[Differen
 
 
 def _require_alike(connection: Connection, queue: Queue) -> None:
-    """Undoes all of it where something is still different: an event trigger may have meddled."""
+    """ImbalanceError, which undoes all, where something still differs, by an event trigger say."""
     left = [
         difference
         for difference in _differences(connection, queue)
@@ -383,15 +381,15 @@ class InstalledObject:
     """`function` or `table`."""
     name: str
     installed: str | None
-    """Its text; None: it is missing, or this login may not see it."""
+    """Its text; None: missing, or hidden from this login."""
     shipped: str | None = None
-    """What this console would install, where that is another text."""
+    """What this console would install, where the texts differ."""
     how: How | None = None
-    """How they differ; None: they do not, or there is nothing to compare with."""
+    """None: no difference, or nothing to compare with."""
 
 
 def parts(database: Database, queue: Queue) -> tuple[InstalledObject, ...]:
-    """Functions, then tables, as scripts make them. Of an adopted queue its table alone."""
+    """Functions, then tables, as scripts; of an adopted queue only its table."""
     with database.transaction(f"read the code of {queue.name!r}", read_only=True) as connection:
         return (*_functions(connection, queue), *_tables(connection, queue))
 
@@ -406,7 +404,7 @@ def _functions(connection: Connection, queue: Queue) -> Iterator[InstalledObject
 
 
 def _text(name: str, signature: str, body: str) -> str:
-    """A signature is empty where it is a part of the body."""
+    """The signature is empty where the body includes it."""
     return f"{name}{signature}\n{body}" if signature else f"{name} {body}"
 
 
@@ -422,7 +420,7 @@ def _tables(connection: Connection, queue: Queue) -> Iterator[InstalledObject]:
 def _table(
     table: str, there: Sequence[relations.Column], wanted: Sequence[shipped.ShippedColumn]
 ) -> InstalledObject:
-    """Types are written in other words by scripts and by servers: columns are compared by name."""
+    """Columns are compared by name: scripts and servers spell their types differently."""
     names = {column.name for column in there}
     lacking = [column for column in wanted if column.name not in names]
     installed = "\n".join(f"{column.name} {column.type}" for column in there)

@@ -57,7 +57,7 @@ def _code(context: CheckContext) -> Iterator[Finding]:
         return
     hidden = [one for one in found if one.how is How.HIDDEN]
     context.unseen.extend(one.line for one in hidden)
-    found = [one for one in found if one not in hidden and one.how is not How.POPS]
+    found = [one for one in found if one not in hidden and one.how is not How.NOT_PAUSED]
     plan = upgrade.UpgradePlan(queue, tuple(found))
     repair = repairs.upgrade(queue, by_hand=plan.changed_by_hand)
     repairable = all(one.repairable for one in found)
@@ -103,7 +103,7 @@ def _is_grave(one: Difference, *, older: bool) -> bool:
         return False
     if one.how is How.MISSING:
         return not older or not one.repairable
-    return one.how is How.CALLED_OTHERWISE and not older
+    return one.how is How.OTHER_SIGNATURE and not older
 
 
 def _difference(one: Difference) -> dict[str, object]:

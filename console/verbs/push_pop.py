@@ -34,7 +34,7 @@ def _plan_push(target: Target, values: ParameterValues) -> Plan:
     payload = raw if target.queue.options.get("payload") == "bytes" else text
     more = push.PushExtras.read(values["due"], values["title"], values["id"])
     more.require_supported(target.queue)
-    when = "when it is due" if "due" in more.said else "at once"
+    when = "when it is due" if "due" in more.given else "at once"
     lines = [
         f"push one message into {target.queue.label} (design {target.queue.design.name})",
         f"  its payload has {len(raw):,} bytes; consumers get it {when}",

@@ -9,7 +9,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console.actions import pop
-from console.actions.pop import Popped, PoppedMessage
+from console.actions.pop import PoppedMessage, PopResult
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
@@ -104,7 +104,7 @@ def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
     client = use_postgresql(variant)
     got: list[PoppedMessage] = []
 
-    def wait() -> Popped:
+    def wait() -> PopResult:
         return pop.pop(client.database, client.queue, got.extend, wait_seconds=120.0)
 
     with listening(client) as listener, ThreadPoolExecutor(1) as pool:
@@ -123,7 +123,7 @@ def test_one_that_waits_in_vain_goes_and_leaves_no_registration(
 ) -> None:
     client = use_postgresql(variant)
     got: list[PoppedMessage] = []
-    assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == Popped(0)
+    assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == PopResult(0)
     assert waiting(client) == []
 
 

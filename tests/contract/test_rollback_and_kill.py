@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from console.actions import pop, push, relay
-from console.actions.pop import Finish, Popped, PoppedMessage
+from console.actions.pop import Finish, PoppedMessage, PopResult
 from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
@@ -132,9 +132,9 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
     second = pop.pop(client.database, client.queue, kept.extend, count=9, finish=finish)
     third = pop.pop(client.database, client.queue, kept.extend, count=9, wait_seconds=0.05)
 
-    assert first == Popped(2, 2 if variant.finishes else 0)
-    assert second == Popped(3, 3 if variant.finishes else 0)
-    assert third == Popped(0)
+    assert first == PopResult(2, 2 if variant.finishes else 0)
+    assert second == PopResult(3, 3 if variant.finishes else 0)
+    assert third == PopResult(0)
     assert same(variant, kept, expected_first(variant, client, 5))
 
 

@@ -154,7 +154,7 @@ def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresq
                 REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC;
                 GRANT EXECUTE ON FUNCTION {signature} TO "{role}" """
             )
-        assert found(client) == {f"{name}_pop_many": How.CALLED_OTHERWISE}
+        assert found(client) == {f"{name}_pop_many": How.OTHER_SIGNATURE}
         upgrade(client.database, known(client))
         assert found(client) == {}
         rights = connection.execute(

@@ -29,7 +29,7 @@ _LIST_WIDTH = 15
 _WORDS = {
     How.MISSING: "is missing; this console would install this",
     How.OTHER: "differs from what this console installs",
-    How.CALLED_OTHERWISE: "has another signature than what this console installs",
+    How.OTHER_SIGNATURE: "has another signature than what this console installs",
     How.HIDDEN: "is not visible to this login; this console would install this",
     How.OLDER: "lacks columns that this console installs",
 }
