@@ -1,5 +1,5 @@
-"""What a sample tells of one queue, as the statements in `queries/` return it; and rates from what
-engines count anyway: a count that begins anew is a gap, never a zero."""
+"""The figures of one queue as the statements in `queries/` return them, and rates made from the
+engines' cumulative counters: a counter that was reset is a gap, never a zero."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 COUNTED = 10_000
-"""Rows of a state are counted up to here; one more than this says: there are more."""
+"""Rows of a state are counted up to here; one more means: there are more."""
 
 STATES = ("ready", "scheduled", "claimed", "errors", "done")
-"""The counts that exclude each other."""
+"""The counts that do not overlap."""
 
 FIGURES = ("ready", "age_seconds", "scheduled", "claimed", "stuck", "errors", "done")
-"""What is read from the queue's own table, and so may be dear: those likely to be so first."""
+"""What is read from the queue's own table and may be slow, the likeliest first."""
 
 Key = tuple[str, str]
 """Schema and name: one queue of a database."""
 
 
 def key_of(queue: Queue) -> Key:
-    """What stays the same from look to look."""
+    """The same in every sample."""
     return (queue.schema, queue.name)
 
 
 @dataclass(frozen=True)
 class StatusRow:
-    """What every `status` statement returns. None: the design has it not, or it is not known."""
+    """What every `status` statement returns. None: not of this design, or not known."""
 
     schema: str
     queue: str
@@ -66,14 +66,14 @@ class StatusRow:
         return self.next_push - self.next_pop
 
     def over(self) -> tuple[str, ...]:
-        """The states that have more rows than are counted. A ring's depth is its gap: not that."""
+        """The states that have more rows than are counted; a ring's ready count is its gap."""
         counts = {state: getattr(self, state) for state in STATES}
         if self.capacity is not None:
             del counts["ready"]
         return tuple(state for state, count in counts.items() if count and count > COUNTED)
 
     def uncounted(self) -> int:
-        """About how many rows those states have together, by the engine's statistics."""
+        """About how many rows `over()` has together, by the engine's statistics."""
         over = self.over()
         states = STATES if self.capacity is None else STATES[1:]
         counted = sum(getattr(self, state) or 0 for state in states if state not in over)
@@ -81,12 +81,12 @@ class StatusRow:
 
 
 _MANY_CONVERSATIONS = 1_000
-"""More open ones than this are leaking: one a session, or one a message on its way, is normal."""
+"""More than this are a leak: one per session, or per message being sent, is normal."""
 
 
 @dataclass(frozen=True)
 class BrokerHealth:
-    """Counts are of at most 10,001."""
+    """Counts end at 10,001."""
 
     is_receive_enabled: bool
     is_enqueue_enabled: bool
@@ -112,7 +112,7 @@ class BrokerHealth:
         if self.transmission:
             why = f": {self.transmission_status}" if self.transmission_status else ""
             return f"{_counted(self.transmission)} messages cannot be delivered{why}"
-        # A message on its way may have a conversation of its own; those are no leak.
+        # A message that is being sent may have a conversation of its own: no leak.
         if self.conversations > _MANY_CONVERSATIONS + 2 * (ready or 0):
             return (
                 f"{_counted(self.conversations)} conversations are open: they are begun and not "
@@ -136,9 +136,9 @@ class Rates:
     push: float | None = None
     pop: float | None = None
     net_range: tuple[float, float] | None = field(default=None, compare=False)
-    """Where push less pop lies, as far as it varied; None: too few looks, or not a ring."""
+    """The range of push minus pop; None: too few samples, or not a ring."""
     pushed: float | None = field(default=None, compare=False)
-    """Messages since the first sample of this window. It never falls; gaps are left out."""
+    """Messages since the first sample of this window; never falls, gaps are left out."""
     popped: float | None = field(default=None, compare=False)
 
     @property
@@ -150,37 +150,37 @@ class Rates:
 class _Counters:
     taken_at: float
     raw: tuple[int | None, ...]
-    """What only ever rises, for one life of the counters: a fall is a reset, so a gap."""
+    """Values that only rise; a fall is a reset, so a gap."""
     base: int | None
     pushed: float | None
     popped: float | None
     rows: int | None = None
-    """How many there are, where they were counted. It rises by pushes alone."""
+    """How many there are, if they were counted; only pushes add to it."""
     deletes: bool = False
-    """Pops alone take rows away."""
+    """Only pops remove rows."""
 
 
 class _Total:
-    """The rises of a count, summed up."""
+    """The sum of a counter's rises."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._highest: float | None = None
 
-    def add(self, count: float | None, *, anew: bool) -> float | None:
-        """Take a count in; `anew`: it has nothing to do with the one before."""
+    def add(self, count: float | None, *, restarted: bool) -> float | None:
+        """`restarted`: the count does not continue the one before."""
         if count is None:
             return None
-        if anew or self._highest is None:
+        if restarted or self._highest is None:
             self._highest = count
-        # Engines' counters may trail: a count that falls a little and rises again counts once.
+        # Engines' counters may lag: a count that falls a little and rises again counts once.
         self._sum += max(0.0, count - self._highest)
         self._highest = max(count, self._highest)
         return self._sum
 
 
 class RateWindow:
-    """The rates of one queue over the samples of the last `seconds`; a reset begins it anew."""
+    """The rates of one queue over the samples of the last `seconds`; a reset starts it over."""
 
     def __init__(self, flow: Flow, seconds: float = 10.0) -> None:
         self._flow = flow
@@ -189,22 +189,22 @@ class RateWindow:
         self._pushed, self._popped = _Total(), _Total()
 
     def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
-        """Take one sample in and return the rates from the oldest one kept to this one."""
+        """Add a sample; the rates from the oldest one kept to this one."""
         if row is None or (self._flow is not Flow.NUMBERS and not counts_rows):
             self._seen.clear()
             return Rates()
         now = _counters(taken_at, row, self._flow)
         if self._seen and _was_reset(self._seen[-1], now):
             self._seen.clear()
-        anew = not self._seen
+        restarted = not self._seen
         self._seen.append(now)
-        # The last one beyond the window stays: two samples are needed whatever their distance.
+        # One sample beyond the window stays: two are needed, however far apart.
         while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
             self._seen.popleft()
         rates = replace(
             _between(self._seen[0], now),
-            pushed=self._pushed.add(now.pushed, anew=anew),
-            popped=self._popped.add(now.popped, anew=anew),
+            pushed=self._pushed.add(now.pushed, restarted=restarted),
+            popped=self._popped.add(now.popped, restarted=restarted),
         )
         if self._flow is not Flow.NUMBERS:
             return rates
@@ -213,7 +213,7 @@ class RateWindow:
 
 
 def _net_range(rates: Rates, steps: Sequence[Rates]) -> tuple[float, float] | None:
-    """Push less pop, and two standard errors of the steps' own to both sides."""
+    """Push minus pop, plus and minus two standard errors of the steps."""
     middle, nets = rates.net, [step.net for step in steps if step.net is not None]
     if middle is None or len(nets) < 3:
         return None
@@ -237,7 +237,7 @@ def _rows(row: StatusRow) -> int | None:
 
 
 def _totals(row: StatusRow, flow: Flow) -> tuple[float | None, float | None]:
-    """How many pushes and pops there were since the counters began, up to a constant."""
+    """Pushes and pops since the counters began, up to a constant."""
     if flow is Flow.NUMBERS:
         return row.next_push, row.next_pop
     if flow is Flow.DELETED:
@@ -246,11 +246,8 @@ def _totals(row: StatusRow, flow: Flow) -> tuple[float | None, float | None]:
 
 
 def _claimed_flow(row: StatusRow) -> float | None:
-    """How many pops there were, up to a constant.
-
-    A pop is an update, and its end (complete, fail, release) another update or the delete; what
-    is claimed now has had only the first of the two.
-    """
+    """Pops, up to a constant: a pop is an update, and its end (complete, fail, release) another
+    update or the delete; rows that are claimed now have had only the first."""
     if row.updated is None or row.deleted is None:
         return None
     if row.claimed is None or row.claimed > COUNTED:
@@ -260,7 +257,7 @@ def _claimed_flow(row: StatusRow) -> float | None:
 
 def _was_reset(before: _Counters, now: _Counters) -> bool:
     if before.base != now.base:
-        return True  # a relay: the numbers were moved, not drawn
+        return True  # a relay renumbers: no number was drawn
     pairs = zip(before.raw, now.raw, strict=True)
     return any(b is None or (n is not None and n < b) for b, n in pairs if n is not None)
 
@@ -273,12 +270,12 @@ def _between(first: _Counters, last: _Counters) -> Rates:
     def rate(before: float | None, after: float | None) -> float | None:
         if before is None or after is None:
             return None
-        # The engine's counters trail by up to a second: a small fall is that, not a flow back.
+        # The engine's counters lag by up to a second: a small fall is no negative rate.
         return max(0.0, (after - before) / elapsed)
 
     push, pop = rate(first.pushed, last.pushed), rate(first.popped, last.popped)
-    # The counters of a session that rests may trail by ten seconds. Where rows came or went and
-    # nothing was counted, a zero would be false.
+    # The counters of an idle session may lag by ten seconds: where rows came or went uncounted, a
+    # zero would be false.
     more = 0 if first.rows is None or last.rows is None else last.rows - first.rows
     return Rates(
         None if push == 0 and more > 0 else push,

@@ -1,8 +1,8 @@
-"""How long messages waited for their pop, and how long work on them took, from bounded samples.
+"""How long messages waited for their pop, and how long they were processed.
 
-Waiting: from push (or from its due time, if later) to the first pop. Processing: from the last pop
-to done or error. A statement reads the latest of each, by an index, and seldom; what it saw within
-`WITHIN_SECONDS` is kept. So the cost does not grow with the queue, and the figures are of a sample.
+Waiting: from push (or the due time, if later) to the first pop. Processing: from the last pop to
+done or error. Every few seconds a statement reads the latest of each by an index; those of the last
+`WITHIN_SECONDS` are kept. So the figures are of a sample, and cost the same at any depth.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from console.designs import Flow
 from console.monitor.figures import Key, key_of
 
 EVERY_SECONDS = 10.0
-"""The statement is no part of every sample."""
 WITHIN_SECONDS = 300.0
-"""A message counts for so long after its pop, or its end; the statements say the same."""
+"""A message counts for this long after its pop or its end; the statements say the same."""
 MOST = 1_000
-"""So many of the latest are kept of a queue."""
+"""The latest messages of a queue that are kept."""
 FEWEST = 10
-"""Of fewer messages no percentile is told."""
+"""Fewer messages have no percentiles."""
 PERCENTILES = (50, 95, 99)
 KINDS = ("waiting", "processing")
 
 FIGURES = rollup_files.LATENCIES
-"""As recordings, charts and history name them, in the order of those."""
+"""Their names in recordings, charts and history."""
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of one duration, in seconds; None: not known, and `unknown` says why."""
+    """Of a duration in seconds. None: not known; `unknown` says why."""
 
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
     messages: int | None = None
-    """How many were seen; None: none can be, or nobody has said."""
+    """How many were read; None: not known."""
     period_seconds: float | None = None
-    """How long ago the first of them was popped or done."""
+    """How long ago the first of them was popped or finished."""
     unknown: str = ""
 
     @property
@@ -54,8 +53,8 @@ class Percentiles:
         """`p50 12 ms, p95 30 ms, p99 80 ms (200 messages of 4 min)`, or `? (why)`."""
         if self.p50 is None:
             return f"{formats.UNKNOWN} ({self.unknown})" if self.unknown else formats.UNKNOWN
-        told = zip(PERCENTILES, self.values, strict=True)
-        cuts = ", ".join(f"p{at} {formats.duration(value or 0.0)}" for at, value in told)
+        pairs = zip(PERCENTILES, self.values, strict=True)
+        cuts = ", ".join(f"p{at} {formats.duration(value or 0.0)}" for at, value in pairs)
         if self.messages is None or self.period_seconds is None:
             return cuts
         of = formats.duration(round(self.period_seconds))
@@ -77,7 +76,7 @@ class Latency:
 
     @property
     def labels_and_texts(self) -> tuple[tuple[str, str], ...]:
-        """Both in words, each by its name; under one where the same keeps both from being known."""
+        """Both; on one line if neither is known for the same reason."""
         if self.waiting.unknown and self.waiting.unknown == self.processing.unknown:
             return ((" and ".join(KINDS), self.waiting.text),)
         return ((KINDS[0], self.waiting.text), (KINDS[1], self.processing.text))
@@ -88,7 +87,7 @@ class Latency:
 
     @classmethod
     def recorded(cls, figures: Mapping[str, object]) -> Latency | None:
-        """As it was recorded; None: it was not, or was not known."""
+        """None: not recorded, or not known then."""
         known = [v if isinstance(v, float) else None for v in map(figures.get, FIGURES)]
         if known == [None] * len(FIGURES):
             return None
@@ -104,7 +103,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class TimesRow:
-    """One message. Null: it tells nothing of that duration."""
+    """One message. Null: it has no such duration."""
 
     schema: str
     queue: str
@@ -116,7 +115,7 @@ class TimesRow:
 
 
 def statement_of(queue: Queue) -> str:
-    """The statement that tells of it; empty: nothing can."""
+    """The statement that reads its latency; empty: none can."""
     if all(impossible(queue)):
         return ""
     archived = queue.options.get("archive_at_pop") == "on"
@@ -124,7 +123,7 @@ def statement_of(queue: Queue) -> str:
 
 
 def impossible(queue: Queue) -> tuple[str, str]:
-    """Why waiting and processing of such a queue cannot be known; empty: they can."""
+    """Why waiting and processing cannot be known; empty: they can."""
     ring = queue.design.flow is Flow.NUMBERS
     if queue.kind is Kind.INSTALLED and queue.options.get("archive_at_pop") == "on":
         return "", "a pop ends the message here"
@@ -144,15 +143,15 @@ def impossible(queue: Queue) -> tuple[str, str]:
 
 @dataclass
 class _Seen:
-    """Of one queue: when each message was popped or done, by our clock, and its duration."""
+    """Of one queue: by message, when it was popped or finished by our clock, and the duration."""
 
     times: tuple[dict[object, tuple[float, float]], ...] = field(default_factory=lambda: ({}, {}))
     latency: Latency | None = None
-    """What was made of it; None: nothing was read yet, or could be."""
+    """Made of `times`; None: nothing was read yet."""
 
 
 class LatencySamples:
-    """What was seen of a database's messages. In the hands of one thread; a new one is due."""
+    """The durations read of a database's messages; used by one thread. A new one is due."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -161,7 +160,7 @@ class LatencySamples:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to look again; said once."""
+        """Whether it is time to read again; true once."""
         if (now := self._clock()) < self._next:
             return False
         self._next = now + EVERY_SECONDS
@@ -179,29 +178,31 @@ class LatencySamples:
         for row in rows:
             waiting, processing = self._seen[row.schema, row.queue].times
             _put(waiting, row.id, now, row.popped_seconds_ago, row.waiting_seconds)
-            # It may be worked on again: each time is one.
+            # A message may be processed more than once.
             again = (row.id, row.processing_seconds)
             _put(processing, again, now, row.ended_seconds_ago, row.processing_seconds)
         for queue in queues:
             seen = self._seen[key_of(queue)]
             for times in seen.times:
                 _forget(times, now)
-            # Once for all samples up to the next time: sorting is dear with many queues.
+            # Once for all samples until the next read: sorting many queues takes time.
             seen.latency = Latency(
                 *(_percentiles(list(times.values()), now) for times in seen.times)
             )
 
     def fail(self, queue: Queue) -> None:
-        """It could not be read; what was seen before says nothing about now."""
+        """It could not be read: earlier messages say nothing about now."""
         unread = Percentiles(unknown="it could not be read, or not in time")
         self._seen[key_of(queue)] = _Seen(latency=Latency(unread, unread))
 
     def of(self, queue: Queue) -> Latency:
         seen = self._seen.get(key_of(queue))
-        told = _NOT_READ if seen is None or seen.latency is None else seen.latency
+        latency = _NOT_READ if seen is None or seen.latency is None else seen.latency
         waiting, processing = (
             Percentiles(unknown=why) if why else known
-            for why, known in zip(impossible(queue), (told.waiting, told.processing), strict=True)
+            for why, known in zip(
+                impossible(queue), (latency.waiting, latency.processing), strict=True
+            )
         )
         return Latency(waiting, processing)
 
@@ -216,13 +217,13 @@ def _put(
     ago: float | None,
     seconds: float | None,
 ) -> None:
-    """A duration below nothing is of a caller's own times, which are not the server's."""
+    """Leaves out negative durations: callers may pass times of their own."""
     if ago is not None and seconds is not None and seconds >= 0 and key not in times:
         times[key] = (now - ago, seconds)
 
 
 def _forget(times: dict[object, tuple[float, float]], now: float) -> None:
-    """What is too old, and all but the latest."""
+    """Forget what is too old, and all but the latest."""
     latest = sorted(times.items(), key=lambda one: one[1][0])[-MOST:]
     times.clear()
     times.update((key, one) for key, one in latest if one[0] >= now - WITHIN_SECONDS)

@@ -1,7 +1,7 @@
-"""What is too much for a queue, judged from its figures alone: for screens, verbs, the doctor.
+"""Whether a queue's figures reach their limits, and which findings operators have silenced.
 
-And what an operator has silenced or acknowledged of that: it is shown, and counts as no problem. A
-silence holds until its time; an acknowledgement until the finding ends, or is graver than it was.
+What is silenced or acknowledged is shown but counts as no problem. A silence holds until its time;
+an acknowledgement until the finding ends or becomes more severe.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ N = TypeVar("N", int, float)
 
 
 class Severity(IntEnum):
-    """How grave a figure, a finding or the state of a queue is; more is worse."""
+    """Of a figure, a finding or the state of a queue; higher is worse."""
 
     OK = 0
     NOTE = 1
     """Worth knowing; nothing is unhealthy."""
     UNKNOWN = 2
-    """What would have to be judged is not known: neither good nor bad."""
+    """What has to be judged is not known: neither good nor bad."""
     WARNING = 3
     CRITICAL = 4
-    """Messages are stuck, lost or about to be; or a limit says so."""
+    """Messages are stuck, lost or about to be, or a critical limit is reached."""
 
     @property
     def mark(self) -> str:
-        """One cell that tells it without any colour."""
+        """One character that shows it without colour."""
         return " ·?!✖"[self]
 
     @property
@@ -47,13 +47,13 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Limits(Generic[N]):
-    """From which figure on it is a warning and from which on critical. None: never."""
+    """The values from which a figure is a warning, and critical. None: never."""
 
     warning: N | None = None
     critical: N | None = None
 
     def exceeded(self, value: N | None) -> tuple[Severity, N] | None:
-        """The gravest limit that is reached, and its level. What is not known reaches none."""
+        """The most severe limit that is reached, and its level; an unknown value reaches none."""
         for level, limit in ((Severity.CRITICAL, self.critical), (Severity.WARNING, self.warning)):
             if limit is not None and value is not None and value >= limit:
                 return level, limit
@@ -69,10 +69,10 @@ class Thresholds:
     """Of a ring's capacity; 1 is full."""
     errors: Limits[int]
     errors_share: Limits[float] = Limits()
-    """Of what is ready or in error, from ERRORS_LEAST on; where `errors` itself has no limit."""
+    """Of the ready and failed messages, from ERRORS_LEAST on; used if `errors` has no limit."""
 
     def errors_of(self, figures: Figures) -> Limits[int]:
-        """From how many errors on it is too much for a queue that holds so much now."""
+        """The limits of the error count, for what the queue holds now."""
         if self.errors != Limits():
             return self.errors
         held = (figures.ready or 0) + (figures.errors or 0)
@@ -86,7 +86,7 @@ def _errors(share: float | None, held: int) -> int | None:
 
 
 ERRORS_LEAST = 10
-"""Fewer are no share worth a warning: a single one would be all that an idle queue holds."""
+"""Fewer are no warning: one error may be all that an idle queue holds."""
 
 DEFAULTS = Thresholds(
     STUCK_AFTER_SECONDS,
@@ -96,7 +96,7 @@ DEFAULTS = Thresholds(
     errors=Limits(),
     errors_share=Limits(0.1),
 )
-"""What holds where nothing is configured."""
+"""Where nothing is configured."""
 
 ThresholdsOf = Callable[[str], Thresholds]
 """By a queue's name."""
@@ -107,7 +107,7 @@ def defaults_of(_: str) -> Thresholds:
 
 
 class Figures(Protocol):
-    """What is judged of a queue; None: the design has it not, or it is not known."""
+    """The figures that have limits; None: not of this design, or not known."""
 
     @property
     def ready(self) -> int | None: ...
@@ -140,7 +140,7 @@ class Exceeded:
     level: Severity
     estimated: bool = False
     subscriber: str = ""
-    """The slowest one, whose figure it is."""
+    """The slowest one, which has that value."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -152,9 +152,9 @@ class Exceeded:
 
     @property
     def text(self) -> str:
-        """The figure, for a screen: `12,480 ready`, `93 % full`."""
+        """`12,480 ready`, `93 % full`."""
         if self.figure == "gap_share":
-            # Never rounded up: at 99.9 % it still takes pushes.
+            # Rounded down: at 99.9 % it still takes pushes.
             by = f", {self.subscriber} is slowest" if self.subscriber else ""
             full = "full: it takes no more pushes"
             return (full if self.value >= 1 else f"{_share(self.value)} full") + by
@@ -165,20 +165,20 @@ class Exceeded:
 
     @property
     def reason(self) -> str:
-        """The same with the limit, where that does not go without saying."""
+        """The text with the limit, unless that is obvious."""
         plainly = self.figure == "gap_share" or (self.figure, self.limit) == ("errors", 1)
         return self.text if plainly else f"{self.text} (limit {self.limit_text})"
 
     @property
     def limit_text(self) -> str:
-        """The limit in the figure's own unit: `10,000`, `90 %`, `1 min`."""
+        """`10,000`, `90 %`, `1 min`."""
         if self.figure == "gap_share":
             return _share(self.limit)
         return duration(self.limit) if self.figure == "age" else count(int(self.limit))
 
 
 def judge(figures: Figures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
-    """Every figure that has reached a limit, the gravest first."""
+    """The figures that have reached a limit, the most severe first."""
     return tuple(sorted(_exceeded(figures, thresholds), key=lambda one: -one.level))
 
 
@@ -197,12 +197,12 @@ def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
 
 
 def slowest_subscriber(figures: Figures) -> str:
-    """The subscriber whose gap a ring's gap is; empty: it has none, or nobody knows."""
+    """The subscriber that determines a ring's gap; empty: there is none, or not known."""
     return "" if figures.slowest is None else figures.slowest.subscriber
 
 
 def _filled(figures: Figures) -> float | None:
-    """The part of a ring that is in use; below 0 where poppers wait ahead."""
+    """The part of a ring that is in use; below 0 if pops wait ahead."""
     if figures.gap is None or not figures.capacity:
         return None
     return figures.gap / figures.capacity
@@ -216,20 +216,20 @@ LIMIT, LIMIT_CRITICAL = "limit_reached", "limit_critical"
 
 
 def silences_of(decisions: Sequence[Decision], queue: Queue) -> tuple[Decision, ...]:
-    """Those about findings of the queue; of no queue's name: about every queue."""
+    """The decisions about findings of the queue, or of all queues."""
     here = {("", ""), (queue.schema, queue.name)}
     return tuple(one for one in decisions if one.code and (one.schema, one.queue) in here)
 
 
 def is_about(one: Decision, code: str, which: str = "") -> bool:
-    """Whether it is about the code; `which` of several, as `limit_reached:depth` names it."""
+    """Whether it concerns the code, or `CODE:which` as in `limit_reached:depth`."""
     return one.code in {code, f"{code}:{which}"}
 
 
 def silence_for(
     decisions: Sequence[Decision], code: str, level: Severity, which: str = ""
 ) -> Decision | None:
-    """What silences a finding that is as grave as that; None: nothing does."""
+    """The decision that silences a finding of that severity; None: none does."""
     found = (one for one in decisions if is_about(one, code, which))
     return next(
         (one for one in found if one.kind == "silence" or level <= acknowledged_severity(one)), None
@@ -247,7 +247,7 @@ def limit_code(level: Severity) -> str:
 
 def limit_silence(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
     codes = {limit_code(one.level)}
-    if one.figure == "gap_share":  # how full a ring of ours is has codes of its own
+    if one.figure == "gap_share":  # an installed ring that fills has codes of its own
         codes.add("full" if one.value >= 1 else "filling")
     found = (silence_for(decisions, code, one.level, one.figure) for code in sorted(codes))
     return next(filter(None, found), None)
@@ -256,7 +256,7 @@ def limit_silence(decisions: Sequence[Decision], one: Exceeded) -> Decision | No
 def stuck_silence(
     decisions: Sequence[Decision], stuck: int | None, oldest_first: Sequence[Claim] | None
 ) -> Decision | None:
-    """What silences stuck claims, where every sort of them that is known is silenced."""
+    """The silence of stuck claims, if each known code of them is silenced."""
     codes = {_code(claim) for claim in (oldest_first or ())[: stuck or 0]}
     found = [silence_for(decisions, code, Severity.WARNING) for code in sorted(codes)]
     return found[0] if found and all(found) else None

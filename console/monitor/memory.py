@@ -1,4 +1,4 @@
-"""What earlier looks have taught about a database's queues, so that the next one costs less."""
+"""What earlier samples showed about a database's queues, so that the next one costs less."""
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -11,19 +11,19 @@ from console.monitor.figures import COUNTED, FIGURES, Key, StatusRow, key_of
 from console.monitor.latency import LatencySamples
 
 RECOUNT_EVERY = 10
-"""A deep state is counted in one of so many samples, and only estimated in the others."""
+"""A deep state is counted in one of this many samples, and estimated in the others."""
 
 SURELY_DEEP = 2 * COUNTED
-"""A state that is estimated at less than this is counted at every sample."""
+"""A state that is estimated at less than this is counted in every sample."""
 
 FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 300.0
-"""How long a figure that was too slow is left out: twice as long each time, up to this."""
+"""A figure that was too slow is left out for twice as long each time, up to this."""
 
 
 @dataclass(frozen=True)
 class _Slow:
-    """A figure that was too slow, or was never tried because others took all the time."""
+    """A figure that was too slow, or was not tried because others took all the time."""
 
     until: float
     pause: float
@@ -32,14 +32,14 @@ class _Slow:
 
 @dataclass(frozen=True)
 class _Deep:
-    """Figures that are known to be more than is counted."""
+    """Figures above the highest count."""
 
     figures: tuple[str, ...]
-    looks_left: int
+    samples_left: int
 
 
 class Memory:
-    """Of one database, held by one thread. A new one knows nothing."""
+    """About one database; used by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -62,14 +62,14 @@ class Memory:
     def part(
         self, product: Product, queue: Queue, name: str, values: Mapping[str, str]
     ) -> sql.UnionMember:
-        """The statement of the queue's design, rendered again only where it or a value changed."""
-        place = (key_of(queue), name)
-        kept = self._parts.get(place)
+        """The rendered statement of the queue's design; rendered again only after a change."""
+        key = (key_of(queue), name)
+        kept = self._parts.get(key)
         if kept is None or kept[:2] != (queue, values):
             scope = queue.scope_of(name, product, **values)
             part = sql.part(f"{queue.design.name}.{name}", product.dialect, scope)
             kept = (queue, values, part)
-            self._parts[place] = kept
+            self._parts[key] = kept
         return kept[2]
 
     def left_out(self, queue: Queue) -> set[str]:
@@ -77,16 +77,16 @@ class Memory:
         return {*self.slow(queue), *(deep.figures if deep is not None else ())}
 
     def slow(self, queue: Queue) -> tuple[str, ...]:
-        """The figures that were too slow, or may be."""
+        """The figures that were or may be too slow."""
         known = self._slow.get(key_of(queue), {})
         return tuple(figure for figure in FIGURES if figure in known)
 
     def due(self, queue: Queue) -> tuple[str, ...]:
-        """Those of the slow ones that may be tried again."""
+        """The slow figures that may be tried again."""
         return tuple(figure for figure in self.slow(queue) if self.may_try(queue, figure))
 
     def may_try(self, queue: Queue, what: str) -> bool:
-        """Whether it was not slow, or long ago."""
+        """Whether it was not slow lately."""
         known = self._slow.get(key_of(queue), {}).get(what)
         return known is None or known.until <= self._clock()
 
@@ -98,37 +98,37 @@ class Memory:
         known[figure] = _Slow(self._clock() + pause, pause, tried=True)
 
     def may_be_slow(self, queue: Queue, figures: Iterable[str], *, tried: bool = False) -> None:
-        """Try them apart from other queues; `tried`: they were, but all at once."""
+        """Try them apart from other queues; `tried`: they were, but all together."""
         known = self._slow.setdefault(key_of(queue), {})
         for figure in figures:
             pause = known[figure].pause if figure in known else 0.0
             known[figure] = _Slow(self._clock(), pause, tried)
 
     def never_tried(self, queue: Queue) -> bool:
-        """Whether what may be slow of it never was asked apart from other queues."""
+        """Whether some of its slow figures were never tried apart from other queues."""
         return any(not slow.tried for slow in self._slow.get(key_of(queue), {}).values())
 
     def was_quick(self, queue: Queue, figures: Iterable[str]) -> None:
-        """They may be asked with all others again."""
+        """Read them together with all others again."""
         known = self._slow.get(key_of(queue), {})
         for figure in figures:
             known.pop(figure, None)
 
     def apart(self, keys: Container[Key]) -> dict[Key, str]:
-        """Those whose last sample failed, and why; the one that failed last comes last."""
+        """The queues whose last sample failed, and why; the latest failure last."""
         return {key: problem for key, problem in self._apart.items() if key in keys}
 
     def set_apart(self, queue: Queue, problem: str) -> None:
-        """Ask it alone from now on, so that it spoils no other queue's look."""
+        """Read it alone from now on, so that it spoils no other queue's sample."""
         self.rejoin(queue)
         self._apart[key_of(queue)] = problem
 
     def rejoin(self, queue: Queue) -> None:
-        """Ask it with all others again."""
+        """Read it together with all others again."""
         self._apart.pop(key_of(queue), None)
 
     def complete(self, queue: Queue, row: StatusRow) -> StatusRow:
-        """What was left out: unknown where it was slow, "more than counted" where it was deep."""
+        """Add what was left out: unknown if it is slow, "more than counted" if it is deep."""
         deep = self._deep.get(key_of(queue))
         known = {} if deep is None else dict.fromkeys(deep.figures, COUNTED + 1)
         return replace(row, **(known | dict.fromkeys(self.slow(queue))))  # type: ignore[arg-type]
@@ -136,9 +136,9 @@ class Memory:
     def keep_deep(
         self, queue: Queue, row: StatusRow, estimates: Mapping[str, float | None]
     ) -> bool:
-        """Leave out the count of deep states in the next samples, until it is time to count again.
+        """Leave out the counts of deep states in the next samples.
 
-        False: they were left out, and by the estimate they may not be deep any more.
+        False: they were left out, but by the estimate they may no longer be deep.
         """
         over = row.over()
         known = self._deep.pop(key_of(queue), None)
@@ -147,6 +147,6 @@ class Memory:
         figures = (*over, "stuck") if (row.stuck or 0) > COUNTED else over
         if known is None:
             self._deep[key_of(queue)] = _Deep(figures, RECOUNT_EVERY - 1)
-        elif known.looks_left > 1 and set(over) <= set(known.figures):
-            self._deep[key_of(queue)] = replace(known, looks_left=known.looks_left - 1)
+        elif known.samples_left > 1 and set(over) <= set(known.figures):
+            self._deep[key_of(queue)] = replace(known, samples_left=known.samples_left - 1)
         return True

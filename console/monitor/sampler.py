@@ -1,8 +1,4 @@
-"""One daemon thread a connection: looks, hands on what it saw, waits, looks again.
-
-Of many connections a few at a time have their turn: they are not opened, sampled or examined all at
-once.
-"""
+"""Samples each connection repeatedly in a daemon thread; many connections take turns."""
 
 from __future__ import annotations
 
@@ -33,21 +29,21 @@ if TYPE_CHECKING:
 
 
 def login_can(connection: Connection, queues: Sequence[Queue]) -> Login:
-    """What it could do to these queues, and to the server."""
+    """What the login could do to these queues, and to the server."""
     product = product_of(connection)
-    asked = [queue for queue in queues if queue.kind is not Kind.ARCHIVE]
+    live = [queue for queue in queues if queue.kind is not Kind.ARCHIVE]
     return sql.row(
         connection,
         Login,
         "server.login_rights",
-        schemas=product.array([queue.schema for queue in asked]),
-        tables=product.array([queue.table for queue in asked]),
-        queues=product.array([queue.name for queue in asked]),
+        schemas=product.array([queue.schema for queue in live]),
+        tables=product.array([queue.table for queue in live]),
+        queues=product.array([queue.name for queue in live]),
     )
 
 
 def probe(database: Database, queues: Sequence[Queue]) -> Login | None:
-    """The same on a connection of its own; None where it cannot be told. ConnectionFailedError."""
+    """The same on a new connection; None: not known. ConnectionFailedError."""
     try:
         with database.transaction("read the login's rights", read_only=True) as connection:
             return login_can(connection, queues)
@@ -61,19 +57,17 @@ _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 
 IDLE_AFTER_SECONDS = 30.0
-"""When nothing has changed for so long, the pauses begin to grow..."""
+"""Without a change for this long, each pause is longer than the one before..."""
 IDLE_GROWTH = 1.5
-"""... by this factor each..."""
+"""... by this factor..."""
 IDLE_LONGEST = 5.0
-"""... up to so many intervals."""
+"""... up to this many intervals."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one sample of the sampler gave: snapshots, or the error that it met.
-
-    With an error the snapshots are those of the last sample that went well: see `age_seconds`.
-    """
+    """The result of one sample. With an error, the snapshots are those of the last sample that
+    succeeded: see `age_seconds`."""
 
     connection: str
     queues: tuple[QueueSnapshot, ...] = ()
@@ -81,21 +75,21 @@ class Reading:
     production: bool = False
     error: ConsoleError | None = None
     retry_seconds: float | None = None
-    """The pause before the next try, after an error."""
+    """After an error: the pause before the next attempt."""
     taken_at: float | None = None
-    """`clock.elapsed()` of the sample that the snapshots are of; None: there was none yet."""
+    """`clock.elapsed()` of the sample that the snapshots are from; None: no sample yet."""
     next_seconds: float | None = None
-    """The pause before the next sample, whatever this one gave."""
+    """The pause before the next sample."""
     login: Login | None = None
     """What the login could do; None: not known."""
 
     @property
     def stale(self) -> bool:
-        """Whether the snapshots are of an earlier look than this one."""
+        """Whether the snapshots are of an earlier sample."""
         return self.error is not None
 
     def age_seconds(self, now: float | None = None) -> float | None:
-        """How old the snapshots are; None: there are none yet."""
+        """How old the snapshots are; None: no sample yet."""
         if self.taken_at is None:
             return None
         return max(0.0, (elapsed() if now is None else now) - self.taken_at)
@@ -115,8 +109,8 @@ class Sampler:
         only: Sequence[Queue] | None = None,
         turns: WorkLimiter | None = None,
     ) -> None:
-        """`name`: the connection's on a screen. `only`: these queues and no others. `turns`: those
-        of all samplers, where there are many."""
+        """`name`: the connection's on screens; `only`: just these queues; `turns`: shared by all
+        samplers."""
         self.name = name or database.label
         self._database = database
         self._deliver: Callable[[Reading], None] = lambda _: None
@@ -155,14 +149,12 @@ class Sampler:
         self._thread.start()
 
     def sample_now(self) -> None:
-        """Do not wait for the rest of the pause, and make pauses no longer than the interval."""
+        """Cut the present pause short, and stop lengthening pauses."""
         self._wake.set()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """Ask the thread to end, a sample that hangs in a silent server too.
-
-        Waits for it at most `timeout_seconds`.
-        """
+        """Stop the thread, even in a sample that waits for a silent server; wait for it at most
+        `timeout_seconds`."""
         self._stop.set()
         self._wake.set()
         if timeout_seconds > 0 and self._thread.is_alive():
@@ -170,7 +162,6 @@ class Sampler:
 
     @property
     def running(self) -> bool:
-        """Whether its thread is there."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -181,7 +172,7 @@ class Sampler:
             if not self._stop.is_set():
                 self._deliver(reading)
             if self._wake.wait(reading.next_seconds):
-                # Somebody wants to know now, and then soon again.
+                # Whoever asked for a sample now will want the next one soon.
                 self._idle.end()
                 self._retry_seconds = _FIRST_RETRY_SECONDS
 
@@ -191,7 +182,7 @@ class Sampler:
         )
 
     def sample(self) -> Reading:
-        """Look once, in the caller's thread; for a sampler that was not started."""
+        """One sample in the caller's thread, for a sampler that was not started."""
         try:
             with patience(self._timeouts.statement_seconds, self._stop.is_set):
                 sample = take_sample(
@@ -203,23 +194,23 @@ class Sampler:
                 )
                 login = self._login(sample)
             self._last = self._reading(sample, login)
-        except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
+        except Exception as error:  # noqa: BLE001  # a dead thread reports nothing
             return self._failed(error)
         self._retry_seconds = _FIRST_RETRY_SECONDS
         return self._last
 
     def _failed(self, error: Exception) -> Reading:
-        # Jitter, so that many consoles do not come back to a server in step.
+        # Jitter, so that many consoles do not reconnect to a server at once.
         pause = self._retry_seconds * random.uniform(0.75, 1.25)  # noqa: S311  # no secret
         self._retry_seconds = min(self._retry_seconds * 2, _LONGEST_RETRY_SECONDS)
         self._windows.clear()
         self._idle.end()
-        told = error if isinstance(error, ConsoleError) else _unforeseen(error)
-        return replace(self._last, error=told, retry_seconds=pause, next_seconds=pause)
+        shown = error if isinstance(error, ConsoleError) else _unforeseen(error)
+        return replace(self._last, error=shown, retry_seconds=pause, next_seconds=pause)
 
     def _login(self, sample: DatabaseSample) -> Login | None:
-        """Asked once, and again where there is another server or there are other queues."""
-        queues = [seen.queue for seen in sample.queues]
+        """Read once, and again when the server or its queues are others."""
+        queues = [one.queue for one in sample.queues]
         now = (sample.life, {(queue.schema, queue.name) for queue in queues})
         if now != self._probed:
             self._probed, self._found = now, probe(self._database, queues)
@@ -227,7 +218,7 @@ class Sampler:
 
     def _reading(self, sample: DatabaseSample, login: Login | None) -> Reading:
         if sample.life != self._life:
-            # A restart, a crash or a reset: what was counted before says nothing about now.
+            # A restart, a crash or a reset: earlier counters say nothing about now.
             self._windows.clear()
             if self._life:
                 self._database.probe_again()
@@ -236,7 +227,7 @@ class Sampler:
         windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
         for seen in sample.queues:
             queue = seen.queue
-            # Who comes or goes may make another one the slowest: nothing was popped by that.
+            # A subscriber that comes or goes may change the slowest one: that is no pop.
             key = (queue.schema, queue.name, queue.design.name, queue.subscribers)
             window, of_subscribers = windows[key] = self._windows.get(key) or (
                 RateWindow(queue.design.flow),
@@ -259,7 +250,7 @@ class Sampler:
 
 
 class _Idle:
-    """How long the next pause is: longer and longer while nothing changes."""
+    """The length of pauses, which grows while nothing changes."""
 
     def __init__(self) -> None:
         self._seen: object = None
@@ -267,12 +258,11 @@ class _Idle:
         self._factor = 1.0
 
     def end(self) -> None:
-        """Pauses of one interval, until nothing has changed for a while again."""
+        """Back to pauses of one interval."""
         self._seen = None
         self._factor = 1.0
 
     def pause(self, sample: DatabaseSample, interval_seconds: float) -> float:
-        """The pause after this sample."""
         seen = [_lasting(queue) for queue in sample.queues]
         if seen != self._seen:
             self._seen, self._same_since, self._factor = seen, sample.taken_at, 1.0
@@ -282,7 +272,7 @@ class _Idle:
 
 
 def _lasting(seen: QueueSample) -> object:
-    """What of a sample stays the same while nothing happens: no ages."""
+    """The part of a sample that stays the same while nothing happens: no ages."""
     row = None if seen.row is None else replace(seen.row, age_seconds=None)
     owners = tuple((claim.id, claim.attempts, claim.owner) for claim in seen.claims or ())
     sessions = frozenset(holder.session for holder in seen.holders or ())
@@ -296,17 +286,16 @@ def _unforeseen(error: Exception) -> ConsoleError:
 
 
 REQUESTED, SOON, ROUTINE = range(3)
-"""Why somebody wants a turn, what goes first before the others: an operator asked for it, figures
-call for it, it is time again."""
+"""Why work is due, the most urgent first: an operator asked for it, figures call for it, its
+interval has passed."""
 
 
 class WorkLimiter:
-    """At most `most` work at a time.
+    """Lets at most `most` threads work at a time, the most urgent first.
 
-    Whoever works for longer than `lease_seconds`, as one does who waits for a silent server, goes
-    on, but is no longer counted: that keeps nobody else waiting. After each turn there is none for
-    `rest` times as long as this process worked in it, but for what an operator asks; nor is there
-    in the first `begins_after` seconds.
+    A turn longer than `lease_seconds`, such as one that waits for a silent server, goes on but is
+    no longer counted. After each turn, all but operators' requests wait for `rest` times the
+    processor time that it took; they also wait for the first `begins_after` seconds.
     """
 
     def __init__(
@@ -317,13 +306,13 @@ class WorkLimiter:
         self._rest = rest
         self._changed = threading.Condition()
         self._ends: dict[object, float] = {}
-        """Those at work -> when they count no longer."""
+        """Turn -> when it is no longer counted."""
         self._waiting: Counter[int] = Counter()
         self._rested_at = time.monotonic() + begins_after
 
     @contextmanager
     def turn(self, why: int, given_up: Callable[[], bool]) -> Iterator[None]:
-        """Waits for it, or until `given_up` says so, which is looked at in `wake`."""
+        """Waits for a turn, or until `given_up()`, which is called again after `wake`."""
         mine = object()
         with self._changed:
             self._waiting[why] += 1
@@ -342,12 +331,12 @@ class WorkLimiter:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """Somebody who waits may have given up."""
+        """Let the waiting threads call their `given_up` again."""
         with self._changed:
             self._changed.notify_all()
 
     def _pause(self, why: int) -> float:
-        """Until somebody who wants it for that may have it; 0: now."""
+        """Seconds until work of that urgency may begin; 0: now."""
         now = time.monotonic()
         counted = [end for end in self._ends.values() if end > now]
         if len(counted) >= self._most:

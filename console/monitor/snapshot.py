@@ -1,4 +1,4 @@
-"""From samples to what is shown: figures of one queue, with what is estimated and what unknown."""
+"""Snapshots: the figures of one queue as they are shown, with what is estimated or unknown."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -33,9 +33,9 @@ _STATE_FIELDS = {
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """One queue at one moment. None: the design has it not, or, if named in `unknown`, not known.
+    """One queue at one moment. None: not of this design or, if named in `unknown`, not known.
 
-    Ages and rates are seconds and messages a second, by the database's clock and ours.
+    Ages are in seconds of the database's clock, rates in messages a second of ours.
     """
 
     queue: str
@@ -56,38 +56,37 @@ class QueueSnapshot:
     estimated: tuple[str, ...]
     unknown: tuple[str, ...]
     problem: str = ""
-    """Why everything is unknown, where it is."""
+    """Why everything is unknown."""
     slow: tuple[str, ...] = ()
-    """What is unknown because it took too long to read: dead rows at a queue's head, mostly."""
+    """Unknown because they took too long to read, mostly for dead rows at the queue's head."""
     claims: tuple[Claim, ...] | None = None
-    """The oldest ones, with their owners."""
+    """The oldest, with their owners."""
     holders: int | None = None
-    """Open transactions that hold rows of the queue, without those that wait for one of them.
-    Where a pop deletes, a message that is being worked on is held by one of these."""
+    """Open transactions that hold rows of the queue; not those that wait for another. Where a pop
+    deletes, a message in work is held by one of them."""
     held_seconds: float | None = None
-    """For how long one of them has held rows, at the most; None: there is none, or not known."""
+    """The longest time one of them has held rows; None: there is none, or not known."""
     held_by: tuple[Holder, ...] = ()
-    """The oldest ones."""
+    """The oldest."""
     acting: tuple[Acting, ...] = ()
     """What operators are doing to it."""
     decisions: tuple[Decision, ...] = ()
-    """What operators have decided of it as a whole: pause, protection."""
+    """Pause and protection."""
     moment: datetime | None = field(default=None, compare=False)
-    """When that was seen, by the database's clock."""
+    """When it was sampled, by the database's clock."""
     silences: tuple[Decision, ...] = ()
-    """Which of its findings operators have silenced or acknowledged."""
+    """Findings of it that operators have silenced or acknowledged."""
     filling_per_second: tuple[float, float] | None = None
-    """How fast a ring's gap grows, from ... to ...; negative: it shrinks."""
+    """The lowest and highest growth of a ring's gap; negative: it shrinks."""
     pushed: float | None = field(default=None, compare=False)
-    """Messages since somebody began to look, as in `Rates`: for what counts itself."""
+    """Messages since the first sample, as in `Rates`."""
     popped: float | None = field(default=None, compare=False)
     latency: Latency | None = None
-    """How long its messages waited, and work on them took."""
     subscribers: tuple[SubscriberSnapshot, ...] | None = None
-    """Of a ring that has some. What the queue itself shows of numbers is the slowest one's."""
+    """Of a ring that has some; the queue's own gap is that of the slowest."""
 
     filling: "Filling | None" = field(default=None, compare=False)
-    """When the ring is full by what its hours usually have, where that tells more than now."""
+    """When the ring is full by its usual rates, if that says more than the present ones."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -95,12 +94,12 @@ class QueueSnapshot:
 
     @property
     def paused(self) -> Decision | None:
-        """Who has paused it; None: nobody."""
+        """None: it is not paused."""
         return next((one for one in self.decisions if one.kind == "pause"), None)
 
     @property
     def slowest(self) -> SubscriberSnapshot | None:
-        """The subscriber whose gap is the queue's; None: it has none, or nobody knows."""
+        """The subscriber whose gap is the queue's; None: it has none, or not known."""
         return slowest(self.subscribers)
 
     @property
@@ -110,17 +109,17 @@ class QueueSnapshot:
 
     @property
     def full_in_seconds(self) -> float | None:
-        """When the ring is full if push and pop go on as they do; None: not, or not known."""
+        """When the ring is full at the present rates; None: it is not filling, or not known."""
         return self._full_in(self._filling)
 
     @property
     def full_in_range_seconds(self) -> tuple[float | None, float | None]:
-        """When at the soonest, and when at the latest (None: never), as far as rates vary."""
+        """The soonest and the latest time (None: never), as far as rates vary."""
         slowest, fastest = self.filling_per_second or (None, None)
         return self._full_in(fastest), self._full_in(slowest)
 
     def resize_buys_seconds(self, capacity: int) -> float | None:
-        """How much later a ring of that size would be full; None: it is not filling, or unknown."""
+        """How much later a ring of that size is full; None: it is not filling, or not known."""
         now = self.full_in_seconds
         later = self._full_in(self._filling, capacity)
         return None if now is None or later is None else later - now
@@ -135,7 +134,7 @@ class QueueSnapshot:
         return full_in(self.gap, self.capacity if capacity is None else capacity, per_second)
 
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
-        """The stable object of `status --json`: keys are added at the end, and never go."""
+        """The stable object of `status --json`."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
         hidden |= {"pushed", "popped", "latency", "subscribers", "filling"}
@@ -174,7 +173,7 @@ def snapshot(
     rates: Rates | None = None,
     subscriber_rates: Mapping[str, Rates] = MappingProxyType({}),
 ) -> QueueSnapshot:
-    """The figures of one queue; without rates (a single look) those are unknown."""
+    """The snapshot of a sample; without rates, as of a single sample, those are unknown."""
     queue, row = sample.queue, sample.row
     applicable = _applicable(queue)
     rates = rates or Rates()
@@ -185,8 +184,8 @@ def snapshot(
     if queue.design.archives:
         counts["done"] = sample.archived
         estimated += ["done"] if sample.archived else []
-    seen_by = subscribers(sample.subscribers, row.capacity, subscriber_rates)
-    behind = slowest(seen_by)
+    by_subscriber = subscribers(sample.subscribers, row.capacity, subscriber_rates)
+    behind = slowest(by_subscriber)
     values: dict[str, object] = {
         **counts,
         "age_seconds": row.age_seconds,
@@ -194,12 +193,12 @@ def snapshot(
         "pop_per_second": rates.pop,
         "capacity": row.capacity,
         "gap": row.gap if behind is None else behind.gap,
-        "subscribers": seen_by,
+        "subscribers": by_subscriber,
         "claims": sample.claims,
         "holders": holders,
     }
     if row.age_seconds is None and counts.get("ready") == 0:
-        applicable = [name for name in applicable if name != "age_seconds"]  # nothing has an age
+        applicable = [name for name in applicable if name != "age_seconds"]  # no message, no age
     return _snapshot(sample, connection, values, estimated, applicable, rates)
 
 
@@ -225,8 +224,8 @@ def _counts(
     if row.stuck is not None and row.stuck > COUNTED:
         found["stuck"] = found.get("claimed", COUNTED)
     if row.capacity is not None and (row.ready is None or row.ready > COUNTED):
-        # What cannot be counted in a ring: the numbers tell, but for the holes among them. Where it
-        # is the parked numbers that are too many, they do not.
+        # A ring that is too deep to count is as deep as its gap, except for holes; unless it is the
+        # parked numbers that are too many.
         numbers_tell = row.gap is not None and row.gap > COUNTED
         found["ready"] = max(row.ready or 0, row.gap or 0) if numbers_tell else row.ready
     counted |= found
@@ -236,10 +235,9 @@ def _counts(
 def _estimate(
     row: StatusRow, state: str, estimates: Mapping[str, float | None] | None
 ) -> int | None:
-    """How many rows a state has that was not counted to its end, and never less than was counted.
+    """About how many rows a state has that was not counted to its end; at least what was counted.
 
-    Without an estimate the engine's statistics tell what is left when the other states are taken
-    off; where several were not counted, nobody can tell.
+    Without an estimate: the engine's statistics minus the other states, if these were counted.
     """
     rows = (estimates or {}).get(state)
     if rows is None and len(row.over()) == 1:

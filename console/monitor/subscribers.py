@@ -1,4 +1,4 @@
-"""What each subscriber of a ring has: its next number, what it can pop, how fast it pops."""
+"""Subscribers of a ring: the next number, what can be popped, and the pop rate of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, 
 from console.monitor.figures import Key, Rates, RateWindow, StatusRow
 
 _FULL = "full"
-"""When it is now that it fills the ring."""
+"""It fills the ring now."""
 
 
 @dataclass(frozen=True)
 class SubscriberRow:
-    """What `subscriber_status` returns, a row each. None: not known, or too many to count."""
+    """What `subscriber_status` returns. None: not known, or too many to count."""
 
     schema: str
     queue: str
@@ -38,7 +38,7 @@ class SubscriberRow:
 
 @dataclass(frozen=True)
 class SubscriberRows:
-    """Those of one queue, by their numbers, and when they were seen, by `clock.elapsed()`."""
+    """Those of one queue in the order of their numbers; `at` is by `clock.elapsed()`."""
 
     rows: tuple[SubscriberRow, ...]
     at: float
@@ -53,7 +53,7 @@ class SubscriberRows:
 
 @dataclass(frozen=True)
 class SubscriberSnapshot:
-    """One subscriber at one moment, in the units of the queue's snapshot. None: not known."""
+    """One subscriber at one moment, in the units of QueueSnapshot. None: not known."""
 
     subscriber: str
     gap: int | None
@@ -62,17 +62,17 @@ class SubscriberSnapshot:
     """None too where nothing is ready."""
     pop_per_second: float | None
     parked: int | None
-    """Pops that wait for the message of their number."""
+    """Pops that wait for a message."""
     full_in_seconds: float | None
-    """When it alone would fill the ring if all goes on as it does; None: not, or not known."""
+    """When it alone fills the ring at the present rates; None: it does not, or not known."""
     estimated: bool = False
-    """Whether `ready` is."""
+    """Whether `ready` is estimated."""
     popped: float | None = field(default=None, compare=False)
-    """Messages since somebody began to look, as in `Rates`."""
+    """Messages since the first sample, as in `Rates`."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether each value is of the kind that it should be: whoever wrote the record."""
+        """Whether each value has its type: records may be damaged or forged."""
         counts, seconds = (self.gap, self.ready, self.parked), (self.age_seconds,)
         figures = (*counts, *seconds, self.pop_per_second, self.full_in_seconds)
         numbers = [one for one in figures if one is not None]
@@ -82,7 +82,7 @@ class SubscriberSnapshot:
 
     @property
     def figures(self) -> Iterator[tuple[str, str]]:
-        """Each figure in words, by its name: `("age", "3 s")`."""
+        """Label and text of each figure: `("age", "3 s")`."""
         for name, value in (("gap", self.gap), ("ready", self.ready)):
             estimated = self.estimated and name == "ready"
             yield name, UNKNOWN if value is None else count(value, estimated=estimated)
@@ -92,34 +92,34 @@ class SubscriberSnapshot:
         yield "parked", UNKNOWN if self.parked is None else count(self.parked)
         never = UNKNOWN if None in (self.gap, self.pop_per_second) else NOT_APPLICABLE
         seconds = self.full_in_seconds
-        told = never if seconds is None else ESTIMATE + duration(seconds) if seconds else _FULL
-        yield "full in", told
+        full = never if seconds is None else ESTIMATE + duration(seconds) if seconds else _FULL
+        yield "full in", full
 
     @property
     def text(self) -> str:
-        """All of it on one line: `billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
+        """`billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
         known = [one for one in self.figures if one[1] != NOT_APPLICABLE]
-        told = [_FULL if value == _FULL else f"{name} {value}" for name, value in known]
-        return ", ".join([self.subscriber, *told])
+        figures = [_FULL if value == _FULL else f"{name} {value}" for name, value in known]
+        return ", ".join([self.subscriber, *figures])
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`: keys are added at the end, and never go."""
+        """The stable object of `status --json`."""
         return {name: value for name, value in vars(self).items() if name != "popped"}
 
 
-def to_text(found: Sequence[SubscriberSnapshot] | None) -> str:
-    """As it is recorded; `from_text` reads it."""
-    return "" if not found else json.dumps([one.as_json() for one in found])
+def to_text(subscribers: Sequence[SubscriberSnapshot] | None) -> str:
+    """The form in which recordings keep them; `from_text` reads it."""
+    return "" if not subscribers else json.dumps([one.as_json() for one in subscribers])
 
 
 def from_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
-    """As it was recorded; None: it was not, or what stands there is no such record."""
+    """As recorded; None: not recorded, or no valid record."""
     try:
-        told = json.loads(str(text or "null"))
+        records = json.loads(str(text or "null"))
         names = {one.name for one in fields(SubscriberSnapshot)}
         found = tuple(
             SubscriberSnapshot(**{name: value for name, value in one.items() if name in names})
-            for one in told
+            for one in records
         )
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
@@ -129,7 +129,7 @@ def from_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
 def subscribers(
     seen: SubscriberRows | None, capacity: int | None, rates: Mapping[str, Rates]
 ) -> tuple[SubscriberSnapshot, ...] | None:
-    """The figures of each; of one without rates (a single look) those are unknown."""
+    """Without rates, as of a single sample, those are unknown."""
     if seen is None:
         return None
     return tuple(_one(row, capacity, rates.get(row.subscriber) or Rates()) for row in seen.rows)
@@ -151,14 +151,14 @@ def _one(row: SubscriberRow, capacity: int | None, rates: Rates) -> SubscriberSn
 
 
 def slowest(of: Sequence[SubscriberSnapshot] | None) -> SubscriberSnapshot | None:
-    """The one that fills the ring; None: there is none, or it is not known which."""
+    """The one that fills the ring; None: there is none, or not known."""
     if not of or any(one.gap is None for one in of):
         return None
     return max(of, key=lambda one: one.gap or 0)
 
 
 def full_in(gap: int | None, capacity: int | None, per_second: float | None) -> float | None:
-    """In how many seconds a gap that grows so fast fills a ring; None: not, or not known."""
+    """In how many seconds a growing gap fills the ring; None: it does not, or not known."""
     if gap is None or capacity is None:
         return None
     if gap >= capacity:
@@ -169,13 +169,13 @@ def full_in(gap: int | None, capacity: int | None, per_second: float | None) -> 
 
 
 class SubscriberWindows:
-    """The rates of each subscriber of one queue, as `RateWindow` has the queue's."""
+    """A `RateWindow` for each subscriber of one queue."""
 
     def __init__(self) -> None:
         self._windows: dict[str, RateWindow] = {}
 
     def add(self, seen: SubscriberRows | None, row: StatusRow | None) -> Mapping[str, Rates]:
-        """Take one sample in: of each that is there, the rates up to now."""
+        """Add a sample; the rates of each subscriber in it."""
         if seen is None or row is None:
             self._windows.clear()
             return {}

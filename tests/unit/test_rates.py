@@ -117,6 +117,6 @@ def test_a_total_has_every_push_that_was_seen_and_never_falls(steps: list[int | 
 def test_a_count_that_trails_is_not_counted_twice() -> None:
     total = _Total()
     counts = [10.0, 12.0, 11.5, 12.0, 13.0, None, 14.0]
-    assert [total.add(count, anew=False) for count in counts] == [0, 2, 2, 2, 3, None, 4]
-    assert total.add(5.0, anew=True) == 4
-    assert total.add(6.0, anew=False) == 5
+    assert [total.add(count, restarted=False) for count in counts] == [0, 2, 2, 2, 3, None, 4]
+    assert total.add(5.0, restarted=True) == 4
+    assert total.add(6.0, restarted=False) == 5
