@@ -145,10 +145,10 @@ def _lines(result: "RollupResult") -> list[str]:
         less = f", {numbered(short, 'queue')} recorded for less than 3 weeks" if short else ""
         known = numbered(queues["known"], "queue")
         lines.append(f"  forecast of {plain(connection)}: {known}{less}")
-    skipped = result.choice.skipped
+    skipped = result.selection.skipped
     more = (
-        (len(result.choice.unchanged), "days with nothing new"),
-        (len(result.choice.kept), "days left unchanged: some of their segments are deleted"),
+        (len(result.selection.unchanged), "days with nothing new"),
+        (len(result.selection.kept), "days left unchanged: some of their segments are deleted"),
         (len(skipped.damaged), "damaged files skipped"),
         (len(skipped.newer), "files of a newer console skipped"),
     )

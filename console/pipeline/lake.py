@@ -1,11 +1,11 @@
-"""The lake: a folder of Parquet files and their manifests, on any filesystem that Arrow knows.
+"""The lake: a folder of Parquet files and their manifests, on any filesystem that Arrow supports.
 
     _lake.json                                                    its id, written once
     archive/connection=C/queue=Q/date=D/<plan>-<range>.parquet
     _manifests/archive/connection=C/queue=Q/<plan>/...
 
-Only data files end in `.parquet`; readers leave out names that begin with `_` or `.`, and read what
-manifests name. A file is there whole or not at all; `storage` says how.
+Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what
+manifests name. Files are written atomically (`storage`).
 """
 
 import errno
@@ -28,21 +28,21 @@ DATA = ".parquet"
 _ID = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
-_UNNAMED_SECONDS = 86_400.0
+_UNLISTED_SECONDS = 86_400.0
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
-"""In words: errors of an object store have no number."""
+"""In texts: errors of an object store have no errno."""
 _LOGIN = re.compile(r"://[^/@]*:[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
 
 
 class DamagedError(ConsoleError):
-    """A file of the lake does not say what it should."""
+    """A file of the lake is not what it should be."""
 
 
 def queue_part(schema: str, queue: str) -> str:
-    """The folder's name of a queue: `schema.name`, a dot inside a part being `%2E`."""
+    """The name of a queue's folder: `schema.name`, with `%2E` for a dot inside either."""
     parts = (quote(part, safe="").replace(".", "%2E") for part in (schema, queue))
     return f"queue={'.'.join(parts)}"
 
@@ -52,44 +52,44 @@ def connection_of(part: str) -> str:
 
 
 def queue_of(part: str) -> tuple[str, str]:
-    """The schema and the name of the queue whose folder it is."""
+    """(schema, name) of the queue with this folder."""
     schema, _, name = part.removeprefix("queue=").partition(".")
     return unquote(schema), unquote(name)
 
 
 def _filesystems() -> Any:
-    """Arrow's, which tell a checker of types nothing."""
+    """Arrow's module, which has no type hints."""
     from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
     return fs
 
 
 def readable(name: str) -> bool:
-    """Whether a file of that name is data that readers read."""
+    """Whether a file of that name is a data file."""
     return name.endswith(DATA) and not name.startswith(("_", "."))
 
 
 class Lake:
-    """A lake by its place: a folder, or a URI as `s3://bucket/folder`.
+    """A folder, or a URI such as `s3://bucket/folder`.
 
-    Paths are relative to it, with `/`. Every method raises a ConsoleError that names the lake
+    Paths are relative to it, with `/`. Every method raises a ConsoleError, which names the lake,
     where it cannot be read or written.
     """
 
-    def __init__(self, place: str | os.PathLike[str]) -> None:
-        """UsageError for a place that Arrow does not know."""
-        text = os.fspath(place)
+    def __init__(self, location: str | os.PathLike[str]) -> None:
+        """UsageError for a location that Arrow does not support."""
+        text = os.fspath(location)
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
         if _LOGIN.search(text):
             raise UsageError(
-                f"The lake {_LOGIN.sub('://', text)!r} is named with a login.",
+                f"The URI of the lake {_LOGIN.sub('://', text)!r} has a login in it.",
                 why="Others would see it in lists, logs and messages.",
-                next_step="Leave it to the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE ...), to "
-                "the cloud's own files, or to the machine's role.",
+                next_step="Put it in the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE ...) or the "
+                "cloud's own files, or use the machine's role.",
             )
         try:
-            self._storage, self._root = storage.opened(text)
+            self._storage, self._root = storage.open_storage(text)
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
                 f"The lake {text!r} is not a usable location.",
@@ -97,7 +97,6 @@ class Lake:
                 next_step="Name a folder, or a URI such as s3://bucket/folder.",
             ) from error
         self.location = text
-        """As another process may open it."""
 
     @property
     def filesystem(self) -> Any:
@@ -105,16 +104,16 @@ class Lake:
 
     @property
     def can_replace(self) -> bool:
-        """Whether a file may take the place of another one; Spark knows such places too."""
+        """Whether a file can replace another. Spark can read such lakes itself."""
         return self._storage.can_replace
 
     def new_path(self, path: str) -> str:
-        """Under which name to write what `path` is for: where there is no rename, one of its own,
-        which a manifest then names."""
+        """Where to write the file that `path` is meant for; without renames a new unique path, for
+        a manifest to name."""
         return self._storage.new_path(path)
 
     def path(self, path: str) -> str:
-        """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
+        """The filesystem's path. DamagedError for one outside the lake."""
         if ".." in path.split("/"):
             raise DamagedError(
                 f"The lake {self.location} names a file outside it: {path!r}.",
@@ -123,10 +122,10 @@ class Lake:
         return f"{self._root}/{path}"
 
     def id(self) -> str:
-        """The lake's own id; made at the first use."""
+        """The lake's id; created on first use."""
         with suppress(FileNotFoundError):
             return self._known_id()
-        content = {"format": _FORMAT, "version": 1, "id": self._storage.own_id()}
+        content = {"format": _FORMAT, "version": 1, "id": self._storage.new_id()}
         self.write_json(_ID, content, once=True)
         return self._known_id()
 
@@ -141,15 +140,15 @@ class Lake:
     # -- reading
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none where it is not there."""
+        """The names in a folder, sorted; empty where it does not exist."""
         return [path.rsplit("/", 1)[-1] for path in self._list(folder, deep=False)]
 
     def files(self, folder: str) -> list[str]:
-        """The paths of all files below a folder, sorted; none where it is not there."""
+        """The paths of all files below a folder, sorted; empty where it does not exist."""
         return self._list(folder, deep=True)
 
     def data_files(self, folder: str) -> list[str]:
-        """Of those, the data that readers read."""
+        """Of those, the data files."""
         return [
             path
             for path in self.files(folder)
@@ -162,10 +161,9 @@ class Lake:
         below = self.path(folder).rstrip("/")
         selector = fs.FileSelector(below, allow_not_found=True, recursive=deep)
         with self._translated("read", folder):
-            found = self.filesystem.get_file_info(selector)
+            infos = self.filesystem.get_file_info(selector)
         start = len(self.path(""))
-        kept = (info for info in found if not deep or info.type == fs.FileType.File)
-        return sorted(info.path[start:] for info in kept)
+        return sorted(i.path[start:] for i in infos if not deep or i.type == fs.FileType.File)
 
     def exists(self, path: str) -> bool:
         fs = _filesystems()
@@ -182,13 +180,13 @@ class Lake:
         return int(info.size)
 
     def age_seconds(self, path: str) -> float:
-        """Since it was written, by this machine's clock; 0 where that is not known."""
+        """By this machine's clock; 0: unknown."""
         with self._translated("read", path):
             (info,) = self.filesystem.get_file_info([self.path(path)])
         return 0.0 if info.mtime_ns is None else time.time() - info.mtime_ns / 1e9
 
     def read_json(self, path: str) -> dict[str, Any]:
-        """A manifest. FileNotFoundError where it is not there, DamagedError where it is no JSON."""
+        """A manifest. FileNotFoundError; DamagedError where it is not a JSON object."""
         with (
             self._translated("read", path),
             self.filesystem.open_input_stream(self.path(path)) as file,
@@ -204,7 +202,7 @@ class Lake:
 
     @contextmanager
     def reading(self, path: str) -> Iterator[Any]:
-        """A data file that is open to read anywhere. FileNotFoundError where it is not there."""
+        """A data file, seekable. FileNotFoundError."""
         with (
             self._translated("read", path),
             self.filesystem.open_input_file(self.path(path)) as file,
@@ -214,7 +212,7 @@ class Lake:
     # -- writing
 
     def write_json(self, path: str, content: Mapping[str, Any], *, once: bool = False) -> None:
-        """A manifest, whole or not at all, in place of an older; `once`: unless there is one."""
+        """Write a manifest atomically. `once`: an existing one stays."""
         with self.writing(path, once=once) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
@@ -227,11 +225,10 @@ class Lake:
         temporary: str = "",
         check: Callable[[str], None] | None = None,
     ) -> Iterator[Any]:
-        """A file that comes to be at the end of the body: durable, and under its name at once.
+        """A file that appears, durably, when the body ends. `once`: an existing one stays.
 
-        Where the body fails there is none, and one that was there stays; likewise where `check`
-        does, which is told where the file lies until then. `temporary` is the name that a crash
-        would leave; it begins with `_`.
+        If the body fails, or `check`, which gets the path of the written file, an existing file
+        stays. `temporary`: the name of the file until then, beginning with `_`; a crash leaves it.
         """
         folder, _, _ = path.rpartition("/")
         name = temporary or f"{_TEMPORARY}{uuid.uuid4().hex}"
@@ -248,16 +245,16 @@ class Lake:
             yield file
 
     @contextmanager
-    def alone(self, work: str) -> Iterator[None]:
-        """No other run does `work` in this lake while the body runs. RefusedError where one does.
+    def locked(self, work: str) -> Iterator[None]:
+        """RefusedError where another run is doing `work` in this lake.
 
-        Only where the lake is a folder: an object store has no lock that ends with its holder.
+        Only in folders: an object store has no lock that ends with its holder.
         """
         path = f"{MANIFESTS}/{work}.lock"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with self._translated("written", path):
-                got = held.enter_context(self._storage.alone(self.path(path)))
-            if not got:
+                acquired = stack.enter_context(self._storage.locked(self.path(path)))
+            if not acquired:
                 raise RefusedError(
                     f"Another {work} is running in the lake {self.location}.",
                     why=f"It holds {self.path(path)}.",
@@ -266,24 +263,24 @@ class Lake:
             yield
 
     def remove(self, path: str) -> None:
-        """Take a file away; nothing where it is not there."""
+        """Nothing where it does not exist."""
         with self._translated("written", path), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(path))
 
-    def remove_unlisted(self, folder: str, named: Collection[str]) -> None:
-        """Take away what else lies in a folder than a manifest names.
+    def remove_unlisted(self, folder: str, listed: Collection[str]) -> None:
+        """Remove all files of a folder that a manifest does not list.
 
-        Where nothing keeps two writers apart, a day after it was put: until then it may be of a
-        reader that has read an earlier manifest, or of a writer whose own comes yet.
+        Without locks only after a day: until then a reader of an earlier manifest may need the
+        file, or it is of a writer whose manifest is still to come.
         """
-        least = 0.0 if self.can_replace else _UNNAMED_SECONDS
+        least = 0.0 if self.can_replace else _UNLISTED_SECONDS
         for path in self.files(folder):
-            if path not in named and (not least or self.age_seconds(path) >= least):
+            if path not in listed and (not least or self.age_seconds(path) >= least):
                 self.remove(path)
 
     @contextmanager
     def _translated(self, done: str, path: str) -> Iterator[None]:
-        """The errors of the filesystem, as the operator's; that a file is not there stays one."""
+        """The filesystem's errors as ConsoleErrors, except FileNotFoundError."""
         try:
             yield
         except FileNotFoundError:
@@ -300,7 +297,7 @@ class Lake:
                 why=why,
                 next_step="Nothing is lost. Make room, then run the same command again.",
             )
-        if error.errno in _CLOSED or any(word in str(error) for word in _DENIED):
+        if error.errno in _CLOSED or any(text in str(error) for text in _DENIED):
             return RefusedError(
                 what,
                 why=why,

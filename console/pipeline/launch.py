@@ -1,4 +1,4 @@
-"""Starts a run of the pipeline as a process of its own, which outlives whoever started it."""
+"""Starts a pipeline run as a process of its own, which outlives the console."""
 
 import os
 import shlex
@@ -14,17 +14,17 @@ from console.pipeline import runs
 from console.pipeline.runs import RunFile
 
 RUN_ID = "DBQ_RUN"
-"""The variable by which a run is told its id."""
-_THEIRS = ("DBQ_URL", "DBQ_PROFILE", "DBQ_RIGHTS", RUN_ID)
-"""What would say otherwise than the command line of a run."""
+"""The environment variable with a run's id."""
+_NOT_INHERITED = ("DBQ_URL", "DBQ_PROFILE", "DBQ_RIGHTS", RUN_ID)
+"""They would override a run's command line."""
 _PLAN_SECONDS = 600.0
 _TAIL = 4_000
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run: the words behind `dbq-console`, which anybody on the machine can read,
-    and what nobody else shall: the environment."""
+    """The words after `dbq-console`, which every user of the machine can read; secrets go into the
+    environment."""
 
     verb: str
     words: tuple[str, ...]
@@ -35,32 +35,32 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        # -P: not the folder in which the user is; another project's "console" may lie there.
+        # -P: the current folder may have a package "console" of its own.
         return [sys.executable, "-P", "-m", "console.cli", *self.words]
 
     def environ(self, **more: str) -> dict[str, str]:
-        mine = {name: text for name, text in os.environ.items() if name not in _THEIRS}
-        return {**mine, **self.environment, **more}
+        own = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+        return {**own, **self.environment, **more}
 
 
 def command_line(words: Sequence[str]) -> str:
-    """A run's command line, as it is typed."""
+    """As it is typed."""
     return shlex.join(["dbq-console", *words])
 
 
 class DryRun:
-    """What a dry run says; it is asked in a thread, and may be cut off from another."""
+    """Makes a plan with --dry-run, in a thread; another thread may cancel it."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
-        self._over = False
+        self._cancelled = False
 
     def run(self) -> list[str]:
-        """The lines of the plan. ConsoleError, with the verb's own words, where there is none."""
+        """The lines of the plan. ConsoleError, with the verb's own message."""
         with self._lock:
-            if self._over:
+            if self._cancelled:
                 raise ConsoleError("Making the plan was interrupted.")
             self._process = process = subprocess.Popen(
                 self._job.command,
@@ -83,29 +83,29 @@ class DryRun:
         return out.splitlines()
 
     def cancel(self) -> None:
-        """Nobody wants it any more. Does not wait."""
+        """Does not wait."""
         with self._lock:
-            self._over = True
+            self._cancelled = True
             if self._process is not None and self._process.poll() is None:
                 self._process.terminate()
 
 
 def start(job: Job, root: Path | None = None) -> str:
-    """Begin; the run's id. ConsoleError where no process or no file could be made.
+    """The run's id. ConsoleError where its process or files could not be created.
 
-    The process hears nothing of this one's end. What it says goes to files beside the run's own.
+    It goes on when this process ends. Its output goes to files beside the run's own.
     """
-    place = root or runs.folder()
+    folder = root or runs.folder()
     id_ = runs.new_id()
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         files = [
-            os.open(place / f"{id_}.{end}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            for end in ("out", "err")
+            os.open(folder / f"{id_}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            for stream in ("out", "err")
         ]
     except OSError as error:
         raise ConsoleError(
-            "The run could not be started.", why=f"{place}: {error.strerror or error}"
+            "The run could not be started.", why=f"{folder}: {error.strerror or error}"
         ) from error
     try:
         process = subprocess.Popen(
@@ -123,9 +123,9 @@ def start(job: Job, root: Path | None = None) -> str:
     finally:
         for descriptor in files:
             os.close(descriptor)
-    # Until its own word comes, and where that never does.
+    # Until it writes its own, or if it never does.
     record = RunFile.begin(
-        place,
+        folder,
         job.verb,
         id_,
         process.pid,
@@ -135,23 +135,23 @@ def start(job: Job, root: Path | None = None) -> str:
         lake=job.lake,
     )
     threading.Thread(
-        target=_wait, args=(process, record, place), name=f"run {id_}", daemon=True
+        target=_wait, args=(process, record, folder), name=f"run {id_}", daemon=True
     ).start()
     return id_
 
 
-def _wait(process: "subprocess.Popen[bytes]", record: RunFile, place: Path) -> None:
-    """Take its exit status, so that it leaves nothing; where it has said nothing itself, say it."""
+def _wait(process: "subprocess.Popen[bytes]", record: RunFile, folder: Path) -> None:
+    """Reap the process; where it failed without recording its end, record it."""
     status = process.wait()
-    found = next((run for run in runs.read(place).runs if run.id == record.id), None)
-    if found is not None and found.status is None and status > 0:
-        error = _error(tail(record.id, "err", place), status)
+    run = next((run for run in runs.read(folder).runs if run.id == record.id), None)
+    if run is not None and run.status is None and status > 0:
+        error = _error(tail(record.id, "err", folder), status)
         record.end(status, {"what": error.what, "why": error.why})
 
 
-def tail(id_: str, end: str, root: Path | None = None) -> str:
-    """The last of what a run has written to its `out` or `err`; empty: nothing."""
-    path = (root or runs.folder()) / f"{id_}.{end}"
+def tail(id_: str, stream: str, root: Path | None = None) -> str:
+    """The end of a run's output: its `out` or `err`."""
+    path = (root or runs.folder()) / f"{id_}.{stream}"
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
@@ -161,7 +161,7 @@ def tail(id_: str, end: str, root: Path | None = None) -> str:
 
 
 def _error(err: str, status: int) -> ConsoleError:
-    """The words of a verb that failed, in three parts again."""
+    """The error that a verb has printed."""
     lines: Sequence[str] = [line for line in err.splitlines() if line.strip()]
     what, *why = lines[-3:] or [f"The process ended with {status}, without a message."]
     return ConsoleError(what, why="\n".join(why))

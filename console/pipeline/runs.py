@@ -1,11 +1,11 @@
-"""What became of each run of the pipeline: a file a run, in this user's state.
+"""The pipeline's runs on this machine: a file per run, in this user's state.
 
-    runs/<id>.json     who runs what since when; how far it is; how it ended, with its whole result
-    runs/<id>.out      what it says, where a console started it as a process of its own
+    runs/<id>.json     what runs, for whom and since when; its progress; its outcome and result
+    runs/<id>.out      its output, where a console started it as a process of its own
     runs/<id>.err
 
-A file is there whole or not at all. A run that is killed leaves one without an end: its process,
-known by its number and its beginning, is gone. Never a secret, never a payload.
+Files are written atomically. The file of a killed run has no end, and its process, known by pid and
+start time, is gone. There are no secrets and no payloads in them.
 """
 
 import json
@@ -30,9 +30,9 @@ from console import formats, state
 from console.errors import ConsoleError, RefusedError
 
 KEPT = 200
-"""The newest so many runs are listed; older files go when one begins."""
+"""The files of older runs are removed when one begins."""
 _TOLD_SECONDS = 1.0
-"""Between two writings of how far a run is."""
+"""Progress is written at most so often."""
 _FORMAT = 1
 _ID = re.compile(r"[0-9T]+\.[0-9]+Z-[0-9a-f]+")
 
@@ -42,25 +42,23 @@ def folder() -> Path:
 
 
 class RunOutcome(StrEnum):
-    """How a run ended, or that it has not."""
-
     RUNNING = "running"
     ELSEWHERE = "running?"
-    """It began on another machine that shares this folder, and only that one can tell."""
+    """On another machine that shares this folder: only that one knows."""
     DONE = "done"
     MISMATCH = "mismatch"
-    """`verify` has found something."""
+    """`verify` found a problem."""
     REFUSED = "refused"
     STOPPED = "stopped"
-    """By a signal that it heard: the same command goes on where it was."""
+    """By a signal that it handled; the same command continues it."""
     FAILED = "failed"
     SILENT = "ended without a word"
-    """Killed, or its machine: the same command goes on where it was."""
+    """It or its machine was killed; the same command continues it."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its file has it; what is missing there is as here."""
+    """As its file has it, with these defaults. "told" is its last progress."""
 
     id: str
     verb: str
@@ -74,9 +72,8 @@ class Run:
     host: str = ""
     pid: int = 0
     born: str = ""
-    """When its process began, as `born` has it."""
+    """When its process began (`process_start`)."""
     told: str = ""
-    """How far it was when it last said so."""
     told_at: datetime | None = None
     told_rows: int | None = None
     told_bytes: int | None = None
@@ -85,15 +82,14 @@ class Run:
     result: Mapping[str, Any] | None = None
     """What `--json` prints."""
     lines: tuple[str, ...] = ()
-    """The same in words."""
+    """What is printed without it."""
     error: Mapping[str, str] = field(default_factory=dict)
     """what, why, next_step."""
     alive: bool | None = None
-    """Whether its process is there; None: that cannot be told here."""
+    """Whether its process exists; None: not known here."""
 
     @property
     def outcome(self) -> RunOutcome:
-        """How it ended, or that it has not."""
         if self.status is None:
             alive = {True: RunOutcome.RUNNING, False: RunOutcome.SILENT, None: RunOutcome.ELSEWHERE}
             return alive[self.alive]
@@ -106,43 +102,43 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """Whether it is still at it, for all that is known."""
+        """As far as is known."""
         return self.outcome in {RunOutcome.RUNNING, RunOutcome.ELSEWHERE}
 
     @property
     def rows(self) -> int | None:
-        """That it moved or examined; None: it has not said."""
+        """Moved or examined; None: not known."""
         return self._figure(_ROWS, self.told_rows)
 
     @property
     def bytes(self) -> int | None:
-        """Of what it moved; None: it has not said."""
+        """Moved; None: not known."""
         return self._figure(_BYTES, self.told_bytes)
 
     @property
     def moved(self) -> str:
-        """Its rows in words; of one that ended before it could count them, what it last said."""
+        """Its rows as text; marked as an estimate where it ended without a result."""
         if self.rows is None:
             return ""
-        guessed = not self.running and self.result is None
-        return f"{formats.ESTIMATE if guessed else ''}{self.rows:,}"
+        estimated = not self.running and self.result is None
+        return f"{formats.ESTIMATE if estimated else ''}{self.rows:,}"
 
     def _figure(
-        self, of: Mapping[str, Callable[[Mapping[str, Any]], int]], else_: int | None
+        self, by_verb: Mapping[str, Callable[[Mapping[str, Any]], int]], last: int | None
     ) -> int | None:
-        if self.result is None or self.verb not in of:
-            return else_
+        if self.result is None or self.verb not in by_verb:
+            return last
         with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            return int(of[self.verb](self.result))
-        return else_
+            return int(by_verb[self.verb](self.result))
+        return last
 
     def seconds(self, now: datetime) -> float | None:
-        """From its beginning to its end; of one that left no word, to its last."""
+        """To its end; of a killed run, to its last progress."""
         end = self.ended_at or (now if self.running else self.told_at)
         return None if end is None else max(0.0, (end - self.began_at).total_seconds())
 
     def rows_per_second(self, now: datetime) -> float | None:
-        """Over its whole time, the start of Spark with it; None: not known."""
+        """Over its whole time, the start of Spark included."""
         seconds = self.seconds(now)
         return self.rows / seconds if self.rows and seconds else None
 
@@ -189,11 +185,11 @@ _BYTES: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 @dataclass(frozen=True)
 class RunList:
-    """The runs, the newest first."""
+    """The newest first."""
 
     runs: tuple[Run, ...] = ()
     unreadable: int = 0
-    """Files that are none of a run."""
+    """Files."""
 
 
 def read(root: Path) -> RunList:
@@ -219,27 +215,27 @@ def _read(path: Path) -> Run | None:
                 content[name] = datetime.fromisoformat(content[name])
         for name in ("words", "lines"):
             content[name] = tuple(content.get(name, ()))
-        run = _sound(Run(**content, id=path.stem))
+        run = _valid(Run(**content, id=path.stem))
         return Run(**{**vars(run), "alive": None if run.status is not None else _alive(run)})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _sound(run: Run) -> Run:
-    """The same where each value is of its kind. ValueError."""
+def _valid(run: Run) -> Run:
+    """ValueError where a value has the wrong type."""
     texts = (run.verb, run.queue, run.connection, run.lake, run.user, run.host, run.born, run.told)
     numbers = (run.status, run.told_rows, run.told_bytes)
-    moments = (run.began_at, run.told_at, run.ended_at)
-    good = (
+    times = (run.began_at, run.told_at, run.ended_at)
+    valid = (
         isinstance(run.began_at, datetime)
         and all(isinstance(text, str) for text in (*texts, *run.words, *run.lines))
         and all(number is None or isinstance(number, int) for number in numbers)
-        and all(at is None or at.tzinfo is not None for at in moments)
+        and all(at is None or at.tzinfo is not None for at in times)
         and isinstance(run.pid, int)
         and (run.result is None or isinstance(run.result, dict))
         and all(isinstance(text, str) for text in (*run.error, *run.error.values()))
     )
-    if not good:
+    if not valid:
         raise ValueError("it is not a run")
     return run
 
@@ -247,39 +243,36 @@ def _sound(run: Run) -> Run:
 def _alive(run: Run) -> bool | None:
     if run.host != socket.gethostname():
         return None
-    return bool(run.born) and born(run.pid) == run.born
+    return bool(run.born) and process_start(run.pid) == run.born
 
 
-def born(pid: int) -> str | None:
-    """When a process began, in the words of its system; None: it is gone.
-
-    The number alone will be another process's one day.
-    """
+def process_start(pid: int) -> str | None:
+    """When a process began, as its system writes it: pids are used again. None: it has ended."""
     if not Path("/proc/self/stat").exists():
-        return _born_by_ps(pid)
+        return _process_start_by_ps(pid)
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return None
-    # Its name, in brackets, may have blanks and brackets in it.
-    state_, *more = told.rpartition(")")[2].split()
+    # The program's name, in brackets, may contain blanks and brackets.
+    state_, *more = stat.rpartition(")")[2].split()
     return None if state_ in {"Z", "X"} else f"{boot} {more[18]}"
 
 
-def _born_by_ps(pid: int) -> str | None:
+def _process_start_by_ps(pid: int) -> str | None:
     command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
     environment = {**os.environ, "LC_ALL": "C"}
     with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        fields = subprocess.run(
             command, capture_output=True, text=True, timeout=10, check=False, env=environment
         ).stdout.split(maxsplit=1)
-        return None if len(told) < 2 or told[0].startswith("Z") else told[1].strip()
+        return None if len(fields) < 2 or fields[0].startswith("Z") else fields[1].strip()
     return None
 
 
 def stop(run: Run) -> None:
-    """Ask it to end (SIGTERM). RefusedError where it is not running here."""
+    """Send SIGTERM. RefusedError where it is not running here."""
     if not _alive(run):
         raise RefusedError(
             f"The run {run.id} is not running here.",
@@ -289,7 +282,7 @@ def stop(run: Run) -> None:
         os.kill(run.pid, signal.SIGTERM)
     except OSError as error:
         raise RefusedError(
-            f"The run {run.id} could not be asked to end.", why=error.strerror or str(error)
+            f"The run {run.id} could not be stopped.", why=error.strerror or str(error)
         ) from error
 
 
@@ -297,13 +290,12 @@ def stop(run: Run) -> None:
 
 
 def new_id() -> str:
-    """Names of later runs come later."""
+    """Sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}Z-{secrets.token_hex(4)}"
 
 
 class RunFile:
-    """The file of one run, while that goes on. Once it has begun, a disk that fails fails nothing:
-    `problem` says why the file is not as it should be."""
+    """The file of a running run. When it cannot be written, `problem` says why; the run goes on."""
 
     def __init__(self, root: Path, run: Run) -> None:
         self._root = root
@@ -320,9 +312,9 @@ class RunFile:
 
     @classmethod
     def begin(cls, root: Path, verb: str, id_: str = "", pid: int = 0, **facts: Any) -> "RunFile":
-        """The run of this process, or of the one with that number; old files go.
+        """The run of this process, or of `pid`, whose own file stays if it has written it already.
 
-        Where the run has a file already, that stays: its process was quicker.
+        Old files are removed.
         """
         pid_ = pid or os.getpid()
         began = datetime.now(UTC)
@@ -335,7 +327,7 @@ class RunFile:
                 user=_user(),
                 host=socket.gethostname(),
                 pid=pid_,
-                born=born(pid_) or "",
+                born=process_start(pid_) or "",
                 **facts,
             ),
         )
@@ -345,22 +337,21 @@ class RunFile:
         return record
 
     def set_subject(self, **facts: str) -> None:
-        """What is known by now: queue, connection, lake."""
+        """`facts`: queue, connection, lake."""
         with self._lock:
             self._content.update({name: text for name, text in facts.items() if text})
             self._write()
 
     def report_progress(self, line: str, rows: int, size: int) -> None:
-        """How far it is; in any thread, as often as one likes."""
+        """From any thread, as often as the caller likes."""
         with self._lock:
-            at = datetime.now(UTC)
             figures = {"told_rows": rows, "told_bytes": size or None}
-            self._content |= {"told": line, "told_at": at, **figures}
+            self._content |= {"told": line, "told_at": datetime.now(UTC), **figures}
             if time.monotonic() - self._written >= _TOLD_SECONDS:
                 self._write()
 
     def set_result(self, result: Any, lines: Sequence[str]) -> None:
-        """What the verb has printed."""
+        """What the verb printed."""
         self._content |= {"result": result, "lines": tuple(lines)}
 
     def end(self, status: int, error: Mapping[str, str] | None = None) -> None:
@@ -370,7 +361,7 @@ class RunFile:
             self._write()
 
     def discard(self) -> None:
-        """It was none: nothing was begun."""
+        """Nothing was begun."""
         with self._lock:
             self._discarded = True
             with suppress(OSError):
@@ -407,12 +398,12 @@ def _plain(value: object) -> object:
 def _user() -> str:
     try:
         return getuser()
-    except (KeyError, OSError):  # a number without a name, as in containers
+    except (KeyError, OSError):  # a uid without a name, as in containers
         return str(os.getuid())
 
 
 def _make_room(root: Path) -> None:
-    """Whatever belongs to older runs goes; not of one that is running."""
+    """Remove the files of older runs that are not running."""
     ids = sorted(path.stem for path in root.glob("*.json"))
     kept = set(ids[-KEPT:])
     if len(ids) > len(kept):
@@ -420,7 +411,7 @@ def _make_room(root: Path) -> None:
         old = [_read(root / f"{id_}.json") for id_ in ids if id_ not in kept]
         kept |= {run.id for run in old if run is not None and run.running}
         for path in root.iterdir():
-            # An id has a dot in it, before its Z.
+            # An id has a dot before its Z.
             id_ = ".".join(path.name.split(".")[:2])
             if id_ < oldest and id_ not in kept:
                 path.unlink(missing_ok=True)

@@ -1,8 +1,7 @@
 """The Spark session, and how a job's tasks run on it.
 
-A task is a function of a module and an item of plain JSON; what it returns is plain JSON too. Spark
-only spreads the items: each task moves its own data. `Plain` runs the same tasks one after the
-other in this process, where Spark is not wanted.
+A task is a module's function and an item of JSON; it returns JSON. Spark only distributes the
+items: each task moves its own data. `LocalTasks` runs tasks in this process, without Spark.
 """
 
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from console import errors
 from console.errors import ConsoleError, UsageError
+from console.pipeline import StageProgress, no_progress
 from console.pipeline.java import INSTALL, java_home
 
 if TYPE_CHECKING:
@@ -27,25 +27,15 @@ if TYPE_CHECKING:
 
 Item = Mapping[str, Any]
 Work = Callable[[Item], dict[str, Any]]
-"""A task: a function that stands in a module, for it crosses processes by its name."""
+"""A task: a function at a module's top level, pickled by its name."""
 
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 120.0
-"""A job that no executor works on for so long is given up: it might wait for ever."""
-
-
-class StageProgress(Protocol):
-    """Hears of the progress of a stage: how many of its tasks are done, with how much."""
-
-    def __call__(self, *, done: int, of: int, rows: int, size: int) -> None: ...
-
-
-def no_progress(*, done: int, of: int, rows: int, size: int) -> None:
-    """Where nobody listens."""
+_NO_EXECUTOR_SECONDS = 120.0
+"""A job that no executor works on for so long is given up."""
 
 
 class Tasks(Protocol):
-    """Whoever runs the tasks of a stage."""
+    """Runs the tasks of a stage."""
 
     def run(
         self,
@@ -55,15 +45,15 @@ class Tasks(Protocol):
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
-        """What `work` returned for each item, in their order; the first ConsoleError of any.
+        """What `work` returned for each item, in order; raises the first task's ConsoleError.
 
-        No more than `at_once` of them run at a time.
+        At most `at_once` tasks run at a time.
         """
         ...
 
 
 class LocalTasks:
-    """In this process, one after the other."""
+    """One after the other in this process. The first error ends it."""
 
     def run(
         self,
@@ -73,8 +63,7 @@ class LocalTasks:
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
-        """As `Tasks`; the first error ends it."""
-        del at_once  # one is never too many
+        del at_once
         results: list[dict[str, Any]] = []
         rows = size = 0
         for item in items:
@@ -86,9 +75,9 @@ class LocalTasks:
 
 
 class SparkTasks:
-    """On a Spark context: one partition, and so one Spark task, an item.
+    """On a Spark context: each item is a partition, and so a Spark task.
 
-    As an RDD and not as a table: what Spark knows of SQL takes longer to load than all else.
+    An RDD, not a DataFrame: loading Spark's SQL takes longer than all else.
     """
 
     def __init__(self, context: "SparkContext") -> None:
@@ -102,97 +91,89 @@ class SparkTasks:
         *,
         at_once: int | None = None,
     ) -> list[dict[str, Any]]:
-        """As `Tasks`. All items are tried, also after one failed: no task is cut off half-way."""
+        """All items are tried, even after one failed: no task is stopped half-way."""
         if not items:
             return []
         done, rows, size = (self._context.accumulator(0) for _ in range(3))
 
-        def count(row_count: int, byte_count: int) -> None:
+        def task(item: Item) -> dict[str, Any]:
+            result = _result_or_error(work, item)
             done.add(1)
-            rows.add(row_count)
-            size.add(byte_count)
+            rows.add(int(result.get("rows", 0)))
+            size.add(int(result.get("bytes", 0)))
+            return result
 
-        said: list[int] = []
+        reported: list[int] = []
 
-        def tell() -> None:
+        def report() -> None:
             now = int(done.value)
-            if said != [now]:
-                said[:] = [now]
+            if reported != [now]:
+                reported[:] = [now]
                 on_progress(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
 
-        def job(first: int, number: int) -> list[dict[str, Any]]:
-            """So many items from one on, as one job of Spark's."""
-            mine = items[first : first + number]
-            # A task is sent its own item only: all those of a year would take long to read.
-            return self._context.parallelize(mine, number).map(_each(work, count)).collect()
+        def job(some: Sequence[Item]) -> list[dict[str, Any]]:
+            # One partition each: a task is sent its own item only.
+            return self._context.parallelize(some, len(some)).map(task).collect()
 
-        with polled(tell):
+        with polling(report):
             try:
-                if at_once is None or self._never_more(at_once, len(items)):
-                    results = job(0, len(items))
+                if at_once is None or self._cannot_exceed(at_once, len(items)):
+                    results = job(items)
                 else:
-                    results = self._a_few(job, len(items), at_once)
+                    results = self._limited(job, items, at_once)
             except Exception as error:
                 raise _spark_error(error) from error
-        tell()
+        report()
         for result in results:
             if failed := result.get("failed"):
                 raise _rebuilt(failed)
         return results
 
-    def _never_more(self, at_once: int, number: int) -> bool:
-        """Whether one job with all items keeps to it: no more items, or no more cores here."""
+    def _cannot_exceed(self, at_once: int, items: int) -> bool:
+        """Whether one job never runs more tasks at a time: too few items, or too few cores."""
         context = self._context
         local = (context.master or "").startswith("local")
-        return number <= at_once or (local and context.defaultParallelism <= at_once)
+        return items <= at_once or (local and context.defaultParallelism <= at_once)
 
-    def _a_few(
-        self, job: Callable[[int, int], list[dict[str, Any]]], number: int, at_once: int
+    def _limited(
+        self,
+        job: Callable[[Sequence[Item]], list[dict[str, Any]]],
+        items: Sequence[Item],
+        at_once: int,
     ) -> list[dict[str, Any]]:
-        """Each item as a job of its own: Spark has no other bound on tasks of all executors."""
+        """Each item as a job of its own: Spark has no other limit across executors."""
         threads = ThreadPoolExecutor(at_once, "dbq task")
         try:
-            answers = [threads.submit(job, position, 1) for position in range(number)]
-            wait(answers)
+            futures = [threads.submit(job, [item]) for item in items]
+            wait(futures)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             self._context.cancelAllJobs()
             raise
         threads.shutdown()
-        return [result for answer in answers for result in answer.result()]
-
-
-def _each(work: Work, count: Callable[[int, int], None]) -> Callable[[Item], dict[str, Any]]:
-    """What a worker does with an item that it is sent."""
-
-    def each(item: Item) -> dict[str, Any]:
-        result = _caught(work, item)
-        count(int(result.get("rows", 0)), int(result.get("bytes", 0)))
-        return result
-
-    return each
+        return [result for future in futures for result in future.result()]
 
 
 @contextmanager
-def polled(tell: Callable[[], None]) -> Iterator[None]:
-    """While the body runs, `tell` is called now and then, from a thread."""
-    over = threading.Event()
+def polling(poll: Callable[[], None]) -> Iterator[None]:
+    """While the body runs, a thread calls `poll` every half second."""
+    finished = threading.Event()
 
     def loop() -> None:
-        while not over.wait(_POLL_SECONDS):
-            tell()
+        while not finished.wait(_POLL_SECONDS):
+            poll()
 
     thread = threading.Thread(target=loop, name="dbq progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         thread.join()
 
 
-def _caught(work: Work, item: Item) -> dict[str, Any]:
-    """The result, or the error as one: Spark would only bring back its traceback, as text."""
+def _result_or_error(work: Work, item: Item) -> dict[str, Any]:
+    """Errors are returned: Spark would raise them as a traceback's text."""
     try:
         return work(item)
     except ConsoleError as error:
@@ -202,15 +183,15 @@ def _caught(work: Work, item: Item) -> dict[str, Any]:
 
 
 def _rebuilt(failed: Mapping[str, Any]) -> ConsoleError:
-    found = getattr(errors, failed["kind"], None)
-    kind = found if isinstance(found, type) and issubclass(found, ConsoleError) else ConsoleError
+    known = getattr(errors, failed["kind"], None)
+    kind = known if isinstance(known, type) and issubclass(known, ConsoleError) else ConsoleError
     error = kind(failed["what"], why=failed["why"], next_step=failed["next_step"])
     error.exit_status = failed["exit_status"]
     return error
 
 
 def _spark_error(error: Exception) -> Exception:
-    """An error of Spark's as one for the operator: Python's own word in it, else its first."""
+    """Spark's error for the operator: its last line of a Python error, else its first line."""
     lines = [line.strip(" \t:") for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("An error occurred while call")]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
@@ -222,10 +203,9 @@ def _spark_error(error: Exception) -> Exception:
 
 
 def require_extra() -> None:
-    """UsageError, which says what to install, where a part of the extra [pipeline] is missing."""
+    """UsageError, with what to install, where a part of the extra [pipeline] is missing."""
     for name, what in _EXTRA.items():
-        # A module that was put out of the way has no specification: ValueError.
-        with suppress(ValueError):
+        with suppress(ValueError):  # of a module that a test has disabled
             if find_spec(name) is not None:
                 continue
         raise UsageError(
@@ -238,7 +218,7 @@ _EXTRA = {"pyspark": "PySpark", "numpy": "NumPy", "adbc_driver_postgresql": "ADB
 
 
 def tasks_at_once(master: str | None, at_once: int) -> int:
-    """So many tasks work at a time at most, as far as that is known before Spark has started."""
+    """The most tasks that run at a time, as far as is known before Spark has started."""
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master or "local[*]")
     if under_submit() or local is None:
         return at_once
@@ -247,7 +227,7 @@ def tasks_at_once(master: str | None, at_once: int) -> int:
 
 
 def under_submit() -> bool:
-    """Whether spark-submit started this process: then master and JVM are its business."""
+    """Whether spark-submit started this process, and so the JVM on a master of its own."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -255,18 +235,18 @@ def under_submit() -> bool:
 def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
-    """A Spark session, stopped at the end. `settings` are Spark's, by their own names."""
+    """A Spark session, stopped at the end. `settings`: of Spark."""
     with _running(name, master, settings):
         from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
 
         spark = SparkSession.builder.getOrCreate()
-        _spread(spark)
+        _set_partitions(spark)
         yield spark
 
 
 @contextmanager
 def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
-    """Tasks on a Spark of their own, whose JVM does nothing but hand them out."""
+    """Tasks on Spark; its JVM only distributes them."""
     with _running(name, master, None if under_submit() else _QUICK_START) as context:
         yield SparkTasks(context)
 
@@ -277,81 +257,80 @@ def _running(
 ) -> "Iterator[SparkContext]":
     context = start(name, master, settings)
     try:
-        with _executors_awaited(context):
+        with _giving_up(context):
             yield context
     finally:
-        # Where a signal cut off a call, PySpark finds no end of it, and warns of its JVM, which
-        # ends with this process.
+        # After an interrupted call PySpark warns about its JVM, which ends with this process.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             context.stop()
 
 
 @contextmanager
-def _executors_awaited(context: "SparkContext") -> Iterator[None]:
-    """A ConsoleError, while the body runs, where jobs wait and no executor comes."""
+def _giving_up(context: "SparkContext") -> Iterator[None]:
+    """ConsoleError where the body's jobs wait, and a cluster has no executor for them."""
     if (context.master or "").startswith("local"):
         yield
         return
     status, began = context.statusTracker(), list[float]()
     given_up = threading.Event()
 
-    def look() -> None:
+    def check() -> None:
         with suppress(Exception):  # the JVM is ending
-            there = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001
-            if there or not status.getActiveJobsIds():
+            executors = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001
+            if executors or not status.getActiveJobsIds():
                 began.clear()
             elif not began:
                 began.append(time.monotonic())
-            elif time.monotonic() - began[0] >= _PATIENCE_SECONDS:
+            elif time.monotonic() - began[0] >= _NO_EXECUTOR_SECONDS:
                 given_up.set()
                 context.cancelAllJobs()
 
     try:
-        with polled(look):
+        with polling(check):
             yield
     except Exception as error:
         if not given_up.is_set():
             raise
         raise ConsoleError(
             "No executor of the cluster works for this job.",
-            why=f"There was none for {_PATIENCE_SECONDS:g} s: no worker has enough cores and "
-            "memory free, or the master was started again without what it knew.",
-            next_step="Look at the master. What was done is kept: run the same command again.",
+            why=f"There was none for {_NO_EXECUTOR_SECONDS:g} s: no worker has enough cores and "
+            "memory free, or the master was restarted and has lost its state.",
+            next_step="Check the master. What was done is kept: run the same command again.",
         ) from error
 
 
 def start(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "SparkContext":
-    """Spark on `master`, else on all cores here; under spark-submit on its master.
+    """Spark on `master`, by default on all local cores; under spark-submit on its master.
 
-    UsageError without the extra or without a Java.
+    UsageError without the extra or Java.
     """
     require_extra()
     if under_submit() and master is not None:
         raise UsageError(
             "The master is set by spark-submit.",
-            why="Its JVM has one already, and --master of the verb would be another.",
+            why="Its JVM has one already; --master of the verb would be another.",
             next_step="Give --master to spark-submit, before the file.",
         )
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # the extra's, and slow to import
 
-    wanted = dict(_SETTINGS)
+    defaults = dict(_SETTINGS)
     if not under_submit():
         master = master or "local[*]"
         if master.startswith("local"):
-            wanted |= _LOCAL
+            defaults |= _LOCAL
         os.environ["JAVA_HOME"] = str(java_home())
-    # The workers' Python is this one: what is installed here is what they need.
+    # Workers run this Python: it has the packages that they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    asked = SparkConf().setAppName(f"dbq-console {name}")
+    conf = SparkConf().setAppName(f"dbq-console {name}")
     if master is not None:
-        asked = asked.setMaster(master)
-    asked = asked.setAll([*wanted.items(), *(settings or {}).items()])
+        conf = conf.setMaster(master)
+    conf = conf.setAll([*defaults.items(), *(settings or {}).items()])
     try:
-        return SparkContext.getOrCreate(asked)
+        return SparkContext.getOrCreate(conf)
     except Exception as error:
         raise ConsoleError(
             "Spark could not be started.",
@@ -360,9 +339,11 @@ def start(
         ) from error
 
 
-def _spread(spark: "SparkSession") -> None:
-    """Where nobody has said how many, a local master of spark-submit's gets as many parts as cores
-    too, and a cluster a few more than its own: Spark's 200 are many small ones."""
+def _set_partitions(spark: "SparkSession") -> None:
+    """Unless configured: as many shuffle partitions as local cores, on a cluster twice its cores.
+
+    Spark's default of 200 makes many small ones.
+    """
     context = spark.sparkContext
     if context.getConf().contains(_PARTITIONS):
         return
@@ -375,11 +356,11 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Two attempts of one range at a time would be in each other's way, and gain nothing.
+    # Two attempts at one range would wait for each other's lock.
     "spark.speculation": "false",
 }
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Half of what the JVM takes until its first tasks is to compile well what runs but once."""
+"""Half of the JVM's time until the first tasks goes into optimizing code that runs once."""
 _LEAST_PARTS = 32
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL = {

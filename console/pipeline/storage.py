@@ -1,9 +1,8 @@
-"""Where a lake lies: a folder, or an object store. How a file comes to be there, whole.
+"""A lake's storage, a folder or an object store, and how it writes files atomically.
 
-A folder has a rename, which puts a file in the place of another in one step, and locks. An object
-store has neither: an object is there when its upload has ended, and until then what was there.
-So there a file never takes the place of another one: it has a name of its own, its manifest is
-put last, and readers read what manifests name.
+A folder has atomic renames and locks. An object store has neither: an object appears when its
+upload has ended. So there a file never replaces another: each has a name of its own, its manifest
+is put last, and readers read what manifests name.
 """
 
 import fcntl
@@ -14,54 +13,32 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 Check = Callable[[str], None]
-"""Told where a file lies; what it raises keeps the file from being there."""
-
-
-class Storage(Protocol):
-    """Paths are the filesystem's own, whole."""
-
-    files: Any
-    """Arrow's filesystem."""
-    can_replace: bool
-    """Whether a file may take the place of another one in one step."""
-
-    def new_path(self, path: str) -> str:
-        """Under which name to write what `path` is for: the same, or one that nobody has used."""
-        ...
-
-    def own_id(self) -> str:
-        """What a lake is called that has no id yet."""
-        ...
-
-    def writing(self, path: str, beside: str, check: Check, *, once: bool) -> Any:
-        """As `Lake.writing`; `beside` may be used meanwhile."""
-        ...
-
-    def alone(self, path: str) -> Any:
-        """Whether nobody else does what `path` is for, while the body runs."""
-        ...
+"""Called with the path of a written file; if it raises, the file does not stay."""
 
 
 class Folder:
-    """Of this machine, or one that several have mounted."""
+    """Local or mounted. Paths are absolute; `files` is Arrow's filesystem."""
 
     can_replace = True
+    """Whether a file can replace another atomically."""
 
     def __init__(self, files: Any) -> None:
         self.files = files
 
     def new_path(self, path: str) -> str:
+        """Where to write the file that `path` is meant for: the same, or a new unique path."""
         return path
 
-    def own_id(self) -> str:
+    def new_id(self) -> str:
+        """The id of a lake that has none yet."""
         return str(uuid.uuid4())
 
     @contextmanager
     def writing(self, path: str, beside: str, check: Check, *, once: bool) -> Iterator[Any]:
-        """Written beside, synced, renamed."""
+        """As `Lake.writing`: written to `beside`, synced, renamed."""
         folder = path.rpartition("/")[0]
         self.files.create_dir(folder, recursive=True)
         try:
@@ -82,22 +59,23 @@ class Folder:
             raise
 
     @contextmanager
-    def alone(self, path: str) -> Iterator[bool]:
+    def locked(self, path: str) -> Iterator[bool]:
+        """Yields whether the lock was free."""
         self.files.create_dir(path.rpartition("/")[0], recursive=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            got = True
+            acquired = True
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                got = False
-            yield got
+                acquired = False
+            yield acquired
         finally:
             os.close(descriptor)
 
 
-class Objects:
-    """An object store that Arrow knows."""
+class ObjectStore:
+    """Any that Arrow knows."""
 
     can_replace = False
 
@@ -109,16 +87,14 @@ class Objects:
         stem, dot, ending = path.rpartition(".")
         return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
 
-    def own_id(self) -> str:
-        """The same for all who make it at once: nothing here is written by only one of them."""
+    def new_id(self) -> str:
+        """The same for every process that creates the lake: without locks several may."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.files.type_name}://{self._root}"))
 
     @contextmanager
     def writing(self, path: str, beside: str, check: Check, *, once: bool) -> Iterator[Any]:
-        """Written on this machine, then put by one call.
-
-        Arrow ends an upload also where whoever wrote to it has failed, and so would show a part.
-        """
+        """Written to a local file, then uploaded: Arrow completes an upload even when its writer
+        fails, and part of the file would appear."""
         del beside
         import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
@@ -129,8 +105,8 @@ class Objects:
                 yield file
             if once and self.files.get_file_info([path])[0].is_file:
                 return
-            with pa.memory_map(spool) as whole, self.files.open_output_stream(path) as put:
-                put.write(whole.read_buffer())
+            with pa.memory_map(spool) as local, self.files.open_output_stream(path) as upload:
+                upload.write(local.read_buffer())
         finally:
             Path(spool).unlink()
         try:
@@ -141,27 +117,30 @@ class Objects:
             raise
 
     @contextmanager
-    def alone(self, path: str) -> Iterator[bool]:
-        """Always: no lock here ends with its holder. What two do at once is whole all the same."""
+    def locked(self, path: str) -> Iterator[bool]:
+        """Always free: no lock here ends with its holder. Concurrent writers do no harm."""
         del path
         yield True
 
 
-def opened(place: str) -> tuple[Storage, str]:
-    """The storage of a folder or a URI, and the lake's root in it. ValueError, OSError."""
+Storage = Folder | ObjectStore
+
+
+def open_storage(location: str) -> tuple[Storage, str]:
+    """The storage of a folder or URI, and the lake's root in it. ValueError, OSError."""
     from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
-    # Hadoop's name of it, which Spark wants.
-    known = re.sub(r"^s3[an]://", "s3://", place)
-    files, root = fs.FileSystem.from_uri(known)  # type: ignore[attr-defined]
+    # s3a and s3n are Hadoop's names.
+    uri = re.sub(r"^s3[an]://", "s3://", location)
+    files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
     root = root.rstrip("/")
     if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
         return Folder(files), root
-    return Objects(files, root), root
+    return ObjectStore(files, root), root
 
 
 def _sync(path: str) -> None:
-    """Let the disk have a file, or the names in a folder, before this returns."""
+    """Of a file, or of the names in a folder."""
     descriptor = os.open(path or "/", os.O_RDONLY)
     try:
         os.fsync(descriptor)

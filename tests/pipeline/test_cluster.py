@@ -273,10 +273,10 @@ def test_rollup_verify_and_replay_on_a_cluster(
 _ALONE = """
 import sys
 from console.pipeline import spark
-session._PATIENCE_SECONDS = 5.0
+spark._NO_EXECUTOR_SECONDS = 5.0
 from console.errors import ConsoleError
 try:
-    with session.tasks("alone", sys.argv[1]) as tasks:
+    with spark.tasks("alone", sys.argv[1]) as tasks:
         tasks.run(dict, [{"rows": 1}])
 except ConsoleError as error:
     print(error.what)

@@ -141,14 +141,14 @@ def test_files_are_written_and_read_in_bounded_parts(
 
 
 def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:
-    with lake.alone("rollup"):
+    with lake.locked("rollup"):
         with (
             pytest.raises(RefusedError, match="Another rollup"),
-            Lake(lake.location).alone("rollup"),
+            Lake(lake.location).locked("rollup"),
         ):
             pass
-        with Lake(lake.location).alone("another"):
+        with Lake(lake.location).locked("another"):
             pass
-    with Lake(lake.location).alone("rollup"):
+    with Lake(lake.location).locked("rollup"):
         pass
     assert not lake.data_files("")

@@ -103,7 +103,7 @@ def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
 
 def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
     same = Lake(lake.location.replace("s3://", "s3a://"))
-    assert same._storage.own_id() == lake._storage.own_id() == lake.id() == same.id()
+    assert same._storage.new_id() == lake._storage.new_id() == lake.id() == same.id()
     assert Lake(lake.location + "-2").id() != lake.id()
 
 
@@ -310,10 +310,10 @@ def test_a_rollup_is_there_as_a_whole(
     assert rows_of(lake) == rows_of(local)
     assert [len(rows) for rows in rows_of(lake).values()] == [3, 1, 1]
     assert len(lake.data_files("rollup")) == 12
-    assert not roll_up(lake, folder).choice.due
+    assert not roll_up(lake, folder).selection.due
 
     # What nobody names any more goes a day later.
-    monkeypatch.setattr(lakes, "_UNNAMED_SECONDS", -60.0)
+    monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
     recorded(folder, 3)
     roll_up(lake, folder)
     assert len(lake.data_files("rollup")) == 3
@@ -335,7 +335,7 @@ def test_a_forecast_reads_only_what_a_manifest_names(lake: Lake) -> None:
     files = {"samples": [f"{folder}/rollup-named.parquet"]}
     day = rollup_files.manifest("prod", weekly.BEGIN.date())
     lake.write_json(day, {"state": "done", "segments": {}, "files": files})
-    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
+    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
     found = expected.read(lake.location, "prod", "public", "orders").at(weekly.BEGIN)
     assert found.pushes == expected.Band(20.0, 20.0, 20.0)
 
@@ -360,10 +360,10 @@ def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
         cut.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             roll_up(lake, folder)
-    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
+    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
     assert hours_expected(lake) == early[0]
     for one in (local, lake):
-        assert len(roll_up(one, folder).choice.due) == 21
+        assert len(roll_up(one, folder).selection.due) == 21
     assert hours_expected(lake) == hours_expected(local) != early[0]
     hours = rollup_files.folder("hour", "samples", "prod")
     assert [len(one.data_files(hours)) for one in (local, lake)] == [21, 3 * 21]
@@ -372,10 +372,10 @@ def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
     place = forecast_files.folder("prod")
     with lake.writing(f"{place}/of-another.parquet") as file:
         file.write(b"PAR1")
-    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
+    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
     assert hours_expected(lake) == hours_expected(local)
     assert lake.exists(f"{place}/of-another.parquet")
-    monkeypatch.setattr(lakes, "_UNNAMED_SECONDS", -60.0)
-    forecast.bring_up_to_date(LocalTasks(), lake, {"prod": "UTC"})
+    monkeypatch.setattr(lakes, "_UNLISTED_SECONDS", -60.0)
+    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
     assert len(lake.data_files(place)) == 2, "what the last two manifests name"
     assert hours_expected(lake) == hours_expected(local)

@@ -173,7 +173,7 @@ def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> N
     put(lake, seen)
     found = []
     for tasks in (LocalTasks(), SparkTasks(spark.sparkContext)):
-        done = forecast.bring_up_to_date(tasks, lake, {"prod": "Europe/Prague"})
+        done = forecast.update(tasks, lake, {"prod": "Europe/Prague"})
         assert done == {"prod": {"known": 1, "too_short": 0}}
         known = read(lake)
         found.append((known.hours, known.zone, known.weeks))

@@ -1,7 +1,6 @@
-"""Rollups without Spark: the sketch, the segments that are found, what history takes from where."""
+"""Rollups without Spark: percentile buckets, finding segments, where history reads from."""
 
 import json
-import math
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,46 +18,28 @@ from console.monitor.recording import segments
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import KINDS, SAMPLES, TimeRange
 from console.pipeline.lake import Lake
-from console.pipeline.rollup import job, segment_files
-from console.pipeline.rollup import segment_files as segment_rows
+from console.pipeline.rollup import job, segment_files, tables
 from tests.pipeline.recorded import BEGIN, sample, write
 
 DAY = BEGIN.date()
 
-seconds = st.floats(1e-8, 1e6)
-sketches = st.dictionaries(st.integers(-900, 900), st.integers(1, 2**40), max_size=20)
 
-
-def sketch_of(values: list[float]) -> dict[int, int]:
-    return rollup_files.merged({rollup_files.bucket(value): 1} for value in values)
-
-
-@given(st.lists(seconds, min_size=1), st.sampled_from((1, *rollup_files.PERCENTILES, 100)))
-def test_a_percentile_is_as_near_as_it_says(values: list[float], percent: float) -> None:
-    exact = sorted(values)[max(1, math.ceil(percent * len(values) / 100)) - 1]
-    segment_files = rollup_files.percentile(sketch_of(values), percent)
-    assert segment_files is not None
-    assert abs(segment_files - exact) <= rollup_files.RELATIVE_ERROR * exact * (1 + 1e-9)
-
-
-@given(st.lists(st.lists(seconds), max_size=6))
-def test_merging_sketches_is_as_counting_all_at_once(parts: list[list[float]]) -> None:
-    whole = [value for part in parts for value in part]
-    assert rollup_files.merged(map(sketch_of, parts)) == sketch_of(whole)
-
-
-def test_a_sketch_of_nothing_and_of_no_time_at_all() -> None:
-    assert rollup_files.percentile({}, 50) is None
-    assert rollup_files.percentile(sketch_of([0.0, -1.0, 1e-12]), 99) == 0.0
+@given(st.lists(st.floats(1e-8, 1e6), min_size=1))
+def test_a_bucket_stands_for_its_values_within_the_error(values: list[float]) -> None:
+    buckets = tables._bucket(pa.chunked_array([[*values, 0.0, -1.0, 1e-12]]))
+    found = [rollup_files.value_of(bucket) for bucket in buckets.to_pylist()]
+    for value, near in zip(values, found, strict=False):
+        assert abs(near - value) <= rollup_files.RELATIVE_ERROR * value * (1 + 1e-9)
+    assert found[-3:] == [0.0] * 3
 
 
 def test_what_is_read_is_what_the_recorder_writes() -> None:
     types = {"time": "timestamp", "text": "string", "count": "bigint", "number": "double"}
-    for kind, columns in segment_rows.COLUMNS.items():
+    for kind, columns in segment_files.COLUMNS.items():
         written = {name: types[of] for name, of in KINDS[kind].columns.items()}
         assert dict(columns).items() <= written.items()
-    assert set(rollup_files.MEANS) < set(segment_rows.COLUMNS["samples"])
-    assert set(segment_rows.COLUMNS) == set(rollup_files.KINDS)
+    assert set(rollup_files.MEANS) < set(segment_files.COLUMNS["samples"])
+    assert set(segment_files.COLUMNS) == set(rollup_files.KINDS)
     assert segment_files.VERSION == 1
 
 
@@ -109,12 +90,12 @@ def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
     pq.write_table(old, good.with_name("old.parquet"))  # type: ignore[no-untyped-call]
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
     skipped = segment_files.SkippedFiles()
-    sound = segment_files.sound(by_kind["samples"], skipped)
+    sound = segment_files.readable_segments(by_kind["samples"], skipped)
     assert {one.name for one in sound} == {good.stem, "old"}
     assert skipped.as_json() == {"damaged": 1, "newer": 1}
     bad: list[str] = []
     rows = [
-        row for b in segment_rows.batches("samples", sound, bad.append) for row in b.to_pylist()
+        row for b in segment_files.batches("samples", sound, bad.append) for row in b.to_pylist()
     ]
     assert [(row["ready"], row["gap"], row["source"]) for row in rows] == [
         (7, None, 0),
@@ -127,12 +108,12 @@ def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_told(tmp_path: Pat
     write(tmp_path, SAMPLES, *(sample(at, ready=at) for at in range(200)))
     (path,) = (tmp_path / "samples").rglob("*.parquet")
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
-    sound = segment_files.sound(by_kind["samples"], segment_files.SkippedFiles())
+    sound = segment_files.readable_segments(by_kind["samples"], segment_files.SkippedFiles())
     data = bytearray(path.read_bytes())
     data[4:400] = b"\xff" * 396
     path.write_bytes(data)
     bad: list[str] = []
-    assert not list(segment_rows.batches("samples", sound, bad.append))
+    assert not list(segment_files.batches("samples", sound, bad.append))
     assert len(bad) == 1
 
 
@@ -144,7 +125,7 @@ def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Pat
     copy.write_bytes(path.read_bytes())
     path.write_bytes(b"damaged")
     (by_kind,) = segment_files.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
-    (one,) = segment_files.sound(by_kind["samples"], segment_files.SkippedFiles())
+    (one,) = segment_files.readable_segments(by_kind["samples"], segment_files.SkippedFiles())
     assert one.file.folder == str(tmp_path / "b")
 
 

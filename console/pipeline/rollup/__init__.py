@@ -1,6 +1,6 @@
-"""The recorder's samples, findings and waits as tables of minutes, hours and days.
+"""Roll up the recorder's samples, findings and waits into tables of minutes, hours and days.
 
-`segment_files` finds the segments and reads them, `tables` makes tables of them (pure functions of
-Arrow tables), `day` is the task that writes those of a day, `job` says which days are due,
-`forecast` makes of the hours of the last weeks what to expect of each hour of the week.
+`segment_files` finds and reads the segments, `tables` computes the tables (pure functions of Arrow
+tables), `day` is the task that writes a day's tables, `job` chooses the days, `forecast` computes
+from the hours of the last weeks what to expect of each hour of the week.
 """

@@ -1,7 +1,7 @@
-"""One day of a connection and a kind: from its segments, in the order of time, to its three tables.
+"""The task for one day of a connection and a kind: from its segments to its three tables.
 
-The task holds the rows of some minutes, the minutes of an hour and the hours of the day; the rows
-of all segments never lie in memory together.
+Segments are read in order of time, never all at once: in memory are the rows of some minutes, the
+minutes of an hour and the hours of the day.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,18 @@ from console.pipeline.rollup import segment_files, tables
 from console.pipeline.rollup.segment_files import ClosedSegment, SegmentFile
 from console.pipeline.rollup.tables import Numbers, numbers, pc
 from console.pipeline.spark import Item
-from console.rollup_files import LONGEST_LOOK_SECONDS
+from console.rollup_files import LONGEST_SAMPLE_SECONDS
 
 pq: Any = pyarrow.parquet
 
 _ROWS = 100_000
-"""So many are rolled up at a time, or those of a minute where that has more."""
+"""Rolled up at a time; more if one minute has more."""
 _GROUP_BYTES = 32 * 2**20
 _FILE = "rollup.parquet"
 
 
 def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedSegment]) -> Item:
-    """What the task needs, in plain words."""
+    """All that the task needs, as JSON."""
     segments = [
         {
             **vars(one),
@@ -50,8 +50,7 @@ def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedS
 
 
 def roll_up(item: Item) -> dict[str, Any]:
-    """The task: the tables in place of those that there were, or beside them; what was read and
-    written."""
+    """The task: write the day's tables; returns what was read and written."""
     segments = [
         ClosedSegment(
             **{
@@ -85,75 +84,75 @@ class _Day:
         self._segments = segments
         self._damaged = damaged
         self.paths: list[str] = []
-        """Of the files that it wrote."""
+        """Of the files written."""
 
     def write(self) -> dict[str, int]:
-        """How many rows each table has; of a day without a row what was there stays."""
+        """The number of rows of each table. Without any rows, existing tables stay."""
         hours: list[pa.Table] = []
         with ExitStack() as files:
             minutes = _Table(self._item, "minute", files, self.paths)
             hours += (tables.wider(self._kind, one, "hour") for one in self._by_hour(minutes))
             if not hours:
                 return {}
-            of_hours = pa.concat_tables(hours)
-            by_width = {"hour": of_hours, "day": tables.wider(self._kind, of_hours, "day")}
+            hour_table = pa.concat_tables(hours)
+            by_width = {"hour": hour_table, "day": tables.wider(self._kind, hour_table, "day")}
             for width, table in by_width.items():
                 _Table(self._item, width, files, self.paths).put(table)
         return {"minute": minutes.rows, **{w: t.num_rows for w, t in by_width.items()}}
 
     def _by_hour(self, minutes: "_Table") -> Iterator[pa.Table]:
-        """The minutes, which are written, of each hour that is over, or of several."""
-        waiting: list[pa.Table] = []
-        speaking = _Speaking(self._segments)
-        for seen, upto in self._parts():
-            if not seen.num_rows:
+        """Writes the minutes; yields those of complete hours, one or more at a time."""
+        pending: list[pa.Table] = []
+        durations = _SampleDurations(self._segments)
+        for rows, upto in self._parts():
+            if not rows.num_rows:
                 continue
-            times = speaking.microseconds(seen) if self._kind == "samples" else None
-            made = tables.minutes(self._kind, seen, times)
-            minutes.put(made)
-            waiting.append(made)
-            whole = pa.concat_tables(waiting)
-            over = numbers(whole.column("begin")) < upto - upto % 3_600_000_000
-            waiting = [whole.filter(pa.array(~over))]
-            if over.any():
-                yield whole.filter(pa.array(over))
-        if waiting and waiting[0].num_rows:
-            yield waiting[0]
+            times = durations.microseconds(rows) if self._kind == "samples" else None
+            table = tables.minutes(self._kind, rows, times)
+            minutes.put(table)
+            pending.append(table)
+            whole = pa.concat_tables(pending)
+            complete = numbers(whole.column("begin")) < upto - upto % 3_600_000_000
+            pending = [whole.filter(pa.array(~complete))]
+            if complete.any():
+                yield whole.filter(pa.array(complete))
+        if pending and pending[0].num_rows:
+            yield pending[0]
 
     def _parts(self) -> Iterator[tuple[pa.Table, int]]:
-        """The day's rows that can be counted, minutes whole; until when there will be no more."""
+        """The day's rows, in complete minutes; and the time before which no more will come."""
         day = datetime.fromisoformat(self._item["day"]).replace(tzinfo=UTC)
         begin = int(day.timestamp()) * 1_000_000
         end = begin + 86_400_000_000
-        # Nothing of a segment is before it begins, and so nothing of those after it.
+        # A segment has no rows before it begins, nor have those after it.
         first = [_minute(one.first) for one in self._segments]
         pending = segment_files.schema(self._kind).empty_table()
         for one, upto in zip(self._segments, [*first[1:], end], strict=True):
-            found = segment_files.batches(self._kind, [one], self._damaged.add)
-            read = pa.Table.from_batches(found, pending.schema)
-            mine = read.filter(_counted(self._kind, read, begin, end))
-            pending = pa.concat_tables([pending, mine])
+            batches = segment_files.batches(self._kind, [one], self._damaged.add)
+            rows = pa.Table.from_batches(batches, pending.schema)
+            rows = rows.filter(_counted(self._kind, rows, begin, end))
+            pending = pa.concat_tables([pending, rows])
             if upto == end or pending.num_rows >= _ROWS:
-                over = pa.array(numbers(pending.column("at")) < upto)
-                yield pending.filter(over), upto
-                pending = pending.filter(pc.invert(over))
+                complete = pa.array(numbers(pending.column("at")) < upto)
+                yield pending.filter(complete), upto
+                pending = pending.filter(pc.invert(complete))
 
 
 def _minute(moment: datetime) -> int:
-    """Its beginning, in microseconds."""
+    """The beginning of its minute, in microseconds."""
     return int(moment.timestamp()) // 60 * 60_000_000
 
 
 def _counted(kind: str, rows: pa.Table, begin: int, end: int) -> Any:
-    """Which rows are of the day, and of a queue where they are samples."""
+    """Which rows are of the day; samples also need a queue."""
     at = rows.column("at").cast(pa.int64())
-    mine = pc.and_(pc.greater_equal(at, begin), pc.less(at, end))
-    return pc.and_(mine, pc.is_valid(rows.column("queue"))) if kind == "samples" else mine
+    of_day = pc.and_(pc.greater_equal(at, begin), pc.less(at, end))
+    return pc.and_(of_day, pc.is_valid(rows.column("queue"))) if kind == "samples" else of_day
 
 
 class _Table:
-    """A table of a width while it is written, as one file in place of all that were there; beside
-    them where there is no rename: the day's manifest then says which of them it is."""
+    """Writes the table of one width as one file, which replaces all that were there; without
+    renames it is written beside them, and the day's manifest names it."""
 
     def __init__(self, item: Item, width: str, files: ExitStack, paths: list[str]) -> None:
         self._lake = Lake(item["lake"])
@@ -162,18 +161,18 @@ class _Table:
         self._files = files
         self._paths = paths
         self._writer: Any = None
-        self._waiting: list[pa.Table] = []
+        self._pending: list[pa.Table] = []
         self.rows = 0
 
     def put(self, rows: pa.Table) -> None:
         if self._writer is None:
-            self._writer = self._begun(rows.schema)
+            self._writer = self._open(rows.schema)
         self.rows += rows.num_rows
-        self._waiting.append(rows)
-        if sum(one.nbytes for one in self._waiting) >= _GROUP_BYTES:
+        self._pending.append(rows)
+        if sum(one.nbytes for one in self._pending) >= _GROUP_BYTES:
             self._flush()
 
-    def _begun(self, schema: pa.Schema) -> Any:
+    def _open(self, schema: pa.Schema) -> Any:
         path = self._lake.new_path(f"{self._folder}/{_FILE}")
         others = self._lake.files(self._folder) if self._lake.can_replace else []
         self._paths.append(path)
@@ -185,54 +184,54 @@ class _Table:
         return writer
 
     def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting))
-            self._waiting.clear()
+        if self._pending:
+            self._writer.write_table(pa.concat_tables(self._pending))
+            self._pending.clear()
 
 
-class _Speaking:
-    """For how long each sample speaks: since the one before it of its source and queue.
+class _SampleDurations:
+    """For how long each sample's rates hold: since its source's previous sample of the queue.
 
-    The first of the day speaks until the next one, and for a second where there is none.
+    The first of a day counts until the next one, or for a second where there is none.
     """
 
     def __init__(self, segments: Sequence[ClosedSegment]) -> None:
         self._segments = segments
         self._last: dict[tuple[int, str, str], int] = {}
 
-    def microseconds(self, seen: pa.Table) -> Numbers:
-        """Of the samples that come next, in their order."""
-        place, names = tables.ranks(seen, tables.QUEUE)
-        source, at = numbers(seen.column("source")), numbers(seen.column("at"))
-        order = np.lexsort((at, place, source))
-        place, source, at = place[order], source[order], at[order]
-        starts = np.flatnonzero(np.append(True, (np.diff(place) != 0) | (np.diff(source) != 0)))
+    def microseconds(self, samples: pa.Table) -> Numbers:
+        """Of the day's next samples."""
+        rank, names = tables.ranks(samples, tables.QUEUE)
+        source, at = numbers(samples.column("source")), numbers(samples.column("at"))
+        order = np.lexsort((at, rank, source))
+        rank, source, at = rank[order], source[order], at[order]
+        starts = np.flatnonzero(np.append(True, (np.diff(rank) != 0) | (np.diff(source) != 0)))
         since = np.diff(at, prepend=at[0])
-        texts = names.to_pylist()
+        queues = names.to_pylist()
         for start, end in zip(starts, [*starts[1:], len(at)], strict=True):
-            one = (int(source[start]), *texts[place[start]].values())
-            before = self._last.get(one)
+            key = (int(source[start]), *queues[rank[start]].values())
+            before = self._last.get(key)
             if before is None:
-                after = at[start + 1] if end - start > 1 else self._next(one, at[start])
+                after = at[start + 1] if end - start > 1 else self._next(key, at[start])
                 since[start] = 1_000_000 if after is None else after - at[start]
             else:
                 since[start] = at[start] - before
-            self._last[one] = at[end - 1]
-        found = np.empty_like(since)
-        found[order] = np.minimum(since, LONGEST_LOOK_SECONDS * 1_000_000)
-        return found
+            self._last[key] = at[end - 1]
+        durations = np.empty_like(since)
+        durations[order] = np.minimum(since, LONGEST_SAMPLE_SECONDS * 1_000_000)
+        return durations
 
-    def _next(self, one: tuple[int, str, str], after: int) -> int | None:
-        """The first sample after a moment: it is in a segment that is not read yet."""
-        source, schema, queue = one
+    def _next(self, key: tuple[int, str, str], after: int) -> int | None:
+        """The time of the next sample: it is in a segment that has not been read yet."""
+        source, schema, queue = key
         for segment in self._segments:
             if segment.source == source and segment.last.timestamp() * 1_000_000 > after:
                 for batch in segment_files.batches("samples", [segment], lambda _: None):
-                    mine = pc.and_(
+                    of_queue = pc.and_(
                         pc.equal(pc.fill_null(batch.column("schema"), ""), schema),
                         pc.equal(batch.column("queue"), queue),
                     )
-                    at = batch.column("at").cast(pa.int64()).filter(mine)
+                    at = batch.column("at").cast(pa.int64()).filter(of_queue)
                     later = pc.min(at.filter(pc.greater(at, int(after)))).as_py()
                     if later is not None:
                         return int(later)

@@ -164,9 +164,7 @@ def _schema() -> pa.Schema:
 # -- what reads and writes
 
 
-def bring_up_to_date(
-    tasks: Tasks, lake: Lake, zones: Mapping[str, str]
-) -> dict[str, dict[str, int]]:
+def update(tasks: Tasks, lake: Lake, zones: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Make the forecasts of these connections anew, by the zones; how many queues have one."""
     items = [{"lake": lake.location, "connection": c, "zone": z} for c, z in sorted(zones.items())]
     done = tasks.run(forecast, items)

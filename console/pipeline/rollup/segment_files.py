@@ -1,31 +1,28 @@
-"""The recorder's closed segments: which there are, which are sound, who wrote them.
+"""The recorder's closed segments: find them, check them, read them.
 
     <folder>/<kind>/connection=C/date=D/<segment>.parquet
 
-Several folders are several consoles' recordings. A segment that stands in two of them (a copy) is
-one segment. Those of one console never overlap in time, so those that do are of several sources.
+Several folders are recordings of several consoles. A segment that is in two of them (a copy) is one
+segment. Those of one console never overlap in time, so those that overlap have several sources.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
-from console.pipeline.lake import Lake
+from console.errors import ConsoleError, UsageError
+from console.pipeline.lake import Lake, connection_of
+from console.rollup_files import COUNTS, KINDS, LATENCIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-
-from console.errors import ConsoleError, UsageError
-from console.pipeline.lake import connection_of
-from console.rollup_files import KINDS, LATENCIES
 
 VERSION = 1
-"""Of the records that are known here."""
+"""The latest that can be read."""
 
 Day = tuple[str, date]
-"""A connection and a day in UTC: what is done, or done again, as a whole."""
+"""A connection and a day in UTC: rolled up as a whole."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class ClosedSegment:
-    """A closed segment of one kind that can be read."""
+    """Of one kind, readable."""
 
     name: str
     file: SegmentFile
@@ -49,7 +46,7 @@ class ClosedSegment:
 
 @dataclass
 class SkippedFiles:
-    """Files that are not in the tables."""
+    """Files that are not rolled up."""
 
     damaged: set[str] = field(default_factory=set)
     newer: set[str] = field(default_factory=set)
@@ -59,11 +56,11 @@ class SkippedFiles:
 
 
 Names = dict[str, dict[str, list[SegmentFile]]]
-"""Kind -> name of a segment -> where it lies."""
+"""Kind -> name of a segment -> its copies."""
 
 
 def names(folders: Sequence[str]) -> dict[Day, Names]:
-    """What lies in the folders, by connection and day, unread. UsageError for one that is none."""
+    """The segments in the folders, unread. UsageError for a folder without a recording."""
     found: dict[Day, Names] = {}
     for folder in folders:
         lake = Lake(folder)
@@ -77,13 +74,13 @@ def names(folders: Sequence[str]) -> dict[Day, Names]:
                 if (day := _day_of(path)) is None:
                     continue
                 name = path.rsplit("/", 1)[-1].removesuffix(".parquet")
-                places = found.setdefault(day, {}).setdefault(kind, {}).setdefault(name, [])
-                places.append(SegmentFile(folder, path))
+                files = found.setdefault(day, {}).setdefault(kind, {}).setdefault(name, [])
+                files.append(SegmentFile(folder, path))
     return found
 
 
 def _day_of(path: str) -> Day | None:
-    """None for a stranger's file."""
+    """None for a file that the recorder did not write."""
     parts = path.split("/")
     if len(parts) != 4 or not parts[1].startswith("connection="):
         return None
@@ -93,92 +90,78 @@ def _day_of(path: str) -> Day | None:
         return None
 
 
-def sound(
-    of_kind: Mapping[str, Sequence[SegmentFile]], skipped: SkippedFiles
+def readable_segments(
+    files: Mapping[str, Sequence[SegmentFile]], skipped: SkippedFiles
 ) -> list[ClosedSegment]:
-    """Those whose end can be read, each with the number of its source."""
+    """Those whose Parquet metadata can be read, each with the number of its source."""
     found = []
-    for name, places in sorted(of_kind.items()):
-        for place in places:
-            segment = _segment(name, place, skipped)
-            if segment is not None:
-                found.append(segment)
-                break
+    for name, copies in sorted(files.items()):
+        segments = (_segment(name, file, skipped) for file in copies)
+        found += [one for one in segments if one is not None][:1]
     return list(with_sources(found))
 
 
-def _segment(name: str, place: SegmentFile, skipped: SkippedFiles) -> ClosedSegment | None:
+def _segment(name: str, file: SegmentFile, skipped: SkippedFiles) -> ClosedSegment | None:
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    lake = Lake(place.folder)
+    lake = Lake(file.folder)
     try:
-        with lake.filesystem.open_input_file(lake.path(place.path)) as file:
-            end = pq.read_metadata(file)  # type: ignore[no-untyped-call]
-            size = int(file.size())
+        with lake.filesystem.open_input_file(lake.path(file.path)) as opened:
+            metadata = pq.read_metadata(opened)  # type: ignore[no-untyped-call]
+            size = int(opened.size())
     except FileNotFoundError:
-        return None  # let go of for its age just now
+        return None  # expired just now
     except (OSError, pa.ArrowException) as error:
-        if getattr(error, "errno", None):  # not the file, but the disk or a right
+        if getattr(error, "errno", None):  # the disk, or a missing permission
             raise ConsoleError(
-                f"The recording {place.folder} cannot be read.",
-                why=f"{place.path}: {error}",
+                f"The recording {file.folder} cannot be read.",
+                why=f"{file.path}: {error}",
             ) from error
-        skipped.damaged.add(place.path)
+        skipped.damaged.add(file.path)
         return None
-    if int((end.metadata or {}).get(b"version", b"1")) > VERSION:
-        skipped.newer.add(place.path)
+    if int((metadata.metadata or {}).get(b"version", b"1")) > VERSION:
+        skipped.newer.add(file.path)
         return None
-    spans = list(_spans(end))
-    if len(spans) != end.num_row_groups:
-        skipped.damaged.add(place.path)
+    spans = list(_spans(metadata))
+    if len(spans) != metadata.num_row_groups:
+        skipped.damaged.add(file.path)
         return None
     if not spans:
         return None
     first, last = min(begin for begin, _ in spans), max(last for _, last in spans)
-    return ClosedSegment(name, place, end.num_rows, size, first, last)
+    return ClosedSegment(name, file, metadata.num_rows, size, first, last)
 
 
-def _spans(end: Any) -> Iterator[tuple[datetime, datetime]]:
-    """The first and the last moment of each row group."""
-    for number in range(end.num_row_groups):
-        group = end.row_group(number)
-        for place in range(group.num_columns):
-            column = group.column(place)
+def _spans(metadata: Any) -> Iterator[tuple[datetime, datetime]]:
+    """The first and the last time in each row group."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for position in range(group.num_columns):
+            column = group.column(position)
             statistics = column.statistics
             if column.path_in_schema == "at" and statistics is not None and statistics.has_min_max:
                 yield statistics.min.astimezone(UTC), statistics.max.astimezone(UTC)
 
 
 def with_sources(segments: Iterable[ClosedSegment]) -> Iterator[ClosedSegment]:
-    """Each with the lowest number of a source that had ended before it began."""
+    """Each gets the lowest source whose segments so far ended before it began."""
     ends: list[datetime] = []
     for one in sorted(segments, key=lambda s: (s.first, s.last, s.name)):
         free = (number for number, end in enumerate(ends) if end < one.first)
         source = next(free, len(ends))
         ends[source:] = [one.last, *ends[source + 1 :]]
-        yield ClosedSegment(one.name, one.file, one.rows, one.size, one.first, one.last, source)
+        yield replace(one, source=source)
 
 
 _TIME, _TEXT, _COUNT, _NUMBER = "timestamp", "string", "bigint", "double"
-_FIGURES = (
-    "ready",
-    "scheduled",
-    "claimed",
-    "stuck",
-    "errors",
-    "done",
-    "gap",
-    "capacity",
-    "holders",
-)
 _QUEUE = {"at": _TIME, "schema": _TEXT, "queue": _TEXT}
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "samples": {
         **_QUEUE,
         "design": _TEXT,
-        **dict.fromkeys(_FIGURES, _COUNT),
+        **dict.fromkeys(COUNTS, _COUNT),
         "age_seconds": _NUMBER,
         "push_per_second": _NUMBER,
         "pop_per_second": _NUMBER,
@@ -191,13 +174,8 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "findings": {**_QUEUE, "code": _TEXT, "severity": _TEXT, "summary": _TEXT},
     "waits": {**_QUEUE, "kind": _TEXT, "wait": _TEXT, "sessions": _COUNT},
 }
-"""Of each kind what the tables need, in the types of Spark. What a file lacks is null."""
-
-
-def ddl(kind: str) -> str:
-    """The rows that come out, for Spark."""
-    columns = [f"`{name}` {of}" for name, of in COLUMNS[kind].items()]
-    return ", ".join(["source int", *columns])
+"""By kind, the columns that the tables need, with Spark's types. Those that a file lacks are null.
+"""
 
 
 def schema(kind: str) -> "pa.Schema":
@@ -216,33 +194,33 @@ def schema(kind: str) -> "pa.Schema":
 def batches(
     kind: str, segments: Sequence[ClosedSegment], damaged: Callable[[str], object]
 ) -> "Iterator[pa.RecordBatch]":
-    """The rows of segments; a file that proves damaged is told and gives none."""
+    """The rows of segments. `damaged` gets the path of a file that turns out to be unreadable."""
     for one in segments:
-        table = _table(kind, one, damaged)
-        if table is not None:
+        table = _table(kind, one)
+        if table is None:
+            damaged(one.file.path)
+        else:
             yield from table.to_batches()
 
 
-def _table(kind: str, one: ClosedSegment, damaged: Callable[[str], object]) -> "pa.Table | None":
+def _table(kind: str, segment: ClosedSegment) -> "pa.Table | None":
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    wanted = schema(kind)
+    columns = schema(kind)
     try:
-        with Lake(one.file.folder).reading(one.file.path) as file:
-            data = file.read_buffer()
+        with Lake(segment.file.folder).reading(segment.file.path) as opened:
+            data = opened.read_buffer()
     except FileNotFoundError:
-        damaged(one.file.path)  # let go of for its age just now
-        return None
+        return None  # expired just now
     try:
-        end = pq.ParquetFile(pa.BufferReader(data))  # type: ignore[no-untyped-call]
-        there = set(end.schema_arrow.names)
-        names = [name for name in wanted.names if name in there]
-        table: Any = end.read(columns=names)  # type: ignore[no-untyped-call]
-        columns = [_column(table, field, one.source) for field in wanted]
-        return pa.Table.from_arrays(columns, schema=wanted)
+        file = pq.ParquetFile(pa.BufferReader(data))  # type: ignore[no-untyped-call]
+        present = set(file.schema_arrow.names)
+        names = [name for name in columns.names if name in present]
+        table: Any = file.read(columns=names)  # type: ignore[no-untyped-call]
+        arrays = [_column(table, field, segment.source) for field in columns]
+        return pa.Table.from_arrays(arrays, schema=columns)
     except (OSError, KeyError, pa.ArrowException):
-        damaged(one.file.path)
         return None
 
 
