@@ -1,8 +1,7 @@
-"""Sessions at one moment: who touches the queues, what each waits for, who waits for whom.
+"""Sessions at one moment: which use the queues, what each waits for, and which block others.
 
-Read from outside, in the server's own views: no queue is read and no lock on one is taken, so
-nothing that is sampled can hold up the sample. A session that used a queue and holds no lock of
-it any more, as between two transactions, cannot be seen so.
+Read from the server's own views: no queue is read and no lock on one is taken, so nothing that is
+sampled can hold up the sample. A session between two transactions holds no lock, and is not seen.
 """
 
 import json
@@ -22,7 +21,7 @@ from console.monitor.statement_text import masked
 from console.monitor.wait_graph import Node, wait_graph
 
 Key = int | str
-"""A session's id, or the name of a prepared transaction, which has no session any more."""
+"""A session's id, or the name of a prepared transaction, which has no session."""
 
 QueueKey = tuple[str, str]
 """Schema and name of a queue."""
@@ -35,7 +34,7 @@ _ADVISORY = "advisory"
 
 @dataclass(frozen=True)
 class ObjectRow:
-    """One thing of a queue that can be locked. `id`: the server's, or an advisory lock's key."""
+    """An object of a queue that can be locked. `id`: the server's, or an advisory lock's key."""
 
     schema: str
     queue: str
@@ -46,7 +45,7 @@ class ObjectRow:
 
 @dataclass(frozen=True)
 class SessionRow:
-    """What `activity.sessions` returns. None: there is none, or it is hidden from this login."""
+    """What `activity.sessions` returns. None: nothing, or hidden from this login."""
 
     session_id: int | None
     prepared_transaction: str | None
@@ -75,7 +74,7 @@ class SessionRow:
 
 @dataclass(frozen=True)
 class Objects:
-    """What can be locked of some queues. Found once: ids last as long as the objects."""
+    """The objects of some queues that can be locked; valid as long as the objects exist."""
 
     queues: tuple[Queue, ...]
     rows: tuple[ObjectRow, ...] = ()
@@ -83,7 +82,7 @@ class Objects:
 
     @cached_property
     def by_id(self) -> Mapping[tuple[bool, int], Sequence[ObjectRow]]:
-        """(whether an advisory lock, id) -> what that is, and of which queue."""
+        """(is it an advisory lock?, id) -> the objects."""
         found: defaultdict[tuple[bool, int], list[ObjectRow]] = defaultdict(list)
         for row in self.rows:
             found[row.kind == _ADVISORY, row.id].append(row)
@@ -91,12 +90,12 @@ class Objects:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What may be shown of a statement even where it is quoted."""
+        """Names that may be shown in a statement even if they are quoted."""
         rows = {name for row in self.rows for name in (row.schema, row.queue, row.name)}
         return self.functions | rows
 
     def queues_of(self, id_: int) -> list[QueueKey]:
-        """The queues that a table, an index or a sequence is of."""
+        """The queues of a table, an index or a sequence."""
         return [(row.schema, row.queue) for row in self.by_id.get((False, id_), ())]
 
     def ids(self, *, advisory: bool) -> list[str]:
@@ -105,26 +104,26 @@ class Objects:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock on an object of a queue, held or waited for, in the server's words."""
+    """A lock on an object of a queue, held or waited for, in the server's terms."""
 
     schema: str
     queue: str
     object: str
     lock: str
-    """What of it is locked: the relation, a tuple..."""
+    """What is locked: the relation, a tuple..."""
     mode: str
     granted: bool
 
 
 class RowHolder:
-    """For how long a session has held what rows it holds, as far as the server can tell."""
+    """How long a session has held its rows, as far as the server can tell."""
 
     held_at_least_seconds: float | None
     held_at_most_seconds: float | None
 
     @property
     def held_seconds(self) -> float | None:
-        """For so long it has held rows: at the most, or else at the least; None: not known."""
+        """At most, or if that is not known at least; None: not known."""
         longest = self.held_at_most_seconds
         return self.held_at_least_seconds if longest is None else longest
 
@@ -141,9 +140,9 @@ class RowHolder:
 
 @dataclass(frozen=True)
 class Session(RowHolder):
-    """One session, or one prepared transaction. All texts are its own or its client's: untrusted.
+    """A session or a prepared transaction. All texts are its own or its client's: untrusted.
 
-    `wait` is None where nobody may know what it does; where it waits for nothing it is `running`.
+    `wait` is `running` if it waits for nothing, and None if that is hidden.
     """
 
     key: Key
@@ -157,16 +156,16 @@ class Session(RowHolder):
     wait: str | None = None
     wait_seconds: float | None = None
     waits_for: str | None = None
-    """The lock, where it waits for one."""
+    """The lock that it waits for."""
     transaction_seconds: float | None = None
     statement_seconds: float | None = None
     state_seconds: float | None = None
     query: str | None = None
-    """Without the values that stand in it."""
+    """Without its literal values."""
     blocked_by: tuple[Key, ...] = ()
     locks: tuple[Lock, ...] = ()
     has_locked_rows: bool = False
-    """Of some table; which rows, no server tells."""
+    """Of some table; no server reports which rows."""
     held_at_least_seconds: float | None = None
     held_at_most_seconds: float | None = None
 
@@ -176,7 +175,7 @@ class Session(RowHolder):
 
     @property
     def who(self) -> str:
-        """`ann, worker, 10.0.0.4`; all of that is the client's own word."""
+        """`ann, worker, 10.0.0.4`, as the client says."""
         return f"{self.user or '?'}, {self.application or '?'}, {self.client or 'local'}"
 
     @property
@@ -185,7 +184,7 @@ class Session(RowHolder):
 
     @property
     def waits_in(self) -> tuple[QueueKey, ...]:
-        """The queues that its wait counts for: the one it waits at, else all that it touches."""
+        """The queues that its wait counts for: those it waits at, else all that it uses."""
         awaited = [(lock.schema, lock.queue) for lock in self.locks if not lock.granted]
         return tuple(dict.fromkeys(awaited)) or self.queues
 
@@ -205,7 +204,7 @@ def label_of(key: Key) -> str:
 
 
 _OF_ROWS = {"RowShareLock", "RowExclusiveLock", "IX", "IU"}
-"""Modes of a table's lock, of either engine, in which rows are locked one by one."""
+"""Modes of a table lock, of either engine, under which rows are locked one by one."""
 _OF_ALL_ROWS = {
     *("ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock"),
     *("SIX", "UIX", "X", "U", "BU"),
@@ -215,21 +214,20 @@ _OF_ALL_ROWS = {
 @dataclass(frozen=True)
 class Activity:
     sessions: tuple[Session, ...]
-    """Those that touch the queues, all that wait for a lock or are waited for, and whoever else
-    was at work in the database."""
+    """Those that use the queues, those that wait for a lock or block others, and all others that
+    were active in the database."""
 
     @cached_property
     def by_key(self) -> Mapping[Key, Session]:
-        """Who waits for somebody that is gone already waits for a session of which only that is
-        known."""
+        """With blockers that have disconnected meanwhile, of which only the key is known."""
         seen = {session.key: session for session in self.sessions}
-        gone = [key for s in self.sessions for key in s.blocked_by if key not in seen]
-        return seen | {key: Session(key) for key in gone}
+        missing = [key for s in self.sessions for key in s.blocked_by if key not in seen]
+        return seen | {key: Session(key) for key in missing}
 
     @cached_property
     def relevant_sessions(self) -> tuple[Session, ...]:
-        """Those that touch the queues, and all that are bound to these by waiting; the longest
-        transaction first."""
+        """Those that use the queues and all that these block or wait for, directly or not; the
+        longest transaction first."""
         bound: defaultdict[Key, set[Key]] = defaultdict(set)
         for session in self.sessions:
             for other in session.blocked_by:
@@ -245,16 +243,14 @@ class Activity:
         return tuple(sorted(seen, key=lambda session: -(session.transaction_seconds or 0.0)))
 
     def held(self, session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...]:
-        """Its locks on the queue's tables in which it holds rows; none: it holds nobody up.
-
-        Only the root of the waits holds rows: not a session that waits at the queue itself.
-        """
+        """Its locks on the queue's tables in which it holds rows; none for a session that itself
+        waits at the queue, since only the root of the waits blocks others."""
         locks = writing(session, queue, objects)
         holds = session.has_locked_rows or any(lock.mode in _OF_ALL_ROWS for lock in locks)
         return locks if holds and not self._waits(session, queue, objects) else ()
 
     def _waits(self, session: Session, queue: Queue, objects: Objects) -> bool:
-        """Whether it waits for a lock of the queue's, or for somebody who is at it to write."""
+        """Whether it waits for a lock of the queue, or for a session that writes in it."""
         here = (queue.schema, queue.name)
         if any(not lock.granted and (lock.schema, lock.queue) == here for lock in session.locks):
             return True
@@ -262,7 +258,7 @@ class Activity:
 
     @cached_property
     def trees(self) -> tuple[Node[Key], ...]:
-        """Who waits for whom: the longest wait first among those that wait for one."""
+        """Blockers above their waiters, the longest wait first."""
         waiting = sorted(self.relevant_sessions, key=lambda s: -(s.wait_seconds or 0.0))
         return wait_graph({session.key: session.blocked_by for session in waiting})
 
@@ -285,10 +281,10 @@ def writing(session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...
 
 
 def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
-    """Look up what belongs to the queues. Reads the server's catalog only."""
+    """Find what belongs to the queues, in the server's catalog."""
     product = database.product
-    given = [(queue, name) for queue in queues for name in object_names.lockable(product, queue)]
-    if not given:
+    names = [(queue, name) for queue in queues for name in object_names.lockable(product, queue)]
+    if not names:
         return Objects(tuple(queues))
     with database.transaction("read the queues' objects", read_only=True) as connection:
         limit_transaction(connection, database, SAMPLE_TIMEOUT_SECONDS)
@@ -296,9 +292,9 @@ def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
             connection,
             ObjectRow,
             "activity.objects",
-            schemas=product.array([queue.schema for queue, _ in given]),
-            queues=product.array([queue.name for queue, _ in given]),
-            names=product.array([name for _, name in given]),
+            schemas=product.array([queue.schema for queue, _ in names]),
+            queues=product.array([queue.name for queue, _ in names]),
+            names=product.array([name for _, name in names]),
         )
     functions = (name for queue in queues for name in object_names.of(product, queue))
     return Objects(tuple(queues), tuple(rows), frozenset(functions))
@@ -332,21 +328,21 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
         client=row.client_address,
         wait_kind=row.wait_kind or kind_of(engine, row.wait),
         waits_for=_waits_for(row, awaited[0] if awaited else row.awaited_object),
-        # Without a kind the session is hidden from this login, and a text stands for its statement.
+        # Without a kind the session is hidden from this login, and its statement is a notice.
         query=masked(row.query, objects.names) if row.query and row.kind else None,
         blocked_by=tuple(dict.fromkeys(document(row.blocked_by))),
         locks=locks,
         has_locked_rows=bool(row.has_locked_rows),
-        **{name: getattr(row, name) for name in _AS_IT_IS},
+        **{name: getattr(row, name) for name in _COPIED},
     )
 
 
-_AS_IT_IS = {one.name for one in fields(SessionRow)} & {one.name for one in fields(Session)}
-_AS_IT_IS -= {"wait_kind", "query", "blocked_by", "locks", "has_locked_rows"}
+_COPIED = {one.name for one in fields(SessionRow)} & {one.name for one in fields(Session)}
+_COPIED -= {"wait_kind", "query", "blocked_by", "locks", "has_locked_rows"}
 
 
 def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:
-    """Its locks, without those on indexes, which come with their tables'."""
+    """Without locks on indexes that come with a lock on their table."""
     found = [
         Lock(it.schema, it.queue, _name(it), lock, mode, granted)
         for id_, lock, mode, granted in document(row.locks)
@@ -363,8 +359,8 @@ def _name(it: ObjectRow) -> str:
 def _waits_for(row: SessionRow, awaited: str | None) -> str | None:
     if row.awaited_lock is None:
         return None
-    words = (row.awaited_mode, "on", row.awaited_lock, awaited)
-    return " ".join(word for word in words if word)
+    parts = (row.awaited_mode, "on", row.awaited_lock, awaited)
+    return " ".join(part for part in parts if part)
 
 
 def document(value: Any) -> list[Any]:

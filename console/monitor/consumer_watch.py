@@ -1,8 +1,7 @@
-"""Who pops from a queue and who pushes to it, by what is there anyway: sessions, locks, claims.
+"""Finds the consumers and producers of a queue by their sessions, locks and claims.
 
-A session is known by its locks on the queue, by its last statement, or by a claim that names it;
-one that was seen once stays known while it is connected. Of what no claim names, nobody knows when
-it popped last and how fast: that is unknown, with the reason.
+A session is recognized by its locks on the queue, its last statement or a claim that names it, and
+then stays known while it is connected. If no claim names it, its last pop and its rate are unknown.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from console.monitor.statement_text import (
 )
 
 MOST = 1_000
-"""So many of a queue's claims are read, and so many sessions."""
+"""Claims of a queue, and sessions, that are read at most."""
 _WINDOW_SECONDS = 60.0
-"""Over so long the claims that were seen tell how the pops are shared out."""
+"""The claims of this time tell how pops are shared among consumers."""
 _LEAST_SECONDS = 0.001
 _SHOWN = 20
-"""So many sessions of a consumer are named."""
+"""Sessions of a consumer that are named."""
 _PAUSE_SECONDS = 0.1
 _PAUSE = 19
-"""A pause is at least so many times as long as the sample before it."""
+"""A pause is at least this many times as long as the sample before it."""
 
 
 @dataclass(frozen=True)
 class ClientRow:
-    """What `activity.clients` returns: one session. None: there is none, or it is hidden."""
+    """A session, as `activity.clients` returns it. None: nothing, or hidden."""
 
     session_id: int
     session: str | None
@@ -62,7 +61,7 @@ class ClientRow:
 
 @dataclass(frozen=True)
 class ClaimantRow:
-    """What `consumers` of a design returns: what claims carry one name."""
+    """The claims of one name, as a design's `consumers` returns them."""
 
     schema: str
     queue: str
@@ -74,25 +73,25 @@ class ClaimantRow:
     looked: int
 
 
-_Who = tuple[str | None, str | None, str | None, str | None]
-"""Name, program, host, user. Of claims whose session is not known only the name."""
+_Identity = tuple[str | None, str | None, str | None, str | None]
+"""Name, program, host, user; only the name if the session of claims is not known."""
 _NO_SESSION = (None, None, None)
 
 
 @dataclass
 class _Session:
-    """What is known of one session at one queue, as long as it is connected."""
+    """A connected session at one queue."""
 
     row: ClientRow
     since: datetime | None
     names: set[str | None] = field(default_factory=set)
-    """Those that its claims carry besides it."""
+    """The consumer names in its claims."""
     does: set[str] = field(default_factory=set)
     last_call: datetime | None = None
 
     @property
-    def who(self) -> list[_Who]:
-        """It may pop for several."""
+    def identities(self) -> list[_Identity]:
+        """Several, if it pops under several names."""
         row = self.row
         names = self.names or {None}
         return [(n or row.application_name, row.application_name, row.host, row.user_name)
@@ -107,31 +106,31 @@ class _Claims:
 
 
 @dataclass
-class _Known:
+class _QueueState:
     sessions: dict[str, _Session] = field(default_factory=dict)
-    over: dict[str, _Session] = field(default_factory=dict)
-    """Sessions that are over and left claims."""
-    popped: dict[_Who, datetime] = field(default_factory=dict)
-    """The last pop that was seen of each."""
-    looks: deque[tuple[datetime, dict[_Who, _Claims]]] = field(default_factory=deque)
+    closed: dict[str, _Session] = field(default_factory=dict)
+    """Closed sessions that left claims."""
+    popped: dict[_Identity, datetime] = field(default_factory=dict)
+    """The last pop of each."""
+    samples: deque[tuple[datetime, dict[_Identity, _Claims]]] = field(default_factory=deque)
     """Those of the last minute."""
 
 
-NOBODY: Mapping[Key, Sequence[ClaimantRow]] = {}
+_NO_CLAIMS: Mapping[Key, Sequence[ClaimantRow]] = {}
 
 
 class ConsumerWatch:
-    """Looks at the consumers of a database's queues, and remembers them while they are there."""
+    """Samples the consumers of a database's queues, and remembers them while they are connected."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._objects: dict[tuple[Key, ...], Objects] = {}
-        self._known: defaultdict[Key, _Known] = defaultdict(_Known)
+        self._known: defaultdict[Key, _QueueState] = defaultdict(_QueueState)
         self._hidden = ""
         """Why the server refuses to show sessions."""
 
     def recall(self, queue: Queue, recorded: Iterable[Consumer]) -> None:
-        """Those who were seen before: they are looked for by their sessions too."""
+        """Recognize the sessions of consumers that were recorded before."""
         sessions = self._known[key_of(queue)].sessions
         for one in recorded:
             for identity in one.identities:
@@ -142,7 +141,7 @@ class ConsumerWatch:
     def sample(
         self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
     ) -> dict[Key, Consumers]:
-        """Once, in two statements; `pop_rates`: of the queues, where known. ConsoleError."""
+        """In two statements; `pop_rates`: those of the queues that are known. ConsoleError."""
         claimants, problems, at = self._claimants(queues)
         self.sample_sessions(queues, claimants)
         lacking = self._database.capabilities.missing
@@ -151,28 +150,28 @@ class ConsumerWatch:
         for queue in queues:
             key = key_of(queue)
             over = sum(row.claims for row in claimants[key]) >= MOST
-            self._count(queue, claimants[key], at)
+            self._update_claims(queue, claimants[key], at)
             seen = self._consumers(queue, pop_rates.get(key), over=over)
             missing = _missing(queue, hidden, problems.get(key, ""))
             found[key] = Consumers(queue, at, tuple(sorted(seen, key=_order)), missing)
         return found
 
     def sample_sessions_for(self, queues: Sequence[Queue], seconds: float) -> int:
-        """At the sessions, for so long, in a twentieth of the time; how often. ConsoleError."""
-        ends_at, looks = time.monotonic() + seconds, 0
+        """Sample sessions for that long, in a twentieth of the time; how often. ConsoleError."""
+        ends_at, samples = time.monotonic() + seconds, 0
         while (left := ends_at - time.monotonic()) > 0:
             began = time.monotonic()
             self.sample_sessions(queues)
-            looks += 1
+            samples += 1
             time.sleep(min(left, max(_PAUSE_SECONDS, _PAUSE * (time.monotonic() - began))))
-        return looks
+        return samples
 
     def sample_sessions(
-        self, queues: Sequence[Queue], claimants: Mapping[Key, Sequence[ClaimantRow]] = NOBODY
+        self, queues: Sequence[Queue], claimants: Mapping[Key, Sequence[ClaimantRow]] = _NO_CLAIMS
     ) -> None:
-        """At the sessions alone: one that calls for a millisecond is seen by chance. ConsoleError.
+        """Sessions alone: calls of a millisecond are only seen by chance. ConsoleError.
 
-        `claimants`: as claims have just named them.
+        `claimants`: as just read from claims.
         """
         if "waits" in self._database.capabilities.missing:
             return
@@ -186,14 +185,12 @@ class ConsumerWatch:
             self._hidden = error.why or error.what
             return
         for queue in queues:
-            self._meet(queue, claimants.get(key_of(queue), ()), clients, objects, at)
-
-    # What is asked.
+            self._update_sessions(queue, claimants.get(key_of(queue), ()), clients, objects, at)
 
     def _claimants(
         self, queues: Sequence[Queue]
     ) -> tuple[dict[Key, list[ClaimantRow]], dict[Key, str], datetime]:
-        """By queue; why some could not be read; and the moment, by the database's clock."""
+        """By queue; why some could not be read; and the time, by the database's clock."""
         product = self._database.product
         wanted = [queue for queue in queues if names_claims(queue, product)]
         found: dict[Key, list[ClaimantRow]] = {key_of(queue): [] for queue in queues}
@@ -244,9 +241,7 @@ class ConsumerWatch:
             )
         return rows, at
 
-    # What is kept of it.
-
-    def _meet(
+    def _update_sessions(
         self,
         queue: Queue,
         claimants: Sequence[ClaimantRow],
@@ -257,57 +252,58 @@ class ConsumerWatch:
         known = self._known[key_of(queue)]
         claimed: defaultdict[str, set[str | None]] = defaultdict(set)
         for claimant in claimants:
-            if not _foreign(queue) and (owner := owner_of(claimant.claimed_by)) is not None:
+            if (
+                not _names_no_session(queue)
+                and (owner := owner_of(claimant.claimed_by)) is not None
+            ):
                 claimed[owner.session].add(owner.consumer)
         statement = call_pattern(self._database.product, queue)
         sessions: dict[str, _Session] = {}
         for row in clients:
             name = row.session or str(row.session_id)
             does = actions_in(statement, queue, row.query)
-            places = [q for i in document(row.relations) for q in objects.queues_of(i)]
-            locks = key_of(queue) in places and has_own_table(queue)
+            queues_of_locks = [q for i in document(row.relations) for q in objects.queues_of(i)]
+            locks = key_of(queue) in queues_of_locks and has_own_table(queue)
             if does or locks or name in claimed or name in known.sessions:
-                one = known.sessions.get(name) or _Session(row, _back(at, row.connected_seconds))
+                one = known.sessions.get(name) or _Session(row, _before(at, row.connected_seconds))
                 one.row = row
                 one.names |= claimed.get(name, set()) - {None}
                 one.does |= does | ({POP} if name in claimed else set())
-                one.last_call = _back(at, row.statement_seconds) if does else one.last_call
+                one.last_call = _before(at, row.statement_seconds) if does else one.last_call
                 sessions[name] = one
-        before = {**known.over, **known.sessions}
-        known.over = {n: one for n, one in before.items() if n in claimed and n not in sessions}
+        before = {**known.closed, **known.sessions}
+        known.closed = {n: one for n, one in before.items() if n in claimed and n not in sessions}
         known.sessions = sessions
 
-    def _count(self, queue: Queue, claimants: Sequence[ClaimantRow], at: datetime) -> None:
+    def _update_claims(self, queue: Queue, claimants: Sequence[ClaimantRow], at: datetime) -> None:
         known = self._known[key_of(queue)]
-        claims: defaultdict[_Who, _Claims] = defaultdict(_Claims)
+        claims: defaultdict[_Identity, _Claims] = defaultdict(_Claims)
         for claimant in claimants:
             who, there = _claimant(claimant, queue, known)
             if popped := claimant.popped_at:
                 known.popped[who] = max(popped, known.popped.get(who, popped))
             claims[who].claims += claimant.claims
             if not there and not keeps_done(queue):
-                continue  # who has left pops no more
+                continue  # a closed session pops no more
             claims[who].recent += claimant.recent
             claims[who].recent_seconds += claimant.recent_seconds
-        known.looks.append((at, claims))
-        while at - known.looks[0][0] > timedelta(seconds=_WINDOW_SECONDS):
-            known.looks.popleft()
+        known.samples.append((at, claims))
+        while at - known.samples[0][0] > timedelta(seconds=_WINDOW_SECONDS):
+            known.samples.popleft()
         day = at - timedelta(days=1)
         known.popped = {who: when for who, when in known.popped.items() if when > day}
 
-    # What comes of it.
-
     def _consumers(self, queue: Queue, pop_rate: float | None, *, over: bool) -> Iterator[Consumer]:
-        """`over`: not all claims were read."""
+        """`over`: there are more claims than were read."""
         known = self._known[key_of(queue)]
-        shares = _shares([claims for _, claims in known.looks], keeps=keeps_done(queue))
-        newest = known.looks[-1][1]
-        sessions: defaultdict[_Who, list[_Session]] = defaultdict(list)
+        shares = _shares([claims for _, claims in known.samples], keeps=keeps_done(queue))
+        newest = known.samples[-1][1]
+        sessions: defaultdict[_Identity, list[_Session]] = defaultdict(list)
         for one in known.sessions.values():
-            for who in one.who:
+            for who in one.identities:
                 sessions[who].append(one)
         for who in {*sessions, *newest}:
-            # Its claims, and those of its name by sessions that nobody knows any more.
+            # Its claims, and those of its name by sessions that are no longer known.
             bare = (who[0], *_NO_SESSION)
             alone = sum(other[0] == who[0] for other in sessions) == 1
             if who == bare and who not in sessions and alone:
@@ -320,7 +316,7 @@ class ConsumerWatch:
             share = sum(shares.get(one, 0.0) for one in whose)
             why = _why_not(queue, does, self._database.product)
             rate = share * pop_rate if share and pop_rate is not None else None
-            made = Consumer(
+            consumer = Consumer(
                 *(who[0], tuple(sorted(does)), *who[1:]),
                 sessions=len({one.row.session_id for one in sessions[who]}),
                 since=min((one.since for one in sessions[who] if one.since), default=None),
@@ -332,16 +328,16 @@ class ConsumerWatch:
                 ],
                 claims=None if why else sum(newest[w].claims for w in whose if w in newest),
             )
-            yield _with_reasons(made, queue, why, seen=bool(share), over=over)
+            yield _with_reasons(consumer, queue, why, seen=bool(share), over=over)
 
 
-def _claimant(row: ClaimantRow, queue: Queue, known: _Known) -> tuple[_Who, bool]:
-    """Whose the claims of that name are, and whether it may still pop."""
-    owner = None if _foreign(queue) else owner_of(row.claimed_by)
+def _claimant(row: ClaimantRow, queue: Queue, known: _QueueState) -> tuple[_Identity, bool]:
+    """The claimant's identity, and whether it may still pop."""
+    owner = None if _names_no_session(queue) else owner_of(row.claimed_by)
     if owner is None:
         return (row.claimed_by, *_NO_SESSION), True
     there = owner.session in known.sessions
-    one = known.sessions.get(owner.session) or known.over.get(owner.session)
+    one = known.sessions.get(owner.session) or known.closed.get(owner.session)
     if one is None:
         return (owner.consumer, *_NO_SESSION), False
     of = one.row
@@ -349,27 +345,29 @@ def _claimant(row: ClaimantRow, queue: Queue, known: _Known) -> tuple[_Who, bool
     return (name, of.application_name, of.host, of.user_name), there
 
 
-def _shares(looks: Sequence[Mapping[_Who, _Claims]], *, keeps: bool) -> dict[_Who, float]:
-    """What part of the queue's pops is whose, by what was seen in a minute.
+def _shares(
+    samples: Sequence[Mapping[_Identity, _Claims]], *, keeps: bool
+) -> dict[_Identity, float]:
+    """Each consumer's share of the queue's pops in the last minute.
 
-    `keeps`: the row of a message stays when it is done, and is counted. Else a claim is seen the
-    likelier the longer it lasts: claims at a time divided by their mean age are as the rates.
+    `keeps`: rows of done messages stay and are counted. Otherwise longer claims are seen more
+    often, so the weight is the number of claims at a time divided by their mean age.
     """
-    weights: dict[_Who, float] = {}
+    weights: dict[_Identity, float] = {}
     if keeps:
-        weights = {who: float(one.recent) for who, one in looks[-1].items()}
+        weights = {who: float(one.recent) for who, one in samples[-1].items()}
     else:
-        for who in {who for look in looks for who in look}:
-            seen = [look[who] for look in looks if who in look]
-            many = sum(one.recent for one in seen)
-            seconds = sum(one.recent_seconds for one in seen)
-            weights[who] = many * many / max(seconds, many * _LEAST_SECONDS) if many else 0.0
+        for who in {who for sample in samples for who in sample}:
+            seen = [sample[who] for sample in samples if who in sample]
+            count = sum(one.recent for one in seen)
+            seconds = max(sum(one.recent_seconds for one in seen), count * _LEAST_SECONDS)
+            weights[who] = count * count / seconds if count else 0.0
     total = sum(weights.values())
     return {who: weight / total for who, weight in weights.items()} if total else {}
 
 
 def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bool) -> Consumer:
-    """`why`: why no claim can name it; `seen`: whether a claim of the last minute does."""
+    """`why` no claim can name it; `seen`: a claim of the last minute does."""
     unknown = {}
     if one.last_pop is None:
         unknown["last_pop"] = why or "no claim of it was seen yet"
@@ -381,7 +379,7 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
         )
     if why:
         unknown["claims"] = why
-    if not one.sessions and _foreign(queue):
+    if not one.sessions and _names_no_session(queue):
         unknown["sessions"] = "its claims name no session of the server"
     if one.name is None:
         unknown["name"] = (
@@ -401,29 +399,29 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
 
 
 def _order(one: Consumer) -> tuple[object, ...]:
-    """Who pops first, then by name; without a name last."""
+    """Consumers first, then by name; those without a name last."""
     return (POP not in one.does, one.name is None, one.name or "", str(one.identity))
 
 
 def names_claims(queue: Queue, product: Product) -> bool:
-    """Whether a claim of the queue says who claimed."""
+    """Whether claims of the queue name their claimant."""
     claims = "claimed" in queue.states and sql.has(product, f"{queue.design.name}.consumers")
     mapped = queue.kind is Kind.INSTALLED or "claimed_by" in queue.roles
     return claims and mapped and queue.design.known
 
 
 def keeps_done(queue: Queue) -> bool:
-    """Whether the rows of a minute's pops are all there, done or not."""
+    """Whether the rows of all pops of the last minute are still there."""
     return "done" in queue.states and queue.kind is Kind.INSTALLED
 
 
-def _foreign(queue: Queue) -> bool:
-    """Whether its claims name something else than sessions of the server."""
+def _names_no_session(queue: Queue) -> bool:
+    """Whether its claims name something else than server sessions."""
     return bool(queue.design.library) or queue.kind is not Kind.INSTALLED
 
 
 def _why_not(queue: Queue, does: Iterable[str], product: Product) -> str:
-    """Why no claim can name them; empty: claims do."""
+    """Why no claim can name them; empty: claims can."""
     if set(does) == {PUSH}:
         return "no row tells who pushed it"
     if "claimed" not in queue.states:
@@ -447,5 +445,5 @@ def _missing(queue: Queue, hidden: str, problem: str) -> dict[str, str]:
     return found
 
 
-def _back(at: datetime, seconds: float | None) -> datetime | None:
+def _before(at: datetime, seconds: float | None) -> datetime | None:
     return None if seconds is None else at - timedelta(seconds=max(0.0, seconds))

@@ -1,6 +1,6 @@
-"""Consumers and producers of a queue: as they were seen at a moment, in words, and as recorded.
+"""Consumers and producers of a queue: the values, their labels, and what is recorded of them.
 
-All texts are theirs: untrusted. What was recorded tells of those that are gone.
+All texts are their own: untrusted.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,33 +17,30 @@ from console.monitor.recording.segments import CONSUMERS, Row, TimeRange
 
 @dataclass(frozen=True)
 class Consumer:
-    """Sessions that are one consumer or producer. All texts are its own: untrusted.
-
-    None: not known, for the reason in `unknown`, or there is no such thing.
-    """
+    """Sessions that are one consumer or producer. None: nothing, or not known: see `unknown`."""
 
     name: str | None
-    """What it calls itself when it pops, else its application_name."""
+    """The name that it gives when it pops, or its application_name."""
     does: tuple[str, ...]
-    """`pop`, `push`; empty: not seen, only that it locks rows there."""
+    """`pop`, `push`; empty: it was only seen to lock rows."""
     program: str | None
     host: str | None
     user: str | None
     sessions: int | None
     since: datetime | None
-    """Since when the oldest of its sessions is connected; by the database's clock, as all times."""
+    """When its oldest session connected; all times are by the database's clock."""
     last_pop: datetime | None
     last_call: datetime | None
-    """When a statement of it was last seen that pops or pushes, whether or not it got anything."""
+    """When a statement of it that pops or pushes was last seen, successful or not."""
     messages_per_second: float | None
     claims: int | None
     estimated: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """What is not known -> why."""
+    """Field -> why it is not known."""
     identities: tuple[str, ...] = ()
-    """Its sessions, as claims name them: the first of them."""
+    """The first of its sessions, as claims name them."""
     last_seen: datetime | None = None
-    """Of one that is gone: when it was there last."""
+    """If it has disconnected: when it was last seen."""
 
     @property
     def identity(self) -> tuple[str | None, ...]:
@@ -118,9 +115,8 @@ def last_call(one: Consumer, now: datetime) -> str:
 
 
 def rate_estimate(one: Consumer) -> str:
-    """An estimate, where anybody can tell."""
-    known = one.messages_per_second
-    return UNKNOWN if known is None else f"≈{rate(known)}"
+    per_second = one.messages_per_second
+    return UNKNOWN if per_second is None else f"≈{rate(per_second)}"
 
 
 def claims(one: Consumer) -> str:
@@ -129,17 +125,17 @@ def claims(one: Consumer) -> str:
     return count(one.claims, estimated="claims" in one.estimated)
 
 
-def unknown_reasons(found: Iterable[Consumer]) -> list[str]:
-    """Why something is not known, each reason once: `last pop: no claim of it was seen yet`."""
-    told: dict[str, dict[str, None]] = {}
-    for one in found:
-        for what, why in one.unknown.items():
-            told.setdefault(why, {})[_TITLES.get(what, what)] = None
-    return [f"{', '.join(whats)}: {why}" for why, whats in told.items()]
+def unknown_reasons(consumers: Iterable[Consumer]) -> list[str]:
+    """Each reason once: `last pop: no claim of it was seen yet`."""
+    fields_by_reason: dict[str, dict[str, None]] = {}
+    for one in consumers:
+        for name_, why in one.unknown.items():
+            fields_by_reason.setdefault(why, {})[_TITLES.get(name_, name_)] = None
+    return [f"{', '.join(names)}: {why}" for why, names in fields_by_reason.items()]
 
 
 GONE_SECONDS = 86_400.0
-"""So long one that is gone is shown."""
+"""How long a disconnected consumer is shown."""
 NOT_RECORDED = (
     "nothing is recorded of it in the last day: a console that is open records, or dbq-console "
     "record"
@@ -149,7 +145,7 @@ _FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} -
 
 
 def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
-    """A look, as rows of CONSUMERS; `late`: the messages that waited for too long."""
+    """A sample as rows of CONSUMERS; `late`: the messages that waited for too long."""
     of = {"at": at, "schema": found.queue.schema, "queue": found.queue.name, "late": late}
     for one in found.consumers:
         figures = {name: getattr(one, name) for name in _FIGURES}
@@ -162,14 +158,14 @@ def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
 def recorded(
     root: Path, connection: str, schema: str, queue: str, now: datetime
 ) -> list[dict[str, Any]]:
-    """The rows of the queue in the last day, in order of time. Waits for the disk."""
+    """The queue's rows of the last day, in order of time. Reads from disk."""
     span = TimeRange(now - timedelta(seconds=GONE_SECONDS), now + timedelta(minutes=1))
     reader = RecordReader(root, connection)
     return reader.rows(CONSUMERS, span, schema=schema, queue=queue)
 
 
 def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
-    """Each that was seen, as it was at last."""
+    """The last record of each consumer."""
     last = {}
     for row in recorded_rows:
         if (one := consumer_of(row)) is not None:
@@ -178,20 +174,20 @@ def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
 
 
 def disconnected(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
-    """Those that were there and are not now, who was seen last first."""
+    """The consumers that are no longer there, the last seen first."""
     whole = {one.name for one in (*seen, *there) if one.program or one.host}
     present = {one.identity for one in there}
     found = [
         one
         for one in seen
-        # Claims that outlived their session are told without where it was.
+        # Claims that outlived their session have no program and no host.
         if one.identity not in present and (one.program or one.host or one.name not in whole)
     ]
     return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
 
 
 def consumer_of(row: Mapping[str, Any]) -> Consumer | None:
-    """As it was; None: nobody was seen then."""
+    """From a recorded row; None: no consumer was seen then."""
     does = tuple(filter(None, str(row.get("does") or "").split(",")))
     if not does and row.get("sessions") is None:
         return None
