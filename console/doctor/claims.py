@@ -121,38 +121,32 @@ class _Owned:
         return [id_ for _, id_ in self.row.oldest[: self.count]]
 
 
-def _claims(context: CheckContext) -> Iterator[Finding]:
+def _check_claims(context: CheckContext) -> Iterator[Finding]:
     if context.is_standby(_WHAT) or context.queue.design.claims_expire:
         return
     if "claimed_at" not in context.queue.roles and context.queue.design.flow is not Flow.NUMBERS:
         context.unseen.append("claims: no column has their time")
         return
-    for view in context.queue.views:
-        with context.viewed_as(view):
-            found = list(_of_view(context))
-        yield from (one.for_subscriber(view.subscriber) for one in found)
+    yield from context.for_each_view(_check_owners)
 
 
-def _of_view(context: CheckContext) -> Iterator[Finding]:
-    owned = _owned(context)
-    named = [one for one in owned if one.row.claimed_by is not None or not _names(context.queue)]
-    of = {
-        evidence: [one for one in named if one.evidence is evidence and one.count]
-        for evidence in Evidence
-    }
-    if gone := of[Evidence.GONE]:
-        yield _gone(context, gone)
-    if alive := of[Evidence.ALIVE]:
-        yield _alive(context, alive)
-    if unknown := of[Evidence.UNKNOWN]:
-        yield _unknown(context, unknown)
-    if unnamed := [one for one in owned if one not in named and one.count]:
-        yield _unnamed(context, unnamed)
-
-
-def _names(queue: Queue) -> bool:
-    """Whether every claim has to name its consumer."""
-    return queue.kind is Kind.INSTALLED
+def _check_owners(context: CheckContext) -> Iterator[Finding]:
+    # In an installed queue every claim names its consumer.
+    names_consumers = context.queue.kind is Kind.INSTALLED
+    named: dict[Evidence, list[_Owned]] = {evidence: [] for evidence in Evidence}
+    unnamed: list[_Owned] = []
+    for one in _owned(context):
+        if one.count:
+            has_name = one.row.claimed_by is not None or not names_consumers
+            (named[one.evidence] if has_name else unnamed).append(one)
+    for owned, finding in (
+        (named[Evidence.GONE], _gone),
+        (named[Evidence.ALIVE], _alive),
+        (named[Evidence.UNKNOWN], _unknown),
+        (unnamed, _unnamed),
+    ):
+        if owned:
+            yield finding(context, owned)
 
 
 def _owned(context: CheckContext) -> list[_Owned]:
@@ -338,8 +332,8 @@ def _live_sessions(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
 CHECKS = CheckGroup(
     (states.STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, states.ILLEGAL),
     {
-        _WHAT: _claims,
-        states.WHAT: states.examine,
+        _WHAT: _check_claims,
+        states.WHAT: states.check_states,
     },
     applies,
 )

@@ -1,8 +1,7 @@
-"""Indexes that are missing, invalid or not used by pops; and CHECK constraints that are missing.
+"""Indexes that are missing, invalid or not used by pops; and missing CHECK constraints.
 
-What is missing is told by definition, on both engines. Whether a pop uses its index PostgreSQL's
-planner says, asked with the pop's own choice of rows; of SQL Server nobody asks: there a plan
-belongs to a statement that has run, and its compilation may differ from call to call.
+Definitions are compared on both engines. Whether a pop uses its index, PostgreSQL's planner says;
+on SQL Server a plan belongs to a statement that has run, and may differ from call to call.
 """
 
 import re
@@ -24,12 +23,12 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue
-from console.doctor.schema import Index, ShippedIndex, bare
+from console.doctor.schema import Index, ShippedIndex, normalized
 from console.engines import Product
 from console.monitor.limits import Severity
 
 ENOUGH_PAGES = 100
-"""Of a smaller table a pop may as well read all."""
+"""A pop may well read all of a smaller table."""
 
 INDEX_MISSING = Code(
     "index_missing",
@@ -53,23 +52,26 @@ UNUSED = Code(
 
 
 def applies(queue: Queue) -> bool:
-    """Of somebody else's table nobody knows the indexes; Service Broker has its own."""
+    """The indexes of an adopted table are its owner's; Service Broker has its own."""
     return queue.kind is Kind.INSTALLED and queue.design.shape != "broker"
 
 
-def _by_definition(context: CheckContext) -> Iterator[Finding]:
+def _check_definitions(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if not context.can_query("indexes", "indexes"):
         return
-    wanted = [one for one in schema.wanted(context.database.product, queue) if not one.is_key]
-    if not wanted:
+    indexes = schema.shipped_indexes(context.database.product, queue)
+    shipped = [one for one in indexes if not one.is_key]
+    if not shipped:
         return
-    there = schema.there(context, [one.table for one in wanted])
-    same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
-    missing = schema.on_tables(context, [one for one, found in same.items() if not found])
-    broken = [
+    installed = schema.installed_indexes(context, [one.table for one in shipped])
+    matches = {one: [index for index in installed if index.matches(one)] for one in shipped}
+    missing = schema.with_existing_table(
+        context, [one for one, found in matches.items() if not found]
+    )
+    invalid = [
         found[0]
-        for found in same.values()
+        for found in matches.values()
         if found and not any(index.valid for index in found) and not found[0].being_built
     ]
     if missing:
@@ -82,21 +84,21 @@ def _by_definition(context: CheckContext) -> Iterator[Finding]:
             consequence="pops and queries of that state read all rows, slower the deeper the queue",
             repair=CreateMissing(queue, tuple(_step(context, one) for one in missing)),
         )
-    if broken:
-        names = ", ".join(index.name for index in broken)
+    if invalid:
+        names = [index.name for index in invalid]
         yield Finding(
             INVALID,
-            f"{counted(len(broken), 'index', 'indexes')} invalid: "
-            + shortened(first_few([index.name for index in broken], between=", "), 70),
-            evidence={"invalid": [index.name for index in broken]},
+            f"{counted(len(names), 'index', 'indexes')} invalid: "
+            + shortened(first_few(names, between=", "), 70),
+            evidence={"invalid": names},
             cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
             consequence="every write maintains it and no query can use it",
-            repair=maintain_queue(queue, f"rebuild {names}"),
+            repair=maintain_queue(queue, f"rebuild {', '.join(names)}"),
         )
 
 
 def _step(context: CheckContext, one: ShippedIndex) -> maintain_plan.MaintainStep:
-    """Beside the traffic, in the words of either engine, as far as the server can."""
+    """Online, by either engine's syntax, if the server can."""
     statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
     if "online_rebuild" not in context.database.capabilities.missing:
         options = "WITH (ALLOW_PAGE_LOCKS"
@@ -106,37 +108,38 @@ def _step(context: CheckContext, one: ShippedIndex) -> maintain_plan.MaintainSte
     )
 
 
-def of_pop(product: Product, queue: Queue) -> ShippedIndex | None:
-    """The index by which a pop finds its row; a heap has none, and a ring's is its slots' key."""
+def pop_index(product: Product, queue: Queue) -> ShippedIndex | None:
+    """By which a pop finds its row; a heap has none, and a ring's is the key of its slots."""
     order = queue.design.order_with(queue.options)
     if order in {Order.NONE, Order.NUMBERS}:
         return None
     leads = "due_at" if order is Order.DUE else "pushed_at" if queue.design.keeps_row else "id"
-    for one in schema.wanted(product, queue):
+    for one in schema.shipped_indexes(product, queue):
         if one.table == queue.table and one.columns[0] == queue.roles[leads]:
             return one
     raise LookupError(f"{queue.design.name} has no index for its pop")
 
 
-def _by_plan(context: CheckContext) -> Iterator[Finding]:
+def _check_plan(context: CheckContext) -> Iterator[Finding]:
     queue, product = context.queue, context.database.product
-    expected = of_pop(product, queue)
+    expected = pop_index(product, queue)
     if expected is None or not sql.has(product, "doctor.pop_plan"):
         return
     plan = _plan(context)
     nodes = list(_nodes(plan["Plan"]))
-    if goes_by_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
+    if uses_index(nodes) or _pages(context, expected.table) < ENOUGH_PAGES:
         return
-    same = [one for one in schema.there(context, [expected.table]) if one.is_wanted(expected)]
+    installed = schema.installed_indexes(context, [expected.table])
+    same = [one for one in installed if one.matches(expected)]
     if not same or any(index.being_built for index in same):
-        return  # that it is missing is told by definition
+        return  # a missing one is another finding
     yield Finding(
         UNUSED,
         f"a pop does not use {shortened(same[0].name, 40)}: "
         + first_few(list(dict.fromkeys(node["Node Type"] for node in nodes)), most=3, between=", "),
         evidence={
             "expected": expected.label,
-            "plan": [_shown(node) for node in nodes],
+            "plan": [_evidence(node) for node in nodes],
             "settings": plan.get("Settings", {}),
         },
         cause=_cause(same),
@@ -160,14 +163,13 @@ def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _nodes(below)
 
 
-def goes_by_index(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether rows come from an index in the order of the pop. Any index will do that brings them
-    so: somebody may have made a better one."""
+def uses_index(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows come from an index in the order of the pop; it may be another, better index."""
     kinds = {node["Node Type"] for node in nodes}
     return bool(kinds & {"Index Scan", "Index Only Scan"}) and "Sort" not in kinds
 
 
-def _shown(node: Mapping[str, Any]) -> dict[str, object]:
+def _evidence(node: Mapping[str, Any]) -> dict[str, object]:
     names = ("Node Type", "Relation Name", "Index Name", "Sort Key", "Filter", "Total Cost")
     return {name: node[name] for name in names if name in node}
 
@@ -189,14 +191,14 @@ def _cause(same: Sequence[Index]) -> str:
 INDEX_CHECKS = CheckGroup(
     (INDEX_MISSING, INVALID, UNUSED),
     {
-        "indexes": _by_definition,
-        "the plan of a pop": _by_plan,
+        "indexes": _check_definitions,
+        "the plan of a pop": _check_plan,
     },
     applies,
 )
 
 
-# CHECK constraints that the design's script makes, and which of them are gone.
+# Missing CHECK constraints.
 
 CONSTRAINT_MISSING = Code(
     "constraint_missing",
@@ -229,28 +231,29 @@ class Check:
     table_name: str
     condition: str
 
-    def is_wanted(self, wanted: ShippedCheck) -> bool:
-        there = bare(self.condition).removeprefix("check").removesuffix("notvalid")
-        return self.table_name == wanted.table and there == _plain(wanted.condition)
+    def matches(self, shipped: ShippedCheck) -> bool:
+        condition = normalized(self.condition).removeprefix("check").removesuffix("notvalid")
+        return self.table_name == shipped.table and condition == _plain(shipped.condition)
 
 
-def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
+def shipped_checks(product: Product, queue: Queue) -> list[ShippedCheck]:
     return [
         ShippedCheck(table, check["condition"])
-        for table, columns in schema.tables(product, queue)
+        for table, columns in schema.shipped_tables(product, queue)
         for check in _CHECK.finditer(columns)
     ]
 
 
-def _constraints(context: CheckContext) -> Iterator[Finding]:
+def _check_constraints(context: CheckContext) -> Iterator[Finding]:
     product, queue = context.database.product, context.queue
-    asked = checks_wanted(product, queue)
-    if not asked or not context.can_query("constraints", "checks"):
+    shipped = shipped_checks(product, queue)
+    if not shipped or not context.can_query("constraints", "checks"):
         return
-    names = product.array(sorted({one.table for one in asked}))
-    there = context.query(Check, "checks", schema=queue.schema, tables=names)
-    gone = [one for one in asked if not any(check.is_wanted(one) for check in there)]
-    missing = schema.on_tables(context, gone)
+    names = product.array(sorted({one.table for one in shipped}))
+    installed = context.query(Check, "checks", schema=queue.schema, tables=names)
+    missing = schema.with_existing_table(
+        context, [one for one in shipped if not any(check.matches(one) for check in installed)]
+    )
     if missing:
         yield Finding(
             CONSTRAINT_MISSING,
@@ -268,7 +271,7 @@ def _constraints(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain_plan.MaintainStep:
-    """First for rows to come, then for those that are there."""
+    """First for new rows, then for existing ones."""
     values = {"schema": schema, "relation": one.table, "constraint": f"{one.table}_{one.column}_ck"}
     scope = sql.Scope(values, {"check": one.column})
     return maintain_plan.MaintainStep(
@@ -284,11 +287,11 @@ def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain_pl
 
 
 def _plain(condition: str) -> str:
-    return _BETWEEN.sub(r"\1>=\2and\1<=\3", bare(condition))
+    return _BETWEEN.sub(r"\1>=\2and\1<=\3", normalized(condition))
 
 
 CONSTRAINT_CHECKS = CheckGroup(
     (CONSTRAINT_MISSING,),
-    {"constraints": _constraints},
+    {"constraints": _check_constraints},
     applies,
 )

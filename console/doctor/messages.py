@@ -1,7 +1,6 @@
-"""Messages themselves: halves of a split queue's, and those that were popped too often.
+"""Messages of split queues without a payload, and messages popped too often.
 
-Halves, a row without its payload and a payload without its row, are searched for in both tables
-from the newest id down, so that what waits to be popped comes first.
+Rows without a payload and payloads without a row are searched for from the newest id down.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +25,10 @@ from console.monitor.limits import Severity
 from console.monitor.message import pages
 from console.monitor.scans import Scan
 
-Row = TypeVar("Row", IncompleteMessages, "AloneRow")
+Row = TypeVar("Row", IncompleteMessages, "OrphanedPayloads")
 
 _WHAT = "messages without their payload"
-_ALONE = "payloads without a message"
+_ORPHANED = "payloads without a message"
 _SHOWN = 10
 _CAUSE = "a row of one of the two tables was deleted by hand, or only one of them was restored"
 
@@ -46,11 +45,11 @@ PAYLOAD_LOST = Code(
     "rows of a split queue in other states have no payload",
     judgement="only a backup has the payload: insert it, or delete the rows",
 )
-PAYLOAD_ALONE = Code(
+PAYLOAD_ORPHANED = Code(
     "payload_alone",
     Severity.NOTE,
     "payloads of a split queue that belong to no message",
-    judgement="they may be remains of messages: examine them before you delete them",
+    judgement="they may belong to lost messages: examine them before you delete them",
 )
 
 
@@ -59,7 +58,7 @@ def applies(queue: Queue) -> bool:
 
 
 @dataclass(frozen=True)
-class AloneRow:
+class OrphanedPayloads:
     looked: int
     lowest: int | None
     alone: int
@@ -71,7 +70,7 @@ class _Found:
     count: int = 0
     ids: list[str] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)
-    """The newest id of each chunk that has some."""
+    """The newest id of each chunk that has such rows."""
 
     def add(self, count: int, ids: Any, newest: int) -> None:
         if count:
@@ -80,7 +79,7 @@ class _Found:
             self.chunks.append(newest)
 
 
-def _without_payload(context: CheckContext) -> Iterator[Finding]:
+def _check_payloads(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if not context.can_query(_WHAT, "missing_payloads"):
         return
@@ -105,12 +104,12 @@ def _without_payload(context: CheckContext) -> Iterator[Finding]:
 def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
     single = context.queue.options.get("dequeue") == "single"
     states = {"ready": ready, "claimed": stuck}
-    words = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
+    by_state = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
     ids = [*ready.ids, *stuck.ids][:_SHOWN]
     count = ready.count + stuck.count
     return Finding(
         PAYLOAD_MISSING,
-        f"{counted(count, 'row')} without a payload ({', '.join(words)}): "
+        f"{counted(count, 'row')} without a payload ({', '.join(by_state)}): "
         + first_few(ids, most=3, between=", "),
         evidence={
             "count": count,
@@ -121,8 +120,8 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
         consequence="a pop that meets one at the head returns nothing, as if the queue were "
         "empty, and everything behind it waits; the payload is lost unless a backup has it"
         if single
-        else "a pop claims it and returns no row for it, and no release takes the claim; the "
-        "payload is lost unless a backup has it",
+        else "a pop claims such a row and returns nothing for it, and no release frees the claim; "
+        "the payload is lost unless a backup has it",
         repair=MarkAsErrors(
             context.queue,
             count,
@@ -144,24 +143,24 @@ def _incomplete(context: CheckContext, newest: int) -> IncompleteMessages:
     return found
 
 
-def _alone(context: CheckContext) -> Iterator[Finding]:
-    if not context.can_query(_ALONE, "orphaned_payloads"):
+def _check_orphaned(context: CheckContext) -> Iterator[Finding]:
+    if not context.can_query(_ORPHANED, "orphaned_payloads"):
         return
-    alone = _Found()
+    orphaned = _Found()
 
-    def chunk(context: CheckContext, newest: int) -> AloneRow:
+    def chunk(context: CheckContext, newest: int) -> OrphanedPayloads:
         (row,) = context.query(
-            AloneRow, "orphaned_payloads", newest=newest, most=row_scan.CHUNK_ROWS
+            OrphanedPayloads, "orphaned_payloads", newest=newest, most=row_scan.CHUNK_ROWS
         )
         return row
 
-    for newest, row in _scan(context, _ALONE, chunk):
-        alone.add(row.alone, row.alone_ids, newest)
-    if alone.count:
+    for newest, row in _scan(context, _ORPHANED, chunk):
+        orphaned.add(row.alone, row.alone_ids, newest)
+    if orphaned.count:
         yield Finding(
-            PAYLOAD_ALONE,
-            f"{counted(alone.count, 'payload')} without a message",
-            evidence={"count": alone.count, "ids": alone.ids},
+            PAYLOAD_ORPHANED,
+            f"{counted(orphaned.count, 'payload')} without a message",
+            evidence={"count": orphaned.count, "ids": orphaned.ids},
             cause=_CAUSE,
             consequence="they take up space and no verb sees them",
         )
@@ -182,24 +181,25 @@ def _scan(
         yield newest, row
         lowest = lowest if row.lowest is None else row.lowest
     if bound.met:
-        words = f"{what}: {row_scan.describe(bound)}, those up to id {lowest - 1} not"
-        context.unseen.append(words)
+        context.unseen.append(
+            f"{what}: {row_scan.describe(bound)}, those up to id {lowest - 1} not"
+        )
 
 
 PAYLOAD_CHECKS = CheckGroup(
-    (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE),
+    (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ORPHANED),
     {
-        _WHAT: _without_payload,
-        _ALONE: _alone,
+        _WHAT: _check_payloads,
+        _ORPHANED: _check_orphaned,
     },
     applies,
 )
 
 
-# Messages that were tried too often: all that are not done are examined, by their indexes.
+# Poison messages: all messages that are not done are read, by their indexes.
 
 LEAST_ATTEMPTS = 5
-"""A message that was popped so often is more likely at fault than its consumers."""
+"""After this many pops the message is more likely at fault than its consumers."""
 _TOO_OFTEN = "messages popped too often"
 _UNDONE = ("ready", "claimed", "error")
 
@@ -207,13 +207,13 @@ POISON = Code(
     "poison",
     Severity.WARNING,
     f"messages that were popped {LEAST_ATTEMPTS} times or more and are not done",
-    judgement="the message or its consumer is at fault: see one with its error, then move it to "
-    "another queue, or purge it",
+    judgement="the message or its consumer is at fault: read its error, then move it to another "
+    "queue, or purge it",
 )
 
 
 @dataclass(frozen=True)
-class TriedRow:
+class AttemptsRow:
     key_time: str | None
     key_id: str
     position: int
@@ -228,28 +228,21 @@ class _State:
     most: int = 0
     ids: list[str] = field(default_factory=list)
 
-    def add(self, row: TriedRow) -> None:
+    def add(self, row: AttemptsRow) -> None:
         self.found += 1
         self.most = max(self.most, row.attempts or 0)
         if len(self.ids) < _SHOWN:
             self.ids.append(row.id or "?")
 
 
-def _poison(context: CheckContext) -> Iterator[Finding]:
-    for view in context.queue.views:
-        with context.viewed_as(view):
-            found = list(_poison_of(context))
-        yield from (one.for_subscriber(view.subscriber) for one in found)
-
-
-def _poison_of(context: CheckContext) -> Iterator[Finding]:
+def _check_poison(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
         context.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")
         return
     states: dict[str, _State] = {}
-    for scan in scans(queue):
-        for row in _tried(context, scan):
+    for scan in undone_scans(queue):
+        for row in _retried(context, scan):
             states.setdefault(scan.state, _State()).add(row)
     if not states:
         return
@@ -268,28 +261,28 @@ def _poison_of(context: CheckContext) -> Iterator[Finding]:
         "the message is at fault",
         consequence="they waste a consumer's time again and again",
         judgement="the message or its consumer is at fault; its error: "
-        f"{command(queue, 'errors')}. {_way_out(queue)}",
+        f"{command(queue, 'errors')}. {_advice(queue)}",
     )
 
 
-def _way_out(queue: Queue) -> str:
+def _advice(queue: Queue) -> str:
     if why := queue.refusal("purge"):
         return why
     to_other = command(queue, "requeue", "--to", "OTHER", "--filter", "id=ID")
     return f"requeue them to another queue ({to_other}), or purge them"
 
 
-def scans(queue: Queue) -> list[Scan]:
+def undone_scans(queue: Queue) -> list[Scan]:
     return [scan for scan in claims.scans(queue) if scan.state in _UNDONE]
 
 
-def _tried(context: CheckContext, scan: Scan) -> Iterator[TriedRow]:
-    rows = scan_rows(context, _TOO_OFTEN, scan, TriedRow, "retried", least=LEAST_ATTEMPTS)
+def _retried(context: CheckContext, scan: Scan) -> Iterator[AttemptsRow]:
+    rows = scan_rows(context, _TOO_OFTEN, scan, AttemptsRow, "retried", least=LEAST_ATTEMPTS)
     return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
 
 
 ATTEMPT_CHECKS = CheckGroup(
     (POISON,),
-    {_TOO_OFTEN: _poison},
+    {_TOO_OFTEN: lambda context: context.for_each_view(_check_poison)},
     claims.applies,
 )

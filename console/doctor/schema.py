@@ -1,7 +1,5 @@
-"""The indexes and keys that a queue's tables are made with, and which of them are not there.
-
-What is wanted is read from the very script that makes the tables.
-"""
+"""Installed code that differs from what is shipped; and the indexes and keys that a queue's tables
+should have, read from the script that creates them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,13 +11,13 @@ from console.actions import maintain_plan, shipped, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.doctor import repairs
-from console.doctor.context import CheckContext, CheckGroup, texts
+from console.doctor.context import CheckContext, CheckGroup, first_few, texts
 from console.doctor.finding import Code, Finding
 from console.engines import Product
 from console.monitor.limits import Severity
 
-_TEXT = 2_000
-"""Of a text that differs so much is shown."""
+_SHOWN_LENGTH = 2_000
+"""Of a definition that differs."""
 
 CODE_MISSING = Code(
     "code_missing",
@@ -37,38 +35,38 @@ CODE_CHANGED = Code(
 CODE_OLDER = Code(
     "code_older",
     Severity.NOTE,
-    "the queue is of another version than this console's",
+    "the queue's version differs from this console's",
     judgement="a newer console installed it: use that one",
     repair="upgrade",
 )
 
 
-def _code(context: CheckContext) -> Iterator[Finding]:
+def _check_code(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     found = upgrade.differences(context.database, queue)
     if queue.version > INTERFACE_VERSION:
         yield Finding(
             CODE_OLDER,
-            f"its version is {queue.version}, this console's is {INTERFACE_VERSION}",
+            f"the queue has version {queue.version}, this console {INTERFACE_VERSION}",
             evidence={"version": queue.version, "shipped_version": INTERFACE_VERSION},
             cause="a newer console installed it",
-            consequence="this console may not know all of it: use the newer one",
+            consequence="this console may not know all of it: use the newer console",
         )
         return
     hidden = [one for one in found if one.how is How.HIDDEN]
     context.unseen.extend(one.line for one in hidden)
     found = [one for one in found if one not in hidden and one.how is not How.NOT_PAUSED]
     plan = upgrade.UpgradePlan(queue, tuple(found))
-    repair = repairs.upgrade(queue, by_hand=plan.changed_by_hand)
-    repairable = all(one.repairable for one in found)
-    gone = [one for one in found if _is_grave(one, older=queue.version != INTERFACE_VERSION)]
+    missing = [
+        one for one in found if _breaks_callers(one, older=queue.version != INTERFACE_VERSION)
+    ]
     by_hand = plan.changed_by_hand
-    changed = [one for one in found if one not in gone and by_hand and one.kind == "function"]
-    older = [one for one in found if one not in gone and one not in changed]
-    for code, some, cause, consequence in (
+    changed = [one for one in found if one not in missing and by_hand and one.kind == "function"]
+    older = [one for one in found if one not in missing and one not in changed]
+    for code, differences, cause, consequence in (
         (
             CODE_MISSING,
-            gone,
+            missing,
             "dropped or replaced by hand, or lost in a restore",
             "its callers fail, or get other results than they expect",
         ),
@@ -85,20 +83,21 @@ def _code(context: CheckContext) -> Iterator[Finding]:
             "its functions work as they did in that version",
         ),
     ):
-        if some:
+        if differences:
             yield Finding(
                 code,
-                "; ".join(one.line for one in some[:5])
-                + (f"; and {len(some) - 5} more" if len(some) > 5 else ""),
-                evidence={"differences": [_difference(one) for one in some]},
+                first_few([one.line for one in differences], most=5),
+                evidence={"differences": [_evidence(one) for one in differences]},
                 cause=cause,
                 consequence=consequence,
-                repair=repair if repairable else None,
+                repair=repairs.upgrade(queue, by_hand=by_hand)
+                if all(one.repairable for one in found)
+                else None,
             )
 
 
-def _is_grave(one: Difference, *, older: bool) -> bool:
-    """An older version may lack what a newer one has, and call it otherwise."""
+def _breaks_callers(one: Difference, *, older: bool) -> bool:
+    """An older version may lack what a newer one has, or have other signatures."""
     if one.kind in {"catalog", "version"}:
         return False
     if one.how is How.MISSING:
@@ -106,11 +105,13 @@ def _is_grave(one: Difference, *, older: bool) -> bool:
     return one.how is How.OTHER_SIGNATURE and not older
 
 
-def _difference(one: Difference) -> dict[str, object]:
-    """Code is no payload: it is shown, as far as it differs."""
+def _evidence(one: Difference) -> dict[str, object]:
     found: dict[str, object] = {"kind": one.kind, "name": one.name, "how": one.how.value}
     if one.installed:
-        found |= {"installed": one.installed[:_TEXT], "shipped": one.shipped[:_TEXT]}
+        found |= {
+            "installed": one.installed[:_SHOWN_LENGTH],
+            "shipped": one.shipped[:_SHOWN_LENGTH],
+        }
     return found
 
 
@@ -121,7 +122,7 @@ class ShippedIndex:
     condition: str
     is_key: bool
     statement: str
-    """Makes it; empty: a key, which is made with its table."""
+    """Creates it; empty for a key, which its table's statement creates."""
     is_primary: bool = False
 
     @property
@@ -140,23 +141,23 @@ class Index:
     valid: bool
     being_built: bool
 
-    def is_wanted(self, wanted: ShippedIndex) -> bool:
+    def matches(self, shipped: ShippedIndex) -> bool:
         return (
-            self.table_name == wanted.table
-            and [bare(column) for column in texts(self.columns)]
-            == [bare(c) for c in wanted.columns]
-            and bare(self.condition or "") == bare(wanted.condition)
-            and (self.is_unique or not wanted.is_key)
+            self.table_name == shipped.table
+            and [normalized(column) for column in texts(self.columns)]
+            == [normalized(c) for c in shipped.columns]
+            and normalized(self.condition or "") == normalized(shipped.condition)
+            and (self.is_unique or not shipped.is_key)
         )
 
-    def keeps(self, wanted: ShippedIndex) -> bool:
-        """Whether it keeps those ids apart: what an interrupted statement left does not."""
-        return self.is_wanted(wanted) and (self.valid or not _LEFT.search(self.name))
+    def enforces(self, shipped: ShippedIndex) -> bool:
+        """Whether it keeps the ids unique: a leftover of an interrupted statement does not."""
+        return self.matches(shipped) and (self.valid or not _LEFTOVER.search(self.name))
 
 
-_MADE = "_key_made"
-"""What a key is made of has this name until it is the key."""
-_LEFT = re.compile(rf"{_MADE}$|_ccnew\d*$")
+_KEY_INDEX = "_key_made"
+"""Suffix of the index of which a key is made, until it is the key."""
+_LEFTOVER = re.compile(rf"{_KEY_INDEX}$|_ccnew\d*$")
 # Names as either engine quotes them, and what only one of them writes.
 _IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
 _TABLE = re.compile(
@@ -179,7 +180,7 @@ _INDEX = re.compile(
 )
 
 
-def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
+def shipped_indexes(product: Product, queue: Queue) -> list[ShippedIndex]:
     text = _script(product, queue)
     return list(_keys(text)) + [
         ShippedIndex(
@@ -193,7 +194,7 @@ def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
     ]
 
 
-def tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
+def shipped_tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
     found = _TABLE.finditer(_script(product, queue))
     return [(_unquoted(table["name"]), table["columns"]) for table in found]
 
@@ -216,14 +217,14 @@ def _keys(text: str) -> Iterator[ShippedIndex]:
                 yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
 
 
-def there(context: CheckContext, tables: Sequence[str]) -> list[Index]:
+def installed_indexes(context: CheckContext, tables: Sequence[str]) -> list[Index]:
     names = context.database.product.array(sorted(set(tables)))
     return context.query(Index, "indexes", schema=context.queue.schema, tables=names)
 
 
 def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.MaintainStep:
-    """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
-    made = f"{one.table}{_MADE}"
+    """Creates a key of one or two columns, online as far as possible (PostgreSQL)."""
+    made = f"{one.table}{_KEY_INDEX}"
     column, second = (*one.columns, "")[:2]
     values = {"schema": schema, "relation": one.table, "index": made}
     values |= {"column": column, "second": second}
@@ -239,7 +240,7 @@ def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.
         one.table,
         f"it is missing: {one.label}",
         (text("drop_leftover"), text("make_unique"), text("make_key")),
-        always=text("drop_leftover"),  # its own name is gone with the key that is made of it
+        always=text("drop_leftover"),  # the key that is made of it has another name
     )
 
 
@@ -251,8 +252,8 @@ class _OfTable(Protocol):
 Part = TypeVar("Part", bound=_OfTable)
 
 
-def on_tables(context: CheckContext, missing: Sequence[Part]) -> list[Part]:
-    """Those whose table is there: one that is not is a finding of its own."""
+def with_existing_table(context: CheckContext, missing: Sequence[Part]) -> list[Part]:
+    """Those whose table exists: a missing table is a finding of its own."""
     if not missing:
         return []
     measures = maintain_plan.measure(context.database, context.queue)
@@ -260,8 +261,8 @@ def on_tables(context: CheckContext, missing: Sequence[Part]) -> list[Part]:
     return [one for one in missing if one.table in there]
 
 
-def bare(text: str) -> str:
-    """Without what the server writes otherwise than the script: brackets, quotes, blanks."""
+def normalized(text: str) -> str:
+    """Without what the server writes differently from the script: brackets, quotes, blanks."""
     return re.sub(r'[\s()"\[\]]', "", text).lower()
 
 
@@ -271,6 +272,6 @@ def _unquoted(name: str) -> str:
 
 CHECKS = CheckGroup(
     (CODE_MISSING, CODE_CHANGED, CODE_OLDER),
-    {"installed code": _code},
+    {"installed code": _check_code},
     lambda queue: queue.kind is Kind.INSTALLED,
 )

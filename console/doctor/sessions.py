@@ -1,4 +1,4 @@
-"""What sessions do to a queue: rows held, heads behind dead rows, starvation; and missing keys."""
+"""Rows held by sessions, starvation, dead rows at the head; and missing keys."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from console import sql
 from console.actions import end_session, maintain_plan
 from console.catalog import Kind
 from console.designs import Order
-from console.doctor import schema as indexes
+from console.doctor import schema
 from console.doctor.context import (
     CheckContext,
     CheckGroup,
@@ -17,6 +17,7 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue, terminate_session
+from console.doctor.schema import ShippedIndex
 from console.errors import TooSlowError
 from console.formats import duration
 from console.monitor.activity import Session
@@ -24,11 +25,11 @@ from console.monitor.limits import Severity
 from console.monitor.waits import HorizonRow
 
 STARVED_SECONDS = 3600.0
-"""From here on the bottom of a stack starves, where no limit is set for the age."""
+"""Age at which the bottom of a stack starves, unless a limit is set for the age."""
 DEAD_ROWS = 10_000
-"""So many dead rows are in the way, unless they are what was popped a moment ago..."""
+"""With fewer dead rows they may just be the latest pops."""
 KEPT_TRANSACTIONS = 10_000
-"""... which a replication slot keeps from so many transactions on."""
+"""A replication slot keeps dead rows if it is this many transactions behind."""
 
 ROWS_HELD = Code(
     "rows_held",
@@ -45,13 +46,13 @@ PREPARED = Code(
 STARVED = Code(
     "starved",
     Severity.WARNING,
-    "the bottom of a stack waits while what came later is popped",
-    judgement="add consumers, or use a fifo where every message has to come in time",
+    "the bottom of a stack waits while later messages are popped",
+    judgement="add consumers, or use a fifo if every message has to be popped in time",
 )
 DEAD_HEAD = Code(
     "dead_head",
     Severity.WARNING,
-    "the head of the queue lies behind dead rows that cannot be removed yet",
+    "the head of the queue is behind dead rows that cannot be removed yet",
     judgement="what keeps them may be in use: have its owner end it, or drop the slot",
     repair="maintain (doctor --fix), once nothing keeps the dead rows",
 )
@@ -59,13 +60,13 @@ KEY_MISSING = Code(
     "key_missing",
     Severity.WARNING,
     "the key of a table is missing: its ids are not kept unique, and pops read all rows",
-    judgement="only you can decide which of the rows with the same key is right: delete the "
-    "others first",
+    judgement="only you can decide which of the rows with the same key is right: delete the others "
+    "first",
     repair="doctor --fix --code: it creates the key, if no two rows share one",
 )
 
 
-def _holders(context: CheckContext) -> Iterator[Finding]:
+def _check_holders(context: CheckContext) -> Iterator[Finding]:
     missing = context.database.capabilities.missing
     if why := missing.get("waits") or missing.get("sessions"):
         context.unseen.append(f"sessions that hold rows: {why}")
@@ -78,8 +79,8 @@ def _holders(context: CheckContext) -> Iterator[Finding]:
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,
-            f"{shortened(_who(session), 75)} holds rows for {session.held_for}",
-            evidence=_session(session),
+            f"{shortened(_label(session), 75)} holds rows for {session.held_for}",
+            evidence=_evidence(session),
             cause=_why_held(session),
             consequence=_consequence(context),
             for_seconds=session.held_exactly_seconds,
@@ -87,12 +88,12 @@ def _holders(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def _who(session: Session) -> str:
+def _label(session: Session) -> str:
     whose = f"of {session.user or '?'}" if isinstance(session.key, str) else f"({session.who})"
     return f"{session.label} {whose}"
 
 
-def _session(session: Session) -> dict[str, object]:
+def _evidence(session: Session) -> dict[str, object]:
     return {
         "session": session.key,
         "user": session.user,
@@ -112,12 +113,12 @@ def _session(session: Session) -> dict[str, object]:
 
 def _why_held(session: Session) -> str:
     if isinstance(session.key, str):
-        return "its transaction manager has lost it, or is down"
+        return "its transaction manager lost it, or is down"
     if session.waits_for:
-        others = ", ".join(map(str, session.blocked_by)) or "somebody"
+        others = ", ".join(map(str, session.blocked_by)) or "another session"
         return f"it waits for {session.waits_for}, which {others} holds"
     if (session.state or "").startswith("idle in transaction"):
-        return "its client has a transaction open and sends nothing"
+        return "its client has an open transaction and sends nothing"
     return "its transaction has not ended: " + (session.wait or session.state or "state unknown")
 
 
@@ -141,7 +142,7 @@ class _Bottom:
     overtaking: int
 
 
-def _starved(context: CheckContext) -> Iterator[Finding]:
+def _check_starvation(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if queue.design.order_with(queue.options) is not Order.LIFO or queue.kind is not Kind.INSTALLED:
         return
@@ -155,7 +156,7 @@ def _starved(context: CheckContext) -> Iterator[Finding]:
             continue
         yield Finding(
             STARVED,
-            f"the bottom waits for {duration(bottom.seconds)} while what came later is popped",
+            f"the bottom has waited for {duration(bottom.seconds)} while later messages are popped",
             evidence={
                 "id": bottom.id,
                 "age_seconds": bottom.seconds,
@@ -166,14 +167,14 @@ def _starved(context: CheckContext) -> Iterator[Finding]:
             },
             estimated=("ready",) if seen is not None and "ready" in seen.estimated else (),
             cause="a stack pops the newest first, and its consumers never get to the bottom",
-            consequence="the oldest messages wait as long as more is pushed than popped. Add "
-            "consumers, or use a fifo where every message has to come in time",
+            consequence="the oldest messages wait for as long as more is pushed than popped. Add "
+            "consumers, or use a fifo if every message has to be popped in time",
             for_seconds=bottom.seconds,
         )
 
 
-def _dead_head(context: CheckContext) -> Iterator[Finding]:
-    """Dead rows of a moment are healthy; those that somebody keeps only grow."""
+def _check_dead_head(context: CheckContext) -> Iterator[Finding]:
+    """Recent dead rows are normal; those that a session or slot keeps only grow."""
     if not context.database.capabilities.counts_rows:
         context.unseen.append("dead rows at the head: this server does not count them")
         return
@@ -182,14 +183,14 @@ def _dead_head(context: CheckContext) -> Iterator[Finding]:
     dead = max(tables.values(), default=0)
     slow = () if context.snapshot is None else context.snapshot.slow
     keepers = [row for row in measures.horizon if _keeps(row, context)]
-    # Vacuum comes at that many of itself, and a busy machine is slow for other reasons too.
+    # Autovacuum handles as many, and a busy machine is slow for other reasons too.
     if dead < (DEAD_ROWS if keepers else 10 * DEAD_ROWS) or not (slow or keepers):
         return
     keeper = keepers[0] if keepers else None
-    what = f"{counted_rows(dead)} not removed"
     yield Finding(
         DEAD_HEAD,
-        f"{what}" + (f", kept by {holder(keeper)}" if keeper else "; reading the head is slow"),
+        f"≈{dead:,} dead rows not removed"
+        + (f", kept by {holder(keeper)}" if keeper else "; reading the head is slow"),
         evidence={
             "dead_rows": {name: count for name, count in tables.items() if count},
             "slow": list(slow),
@@ -198,7 +199,7 @@ def _dead_head(context: CheckContext) -> Iterator[Finding]:
         estimated=("dead_rows",),
         cause=f"{holder(keeper)} may still read them, so the server keeps them"
         if keeper
-        else "the server has not got to them",
+        else "the server has not removed them yet",
         consequence="every pop reads past them to the first live message, slower with each",
         for_seconds=keeper.seconds if keeper else None,
         repair=None
@@ -214,7 +215,7 @@ class _Ghosts:
 
 
 def _dead_rows(context: CheckContext, measures: maintain_plan.Measures) -> dict[str, int]:
-    """By table. An engine that keeps no count of them has to look for its ghosts."""
+    """By table. An engine that keeps no count has to count its ghost rows."""
     if sql.has(context.database.product, "doctor.ghosts"):
         return {row.name: row.dead_rows for row in context.query(_Ghosts, "ghosts")}
     return {table.name: table.dead_rows for table in measures.tables}
@@ -226,74 +227,71 @@ def _keeps(row: HorizonRow, context: CheckContext) -> bool:
     return row.seconds >= context.thresholds.stuck_after_seconds
 
 
-def counted_rows(dead: int) -> str:
-    return f"≈{dead:,} dead rows"
-
-
 def holder(row: HorizonRow) -> str:
     return row.who + ("" if row.seconds is None else f", open for {duration(row.seconds)}")
 
 
 @dataclass(frozen=True)
-class Doubled:
+class DuplicateKey:
     table_name: str
     key: str
     found: int
 
 
-def _keys(context: CheckContext) -> Iterator[Finding]:
+def _check_keys(context: CheckContext) -> Iterator[Finding]:
     queue, product = context.queue, context.database.product
     if queue.kind is not Kind.INSTALLED or not context.can_query("keys", "indexes"):
         return
-    wanted = [one for one in indexes.wanted(product, queue) if one.is_key]
-    there = indexes.there(context, [one.table for one in wanted])
-    gone = [one for one in wanted if not any(index.keeps(one) for index in there)]
-    missing = indexes.on_tables(context, gone)
+    shipped = [one for one in schema.shipped_indexes(product, queue) if one.is_key]
+    installed = schema.installed_indexes(context, [one.table for one in shipped])
+    missing = schema.with_existing_table(
+        context, [one for one in shipped if not any(index.enforces(one) for index in installed)]
+    )
     if not missing:
         return
-    doubled = _doubled(context, missing)
-    words = [f"{one.table_name} has {one.key} {one.found:,} times" for one in doubled]
-    stands = f"; in its way: {first_few(words, most=1)}" if doubled else ""
+    duplicates = _duplicates(context, missing)
+    texts = [f"{one.table_name} has {one.key} {one.found:,} times" for one in duplicates]
+    obstacle = f"; not unique: {first_few(texts, most=1)}" if duplicates else ""
     yield Finding(
         KEY_MISSING,
         f"{counted(len(missing), 'key')} missing: "
         + shortened(first_few([one.label for one in missing], most=1), 50)
-        + shortened(stands, 60),
+        + shortened(obstacle, 60),
         evidence={
             "missing": [[one.table, list(one.columns)] for one in missing],
-            "duplicate_keys": [[one.table_name, one.key, one.found] for one in doubled],
+            "duplicate_keys": [[one.table_name, one.key, one.found] for one in duplicates],
         },
         cause="it was dropped, or the table was recreated without it",
         consequence="two rows may get the same id, and every search by key or in key order reads "
         "the whole table"
-        + ("; first delete all but one of the rows that share a key" if doubled else "")
+        + ("; first delete all but one of the rows that share a key" if duplicates else "")
         + (f". {product.key_by_hand}" if product.key_by_hand else ""),
-        repair=None if doubled or product.key_by_hand else _made(context, missing),
+        repair=None if duplicates or product.key_by_hand else _create_keys(context, missing),
     )
 
 
-def _doubled(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
+def _duplicates(context: CheckContext, missing: Sequence[ShippedIndex]) -> list[DuplicateKey]:
     tables = context.database.product.array(sorted({one.table for one in missing}))
     try:
-        return context.query(Doubled, "duplicate_keys", tables=tables)
+        return context.query(DuplicateKey, "duplicate_keys", tables=tables)
     except TooSlowError:
         context.unseen.append("keys: the search for duplicates took too long")
         return []
 
 
-def _made(context: CheckContext, missing: Sequence[indexes.ShippedIndex]) -> CreateMissing:
-    schema = context.queue.schema
-    steps = tuple(indexes.key_step(context.database.product, schema, one) for one in missing)
+def _create_keys(context: CheckContext, missing: Sequence[ShippedIndex]) -> CreateMissing:
+    product, name = context.database.product, context.queue.schema
+    steps = tuple(schema.key_step(product, name, one) for one in missing)
     return CreateMissing(context.queue, steps, waits="for at most a second")
 
 
 CHECKS = CheckGroup(
     (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING),
     {
-        "sessions that hold rows": _holders,
-        "starvation": _starved,
-        "dead rows at the head": _dead_head,
-        "keys": _keys,
+        "sessions that hold rows": _check_holders,
+        "starvation": _check_starvation,
+        "dead rows at the head": _check_dead_head,
+        "keys": _check_keys,
     },
     lambda queue: queue.design.shape != "broker",
 )

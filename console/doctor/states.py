@@ -1,4 +1,4 @@
-"""States of rows that are none, or that the row's other columns contradict."""
+"""Rows whose status is invalid, or contradicted by their other columns."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class ContradictionRow:
 
 
 @dataclass
-class _Wrong:
+class _Rows:
     count: int = 0
     ids: list[str] = field(default_factory=list)
 
@@ -55,10 +55,10 @@ class _Wrong:
         return {"count": self.count, "ids": self.ids}
 
 
-_WRONG: Mapping[str, tuple[str, str]] = {
+_CONTRADICTIONS: Mapping[str, tuple[str, str]] = {
     "claimed_undated": (
         "claimed without a time",
-        "they never count as stuck, so no release takes them",
+        "they never count as stuck, so no release frees them",
     ),
     "error_undated": ("in error without a time", "no filter of errors by age finds them"),
     "done_undated": ("done without a time", "no archive by age takes them"),
@@ -68,21 +68,21 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "a pop takes them, and they count both as errors and as ready",
     ),
 }
-"""A contradiction -> what it is, and what comes of it."""
-_OF_STATE = {
+"""A contradiction -> its description, and its consequence."""
+_BY_STATE = {
     ("claim", "error"): "error_unclaimed",
     ("status", "done"): "done_with_error",
     ("split", "done"): "done_with_error",
 }
-"""Design and state -> what may be wrong with a row in it that has its time."""
+"""Design shape and state -> what may be wrong with a row that has its time."""
 
 
-def examine(context: CheckContext) -> Iterator[Finding]:
+def check_states(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
-    rowed = queue.design.shape in {"status", "split"} or (
+    has_states = queue.design.shape in {"status", "split"} or (
         queue.design.shape == "claim" and queue.kind is Kind.INSTALLED
     )
-    if not rowed:
+    if not has_states:
         return
     unknown = _unknown_states(context)
     if unknown.count:
@@ -91,24 +91,26 @@ def examine(context: CheckContext) -> Iterator[Finding]:
             f"{counted(unknown.count, 'row')} with an invalid status",
             evidence=unknown.evidence,
             cause="it was written without the queue's own functions",
-            consequence="no pop returns them, and no verb of the console takes them",
+            consequence="no pop returns them, and no verb of the console sees them",
             judgement=_with_sql(context, STATUS),
         )
     found = _contradictions(context) if queue.kind is Kind.INSTALLED else {}
     if found:
-        words = [f"{counted(one.count, 'row')} {_WRONG[name][0]}" for name, one in found.items()]
+        texts = [
+            f"{counted(one.count, 'row')} {_CONTRADICTIONS[name][0]}" for name, one in found.items()
+        ]
         yield Finding(
             ILLEGAL,
-            first_few(words),
-            evidence={name: wrong.evidence for name, wrong in found.items()},
+            first_few(texts),
+            evidence={name: rows.evidence for name, rows in found.items()},
             cause="they were changed without the queue's own functions",
-            consequence="; ".join(_WRONG[name][1] for name in found),
+            consequence="; ".join(_CONTRADICTIONS[name][1] for name in found),
             judgement=_with_sql(context, ILLEGAL),
         )
 
 
 def _with_sql(context: CheckContext, code: Code) -> str:
-    """Why it wants judgement, and on the lines below what to judge by."""
+    """Why it needs judgement, and below that the SQL to judge by."""
     product = context.database.product
     text = sql.script(
         f"{context.queue.design.name}.{code.name}",
@@ -118,9 +120,9 @@ def _with_sql(context: CheckContext, code: Code) -> str:
     return f"{code.judgement}\n{sql.plain(text)}"
 
 
-def _unknown_states(context: CheckContext) -> _Wrong:
-    """All rows are examined, unless a CHECK of the table rules them out."""
-    found = _Wrong()
+def _unknown_states(context: CheckContext) -> _Rows:
+    """All rows are read, unless a CHECK of the table rules such states out."""
+    found = _Rows()
     if "status" not in context.queue.roles:
         return found
     if not context.is_true("status_check"):
@@ -131,15 +133,15 @@ def _unknown_states(context: CheckContext) -> _Wrong:
     return found
 
 
-def _contradictions(context: CheckContext) -> dict[str, _Wrong]:
-    found: dict[str, _Wrong] = {}
+def _contradictions(context: CheckContext) -> dict[str, _Rows]:
+    found: dict[str, _Rows] = {}
     for scan in scans_of(context.queue):
-        of_state = _OF_STATE.get((context.queue.design.shape, scan.state))
+        of_state = _BY_STATE.get((context.queue.design.shape, scan.state))
         if scan.dated and of_state is None:
             continue
         for row in scan_rows(context, WHAT, scan, ContradictionRow, "contradictions"):
             if not scan.dated:
-                found.setdefault(f"{scan.state}_undated", _Wrong()).add(row)
+                found.setdefault(f"{scan.state}_undated", _Rows()).add(row)
             if of_state is not None and row.contradicts:
-                found.setdefault(of_state, _Wrong()).add(row)
+                found.setdefault(of_state, _Rows()).add(row)
     return found

@@ -91,7 +91,7 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def index_of_pop(client: Client) -> str:
-    expected = indexes.of_pop(client.database.product, client.queue)
+    expected = indexes.pop_index(client.database.product, client.queue)
     assert expected is not None
     with connect(client.url) as connection:
         rows = connection.execute(
@@ -203,7 +203,7 @@ def test_of_whom_the_index_of_pops_is_looked_for() -> None:
     assert not indexes.INDEX_CHECKS.applies(replace(queue, kind=Kind.ADOPTED))
     for of in (of for of in ALL if of.design.name != "broker"):
         for engine in of.engines:
-            expected = indexes.of_pop(PRODUCTS[engine], of.queue("s", "q", engine))
+            expected = indexes.pop_index(PRODUCTS[engine], of.queue("s", "q", engine))
             assert (expected is None) == (of.design.name in {"heap", "ring"}), of
 
 

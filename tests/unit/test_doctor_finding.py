@@ -262,7 +262,7 @@ def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
 
 @pytest.mark.parametrize("design", [name for name in DESIGNS if name != "broker"])
 def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
-    wanted = schema.wanted(POSTGRESQL, queue(design))
+    wanted = schema.shipped_indexes(POSTGRESQL, queue(design))
     keys = {one.columns for one in wanted if one.is_key}
     expected: dict[str, set[tuple[str, ...]]] = {
         "naive": {("message_id",)},
@@ -279,7 +279,7 @@ def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
 
 def test_an_index_is_known_however_the_server_writes_it() -> None:
     named = replace(queue("claim"), name='odd "name')
-    (ready, *_) = [one for one in schema.wanted(POSTGRESQL, named) if not one.is_key]
+    (ready, *_) = [one for one in schema.shipped_indexes(POSTGRESQL, named) if not one.is_key]
     there = schema.Index(
         'odd "name',
         "any",
@@ -289,10 +289,10 @@ def test_an_index_is_known_however_the_server_writes_it() -> None:
         valid=True,
         being_built=False,
     )
-    assert there.is_wanted(ready)
-    assert not replace(there, condition=None).is_wanted(ready)
-    assert not replace(there, columns=["id", "created_at"]).is_wanted(ready)
-    assert not replace(there, table_name="other").is_wanted(ready)
+    assert there.matches(ready)
+    assert not replace(there, condition=None).matches(ready)
+    assert not replace(there, columns=["id", "created_at"]).matches(ready)
+    assert not replace(there, table_name="other").matches(ready)
 
 
 # ------------------------------------------------------------------------------- which families

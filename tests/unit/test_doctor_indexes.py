@@ -9,7 +9,7 @@ from console import sql
 from console.actions import shipped
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor.schema import Index, ShippedIndex, wanted
+from console.doctor.schema import Index, ShippedIndex, shipped_indexes
 from console.engines import PRODUCTS, Product
 from tests.contract.variants import ALL, Variant
 
@@ -32,7 +32,7 @@ def test_every_index_of_the_script_is_wanted(variant: Variant) -> None:
             for script in shipped.tables_of(product, queue)
             for batch in sql.batches(script, product.dialect, queue.scope(product))
         )
-        found = wanted(product, queue)
+        found = shipped_indexes(product, queue)
         made = [one for one in found if not one.is_key]
         assert len(made) == len(INDEX.findall(text))
         assert all(one.table.startswith(ODD) and one.columns for one in found)
@@ -49,9 +49,9 @@ def claimed(condition: str) -> Index:
 
 def test_sql_servers_own_words_for_a_condition() -> None:
     queue = installed_queue("dbo", "orders", DESIGNS["status"], {})
-    by_condition = {one.condition: one for one in wanted(PRODUCTS["mssql"], queue)}
+    by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], queue)}
     of_claims: ShippedIndex = by_condition["status = 1"]
-    assert claimed("([status]=(1))").is_wanted(of_claims)
-    assert not claimed("([status]=(2))").is_wanted(of_claims)
-    assert not claimed("([status]=(1))").is_wanted(by_condition["status = 2"])
+    assert claimed("([status]=(1))").matches(of_claims)
+    assert not claimed("([status]=(2))").matches(of_claims)
+    assert not claimed("([status]=(1))").matches(by_condition["status = 2"])
     assert by_condition[""].is_key

@@ -119,7 +119,7 @@ def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
 
 
 SCANNED = {"claimed": claims.ClaimedRow, "contradictions": states.ContradictionRow}
-SCANNED |= {"retried": messages.TriedRow}
+SCANNED |= {"retried": messages.AttemptsRow}
 
 
 def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
