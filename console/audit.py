@@ -68,8 +68,8 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        told = self.out + self.skipped_count + self.failed_count
-        return self.selected == told and self.out == self.into
+        translated = self.out + self.skipped_count + self.failed_count
+        return self.selected == translated and self.out == self.into
 
     def require_balance(self) -> Ledger:
         """The same. ImbalanceError, which undoes the transaction that it leaves, where not."""
@@ -157,7 +157,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _EndedAction:
     action_id: int
     done: int
 
@@ -170,12 +170,12 @@ def may_write(connection: Connection) -> bool:
 def require(connection: Connection) -> None:
     """RefusedError where there is no such table yet, or this login may not write to it."""
     if not (catalog.has_audit(connection) and may_write(connection)):
-        raise no_audit(
+        raise no_audit_error(
             "This login may not write to dbq.action, or the catalog has no such table yet."
         )
 
 
-def no_audit(why: str) -> RefusedError:
+def no_audit_error(why: str) -> RefusedError:
     """What is not in the audit is not begun."""
     return RefusedError(
         "Nothing was begun: the audit could not record it.",
@@ -238,7 +238,7 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
     """
     found = sql.rows(
         connection,
-        _Ended,
+        _EndedAction,
         "catalog.action_end",
         action_id=action_id,
         outcome=outcome,
@@ -279,7 +279,7 @@ class ActionRecord:
         return end(connection, self.action_id, outcome, detail or self._subject.detail)
 
     def log_locally(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
-        note(self._subject, outcome, ledger, detail, action_id=self.action_id)
+        log_locally(self._subject, outcome, ledger, detail, action_id=self.action_id)
 
 
 @dataclass
@@ -305,7 +305,7 @@ def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Act]:
         raise
     except ConsoleError as error:
         outcome = Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED
-        note(subject, outcome, detail=str(error))
+        log_locally(subject, outcome, detail=str(error))
         raise
     act.record.log_locally(Outcome.DONE, Ledger(), act.detail)
 
@@ -316,16 +316,18 @@ def prepare(connection: Connection) -> None:
 
     if not catalog.has_audit(connection):
         try:
-            make_catalog(connection)
+            create_catalog(connection)
         except DBAPIError as error:
-            told = product_of(connection).translate(
+            translated = product_of(connection).translate(
                 error, "make the audit in this database's catalog"
             )
-            if isinstance(told, RefusedError) and not isinstance(told, BusyError):
-                raise no_audit(told.why) from error
+            if isinstance(translated, RefusedError) and not isinstance(translated, BusyError):
+                raise no_audit_error(translated.why) from error
             raise
     if not may_write(connection):
-        raise no_audit("This login may not write to dbq.action, where every action is recorded.")
+        raise no_audit_error(
+            "This login may not write to dbq.action, where every action is recorded."
+        )
 
 
 def prepare_decisions(connection: Connection) -> None:
@@ -337,12 +339,12 @@ def prepare_decisions(connection: Connection) -> None:
         return
     doing = "make the tables of decisions in this database's catalog"
     try:
-        make_catalog(connection)
+        create_catalog(connection)
     except DBAPIError as error:
         raise product_of(connection).translate(error, doing) from error
 
 
-def make_catalog(connection: Connection) -> None:
+def create_catalog(connection: Connection) -> None:
     """What is missing of it is made by whoever owns it, and the roles get their rights on it."""
     sql.run(connection, "catalog.lock")
     if catalog.has_audit(connection) and decisions.has_decisions(connection):
@@ -377,7 +379,7 @@ def local_file() -> Path:
     return state.folder() / "audit.jsonl"
 
 
-def note(
+def log_locally(
     subject: Subject,
     outcome: Outcome,
     ledger: Ledger | None = None,

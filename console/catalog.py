@@ -28,7 +28,7 @@ INTERFACE_VERSION = 2
 STUCK_AFTER_SECONDS = 300.0
 """How long a claim may last before it counts as stuck, unless set otherwise (DESIGN section 2)."""
 
-OF_POPPED = {"claims", "consumers", "recent_errors", "times"}
+POPPED_ROW_STATEMENTS = {"claims", "consumers", "recent_errors", "times"}
 """The statements about rows that were popped: of a ring these lie in a table of their own."""
 
 IN_HAND_ROLES = {
@@ -84,7 +84,7 @@ class Queue:
         return replace(self, subscriber=subscriber, roles={**self.roles, "pop_sequence": sequence})
 
     @property
-    def whose(self) -> str:
+    def subscriber_suffix(self) -> str:
         """In words, as which subscriber it is seen; empty: as a whole."""
         return f", subscriber {self.subscriber}" if self.subscriber else ""
 
@@ -212,7 +212,7 @@ class Queue:
         """The same for the statement of that name: it says where the rows lie that it is about."""
         plain = self.scope(on, **more)
         ring = self.design.flow is Flow.NUMBERS
-        return in_hand(self, plain) if ring and statement in OF_POPPED else plain
+        return in_hand(self, plain) if ring and statement in POPPED_ROW_STATEMENTS else plain
 
     @property
     def keeps_history(self) -> bool:
@@ -300,12 +300,12 @@ class Acting:
 
 def has_catalog(connection: Connection) -> bool:
     """Whether the console was ever used to install or adopt anything here."""
-    return decisions.kept(connection).present
+    return decisions.catalog_contents(connection).present
 
 
 def has_audit(connection: Connection) -> bool:
     """Whether the catalog keeps an audit: one that an older console made does not."""
-    return decisions.kept(connection).audited
+    return decisions.catalog_contents(connection).audited
 
 
 def queues(connection: Connection) -> list[Queue]:
@@ -372,7 +372,7 @@ class Catalog:
 
 def read(connection: Connection) -> Catalog:
     """The whole catalog; an empty one where there is none."""
-    found = decisions.kept(connection)
+    found = decisions.catalog_contents(connection)
     if not found.present:
         return Catalog()
     acting: Sequence[Acting] = ()

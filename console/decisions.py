@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CatalogContents:
     """What the catalog of this database keeps; an older console's has not all of it."""
 
     present: bool
@@ -104,16 +104,16 @@ class Note:
         return {**vars(self), "noted_at": self.noted_at.isoformat()}
 
 
-def kept(connection: Connection) -> Kept:
-    return sql.row(connection, Kept, "catalog.exists")
+def catalog_contents(connection: Connection) -> CatalogContents:
+    return sql.row(connection, CatalogContents, "catalog.exists")
 
 
 def has_decisions(connection: Connection) -> bool:
     """Whether it keeps decisions: one that an older console made does not."""
-    return kept(connection).decided
+    return catalog_contents(connection).decided
 
 
-def every(connection: Connection) -> list[Decision]:
+def active(connection: Connection) -> list[Decision]:
     """All that hold; none where the catalog keeps none yet."""
     return read(connection) if has_decisions(connection) else []
 
@@ -123,10 +123,10 @@ def read(connection: Connection) -> list[Decision]:
     return sql.rows(connection, Decision, "catalog.decisions")
 
 
-def of(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
+def find(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
     """What was decided of the queue itself, from this console or another; None: nothing."""
     sought = (kind, schema, queue)
-    return next((o for o in every(connection) if (o.kind, o.schema, o.queue) == sought), None)
+    return next((o for o in active(connection) if (o.kind, o.schema, o.queue) == sought), None)
 
 
 PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
@@ -137,30 +137,30 @@ REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
 
 def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
     """RefusedError where an operator has paused the queue: nobody would pop what comes to it."""
-    if one := of(connection, "pause", schema, queue):
+    if one := find(connection, "pause", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
             why=one.words,
-            next_step=taken_back("resume", queue),
+            next_step=revoke_hint("resume", queue),
         )
 
 
 def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
     """RefusedError where an operator has protected the queue."""
-    if one := of(connection, "protection", schema, queue):
+    if one := find(connection, "protection", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is protected from {doing}.",
             why=one.words,
-            next_step=taken_back("unprotect", queue),
+            next_step=revoke_hint("unprotect", queue),
         )
 
 
-def taken_back(verb: str, queue: str) -> str:
+def revoke_hint(verb: str, queue: str) -> str:
     """The next step of who is refused."""
     return f"Ask them; then: dbq-console {verb} {shlex.quote(queue)}"
 
 
 def notes(connection: Connection, schema: str, queue: str, limit: int) -> list[Note]:
-    if not kept(connection).decisions_readable:
+    if not catalog_contents(connection).decisions_readable:
         return []
     return sql.rows(connection, Note, "catalog.notes", n=limit, schema=schema, queue=queue)

@@ -46,7 +46,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([place, given] if given else [place])}
 
 
-def tell(process: "subprocess.Popen[bytes]", line: str) -> None:
+def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
     """One line to it. Nothing where it has ended: then its word will not come."""
     pipe = process.stdin
     if pipe is not None:
@@ -55,7 +55,7 @@ def tell(process: "subprocess.Popen[bytes]", line: str) -> None:
             pipe.flush()
 
 
-def word(process: "subprocess.Popen[bytes]", deadline: float) -> str:
+def read_line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
     """The next line that it says by then (`time.monotonic`); empty where it ended or was late."""
     output = process.stdout
     if output is None:

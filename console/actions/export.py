@@ -214,7 +214,7 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
         count = numbered(progress.messages - before, "message")
         detail = f"{count} with payloads into {request.path}"
         if record is None:
-            audit.note(subject, outcome, detail=detail)
+            audit.log_locally(subject, outcome, detail=detail)
         else:
             record.log_locally(outcome, audit.Ledger(), detail)
             # What ended it is told, rather than that this could not be kept either.
@@ -381,7 +381,7 @@ def reveal(
             why=f"That needs the right operator; this connection has {rights.word}.",
             next_step="Use a connection with more rights.",
         )
-        audit.note(subject, audit.Outcome.REFUSED, detail=str(error))
+        audit.log_locally(subject, audit.Outcome.REFUSED, detail=str(error))
         raise error
     record = kept_in_the_database(database, subject, refused="Masked values are not shown.")
     found = message(database, queue, key, payload_bytes=payload_bytes)
@@ -405,7 +405,7 @@ def kept_in_the_database(
     except (ConnectionFailedError, BusyError, UsageError):
         raise
     except RefusedError as error:
-        if not audit.note(subject, outcome, detail=f"only here: {error.why}"):
+        if not audit.log_locally(subject, outcome, detail=f"only here: {error.why}"):
             raise RefusedError(
                 refused,
                 why=f"The audit could not record it: {error.why}",
@@ -413,5 +413,5 @@ def kept_in_the_database(
             ) from error
         return None
     if ended:
-        audit.note(subject, outcome, action_id=record.action_id)
+        audit.log_locally(subject, outcome, action_id=record.action_id)
     return record

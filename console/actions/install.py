@@ -195,7 +195,7 @@ def prepare_catalog(connection: Connection) -> None:
     sql.run(connection, "catalog.lock")
     # Only its owner may make it again: who installs the next queue need not be that login.
     if not catalog.has_catalog(connection):
-        audit.make_catalog(connection)
+        audit.create_catalog(connection)
 
 
 def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:

@@ -245,7 +245,7 @@ def _code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[_C
 
 
 def _is_kept(connection: Connection, queue: Queue) -> bool:
-    return decisions.of(connection, "pause", queue.schema, queue.name) is not None
+    return decisions.find(connection, "pause", queue.schema, queue.name) is not None
 
 
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:

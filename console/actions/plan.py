@@ -128,7 +128,7 @@ class Plan:
         }
 
     def lines(self) -> list[str]:
-        of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.whose})"
+        of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.subscriber_suffix})"
         where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
         noun = "message" if self.count == 1 else "messages"

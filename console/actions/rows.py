@@ -382,7 +382,7 @@ class RowAction(MessageAction):
 
     def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
         """`conditions`: values for the statement's `-- when` lines."""
-        whose = source.queue.whose.removeprefix(", ")
+        whose = source.queue.subscriber_suffix.removeprefix(", ")
         super().__init__(source, ", ".join(filter(None, (whose, detail))))
         self._conditions = {"verb": self.verb, **conditions}
         self.states = tuple(state for state in self.states if state in source.queue.states)

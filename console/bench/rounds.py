@@ -90,11 +90,11 @@ class _Worker:
         self.tell(json.dumps(asdict(task)))
 
     def tell(self, line: str) -> None:
-        processes.tell(self._process, line)
+        processes.send_line(self._process, line)
 
     def word(self, deadline: float) -> str:
         """The next line that it says; empty where it ended or was late."""
-        return processes.word(self._process, deadline)
+        return processes.read_line(self._process, deadline)
 
     def why(self, word: str) -> str:
         """What went wrong, as far as it said so."""

@@ -29,8 +29,8 @@ def console_beside(database: Database, folder: Path) -> Iterator[None]:
     with said.open("wb") as log:
         process = processes.start("console.bench.sampler_process", stderr=log)
     try:
-        processes.tell(process, database.complete_url().render_as_string(hide_password=False))
-        if processes.word(process, time.monotonic() + _READY_SECONDS) != "looked":
+        processes.send_line(process, database.complete_url().render_as_string(hide_password=False))
+        if processes.read_line(process, time.monotonic() + _READY_SECONDS) != "looked":
             raise ConnectionFailedError(
                 "The console beside the bench did not start.",
                 why=said.read_text(errors="replace").strip()[-500:],

@@ -9,7 +9,16 @@ import click
 
 from console.cli.context import Call, verb_options
 from console.cli.streams import put
-from console.config import KEYS, KeyLevel, Profile, Settings, Value, load, notifications, place
+from console.config import (
+    KEYS,
+    KeyLevel,
+    Profile,
+    Settings,
+    Value,
+    file_path,
+    load,
+    notifications,
+)
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.errors import UsageError
@@ -51,7 +60,7 @@ def config(call: Call, action: str, example: bool) -> None:
 
 
 def _path(call: Call) -> None:
-    path = place()
+    path = file_path()
     if path is None:
         raise UsageError(
             "There is no path for a configuration file.",
@@ -91,8 +100,10 @@ def _show(call: Call) -> None:
     found = call.configuration
     meant = call.profile
     profiles = [] if meant is None else [meant]
-    if not (call.said.url or call.said.profile):
-        profiles += [p for p in found.profiles(call.said) if meant is None or p.name != meant.name]
+    if not (call.command_line.url or call.command_line.profile):
+        profiles += [
+            p for p in found.profiles(call.command_line) if meant is None or p.name != meant.name
+        ]
     defaults = {k: v for k, v in _all(found.defaults).items() if KeyLevel.TOP in KEYS[k].levels}
     receivers = {
         name: {key: notifications.value(layer, of) for key, of in notifications.KEYS.items()}

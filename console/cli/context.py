@@ -54,7 +54,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 BARE_YES = "\0"
 """The value of `--yes` without a word; no queue can have this name."""
 _EXPLICIT = "\0="
-SAID = "console.cli.said"
+COMMAND_LINE = "console.cli.command_line"
 """Key of a click context's meta: the options given before the verb."""
 ON_RESULT = "console.cli.on_result"
 """Key of a click context's meta: a callback that also receives the result of the verb."""
@@ -64,7 +64,7 @@ ON_RESULT = "console.cli.on_result"
 class Call:
     """One call of a verb: its connection, rights and output."""
 
-    said: CommandLineValues
+    command_line: CommandLineValues
     schema: str | None
     json: bool
 
@@ -83,7 +83,7 @@ class Call:
     @cached_property
     def profile(self) -> Profile | None:
         """The connection of the call; None if none is given."""
-        return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
+        return self.configuration.selected_profile(self.command_line, url_rights=Rights.ADMIN)
 
     def saved_filters(self, given: Sequence[str]) -> Words:
         """The saved filters, if one of these words refers to one."""
@@ -131,14 +131,14 @@ class Call:
         from console.config import RIGHTS  # noqa: PLC0415  # a verb imports what it uses
 
         if self.profile is None:
-            raise self.configuration.none_named()
+            raise self.configuration.no_database_error()
         rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
         if rights < needs:
             why = f"This connection has {rights.word} ({origin})."
             from console import audit  # noqa: PLC0415  # a verb imports what it uses
 
             subject = audit.Subject(verb, self.schema or "", "", self.profile.name or "")
-            audit.note(subject, audit.Outcome.REFUSED, detail=why)
+            audit.log_locally(subject, audit.Outcome.REFUSED, detail=why)
             raise RefusedError(
                 f"{verb} needs the right {needs.word}.",
                 why=why,
@@ -293,7 +293,7 @@ def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> l
     from console.monitor import known_queues  # noqa: PLC0415
 
     try:
-        profile = config.load().chosen(_typed(context), url_rights=Rights.ADMIN)
+        profile = config.load().selected_profile(_typed(context), url_rights=Rights.ADMIN)
     except ConsoleError:
         return []
     known = known_queues.names(None if profile is None else profile.label)
@@ -336,16 +336,16 @@ def call_of(context: click.Context, given: dict[str, Any]) -> Call:
     """Make the `Call`, and remove its options from `given`."""
     from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
 
-    before: CommandLineValues = context.meta.get(SAID) or CommandLineValues()
+    before: CommandLineValues = context.meta.get(COMMAND_LINE) or CommandLineValues()
     as_json = given.pop("as_json")
     if (answers := context.find_object(Answers)) is not None:
         answers.json = as_json
-    said = CommandLineValues(
+    command_line = CommandLineValues(
         given.pop("url") or before.url,
         given.pop("profile") or before.profile,
         given.pop("rights") or before.rights,
     )
-    return Call(said, given.pop("schema"), as_json)
+    return Call(command_line, given.pop("schema"), as_json)
 
 
 def verb_options(verb: Verb) -> Callable[..., Any]:

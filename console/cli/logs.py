@@ -64,7 +64,7 @@ def _settings(level: str | None) -> tuple[Path | None, str]:
 
 
 def _or_none(named: str | None) -> Path | None:
-    from console.config.kinds import OFF  # noqa: PLC0415  # a verb imports what it uses
+    from console.config.values import OFF  # noqa: PLC0415  # a verb imports what it uses
 
     if named == OFF:
         return None

@@ -107,7 +107,7 @@ def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> boo
     try:
         require_confirmation(yes, name, requires_name=requires_name)
     except RefusedError as error:
-        auditing.note(plan.subject, Outcome.REFUSED, detail=error.what)
+        auditing.log_locally(plan.subject, Outcome.REFUSED, detail=error.what)
         raise
     plan.require_possible()
     return True

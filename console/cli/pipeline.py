@@ -110,7 +110,9 @@ def _zones(call: Call, zone: str | None) -> Callable[[str], str]:
         return lambda _: zone
     known = {} if call.profile is None else {call.profile.label: call.zone}
     with suppress(ConsoleError):  # recordings outlive their configuration
-        known |= {one.label: one.display_zone for one in call.configuration.profiles(call.said)}
+        known |= {
+            one.label: one.display_zone for one in call.configuration.profiles(call.command_line)
+        }
     return lambda connection: name_of(known.get(connection, UTC))
 
 

@@ -106,7 +106,7 @@ def confirmed(
         if yes is None and (record := kept()) is not None:
             record.discard()  # it was only the plan
         subject = auditing.Subject.of(database, offered.queue, verb)
-        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
+        auditing.log_locally(subject, auditing.Outcome.REFUSED, detail=error.what)
         raise
 
 

@@ -66,7 +66,7 @@ def serve_metrics(
     """
     if call.schema is not None:
         raise UsageError("serve-metrics serves all schemas: it does not accept --schema.")
-    if call.said.rights not in (None, Rights.READ_ONLY.word):
+    if call.command_line.rights not in (None, Rights.READ_ONLY.word):
         raise UsageError("serve-metrics only reads: it accepts no --rights but read-only.")
     if interval < _LEAST_SECONDS:
         raise UsageError("--interval must be 100ms or more.")
@@ -78,11 +78,11 @@ def serve_metrics(
         model = dashboard()
         call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
         return
-    said = replace(call.said, rights=Rights.READ_ONLY.word)
+    command_line = replace(call.command_line, rights=Rights.READ_ONLY.word)
     if print_alerts:
-        _print_alerts(call, group, fleet, said, interval)
+        _print_alerts(call, group, fleet, command_line, interval)
         return
-    profiles = profiles_of(call, group, fleet, said)
+    profiles = profiles_of(call, group, fleet, command_line)
     from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
     host, port = address(listen, anywhere=anywhere)
@@ -118,13 +118,13 @@ def _print_alerts(
     call: Call,
     group: str | None,
     fleet: str | None,
-    said: CommandLineValues,
+    command_line: CommandLineValues,
     interval_seconds: float,
 ) -> None:
     from console.metrics.ready_made import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
-    profiles = profiles_of(call, group, fleet, said) if configured or group or fleet else []
+    profiles = profiles_of(call, group, fleet, command_line) if configured or group or fleet else []
     limited = [
         Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
         for one in profiles

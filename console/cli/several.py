@@ -35,22 +35,22 @@ def several_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def profiles_of(
-    call: Call, group: str | None, fleet: str | None, said: CommandLineValues | None = None
+    call: Call, group: str | None, fleet: str | None, command_line: CommandLineValues | None = None
 ) -> list[Profile]:
     """The connections of the group or fleet, else the one given, else all configured ones.
-    `said` replaces the call's own command line."""
-    said, configuration = said or call.said, call.configuration
+    `command_line` replaces the call's own command line."""
+    command_line, configuration = command_line or call.command_line, call.configuration
     if group is not None or fleet is not None:
         option = "--fleet" if group is None else "--group"
-        if said.url or said.profile or (group is not None and fleet is not None):
+        if command_line.url or command_line.profile or (group is not None and fleet is not None):
             raise UsageError(f"{option} excludes --url, --profile, --group and --fleet.")
         if fleet is not None:
-            return configuration.in_fleet(fleet, said)
-        return configuration.in_group(group or "", said)
-    named = configuration.chosen(said, url_rights=Rights.ADMIN)
-    profiles = configuration.profiles(said) if named is None else [named]
+            return configuration.in_fleet(fleet, command_line)
+        return configuration.in_group(group or "", command_line)
+    named = configuration.selected_profile(command_line, url_rights=Rights.ADMIN)
+    profiles = configuration.profiles(command_line) if named is None else [named]
     if not profiles:
-        raise configuration.none_named()
+        raise configuration.no_database_error()
     return profiles
 
 
@@ -90,7 +90,7 @@ class _OneOfSeveral(Call):
 
     @property
     def connection_words(self) -> tuple[str, ...]:
-        return ("--profile", self.said.profile or "")
+        return ("--profile", self.command_line.profile or "")
 
     def answer(self, value: object, lines: Sequence[str]) -> None:
         self.answered.append((value, lines))
@@ -104,7 +104,7 @@ def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call
     configuration = call.configuration
 
     def run(label: str, name: str) -> tuple[str, dict[str, Any], Sequence[str], int]:
-        one = _OneOfSeveral(replace(call.said, profile=name), call.schema, call.json)
+        one = _OneOfSeveral(replace(call.command_line, profile=name), call.schema, call.json)
         one.__dict__["configuration"] = configuration  # read only once
         status = 0
         try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import SAID, Call, connection_options, rights_option
+from console.cli.context import COMMAND_LINE, Call, connection_options, rights_option
 from console.cli.several import profiles_of, several_options
 from console.cli.streams import (
     Answers,
@@ -283,21 +283,21 @@ def cli(
     """
     from console.config import CommandLineValues  # noqa: PLC0415  # --help needs none of it
 
-    context.meta[SAID] = said = CommandLineValues(**before)
+    context.meta[COMMAND_LINE] = command_line = CommandLineValues(**before)
     del log_level  # handled by _logged
     _LOG.info("%s begins", _verb(context))
     several = fleet is not None or group is not None
     if context.invoked_subcommand is None:
         if replay is not None:
-            if said.rights is not None or several:
+            if command_line.rights is not None or several:
                 raise UsageError(
                     "--rights, --fleet and --group do not go with --replay, which is read-only."
                 )
-            _replay(replay, at, said)
+            _replay(replay, at, command_line)
         elif at is not None:
             raise UsageError("--at goes with --replay PATH.")
         else:
-            _open_screens(said, fleet, group, record=not no_record)
+            _open_screens(command_line, fleet, group, record=not no_record)
     elif several:
         raise UsageError(
             "--fleet and --group before a verb are for the screens; put them after the verb."
@@ -306,13 +306,13 @@ def cli(
         raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
 
 
-def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
+def _replay(root: Path, at: str | None, command_line: "CommandLineValues") -> None:
     """The screens on a recording."""
     from console import tui  # noqa: PLC0415  # slow to import
     from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
 
     configuration = load()
-    named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
+    named = configuration.selected_profile(command_line, url_rights=Rights.READ_ONLY)
     zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
     profiles = configuration.profiles()
     known = {one.label: one.thresholds for one in profiles}
@@ -323,7 +323,7 @@ def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
 
 
 def _open_screens(
-    said: "CommandLineValues", fleet: str | None, group: str | None, *, record: bool
+    command_line: "CommandLineValues", fleet: str | None, group: str | None, *, record: bool
 ) -> None:
     """The terminal user interface on the connections given, else on all of them."""
     from console import tui  # noqa: PLC0415  # slow to import
@@ -331,13 +331,13 @@ def _open_screens(
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
     tui.require_terminal()
-    call = Call(said, None, json=False)
+    call = Call(command_line, None, json=False)
     configuration = call.configuration
     if fleet is not None or group is not None:
         profiles = profiles_of(call, group, fleet)
     else:
-        named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
-        profiles = configuration.profiles(said) if named is None else [named]
+        named = configuration.selected_profile(command_line, url_rights=Rights.READ_ONLY)
+        profiles = configuration.profiles(command_line) if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
     recordings = folder() if record else None
     appearance = tui.Appearance(configuration.defaults[THEME], saved=configuration.saved)

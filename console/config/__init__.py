@@ -9,10 +9,9 @@ from console.config.configuration import (
     CommandLineValues,
     Configuration,
     ConfigurationError,
+    file_path,
     load,
-    place,
 )
-from console.config.kinds import ConfigKey, KeyLevel, Origin, Value, ValueSource
 from console.config.profile import (
     DISPLAY_ZONE,
     KEYS,
@@ -25,6 +24,7 @@ from console.config.profile import (
     Settings,
     Thresholds,
 )
+from console.config.values import ConfigKey, KeyLevel, Origin, Value, ValueSource
 
 __all__ = [
     "DISPLAY_ZONE",
@@ -45,6 +45,6 @@ __all__ = [
     "Thresholds",
     "Value",
     "ValueSource",
+    "file_path",
     "load",
-    "place",
 ]

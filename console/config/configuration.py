@@ -9,9 +9,9 @@ from pathlib import Path
 
 from console.config import profile as keys
 from console.config.file_reader import Document, Mistake, ProfileTable, read
-from console.config.kinds import Layer, Origin, Value, ValueSource, WrongValueError
 from console.config.profile import Profile, Settings
 from console.config.urls import ConnectionUrl
+from console.config.values import Layer, Origin, Value, ValueSource, WrongValueError
 from console.errors import UsageError
 from console.monitor.filters import Saved
 from console.rights import Rights
@@ -34,10 +34,10 @@ class CommandLineValues:
 
     def __repr__(self) -> str:
         """Without the URL."""
-        return f"Said(profile={self.profile!r}, rights={self.rights!r})"
+        return f"CommandLineValues(profile={self.profile!r}, rights={self.rights!r})"
 
 
-NOTHING_SAID = CommandLineValues()
+NO_VALUES = CommandLineValues()
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,11 +94,11 @@ class Configuration:
         """What holds for a profile that says nothing itself."""
         return Settings((self.variables, self.document.values))
 
-    def profiles(self, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
+    def profiles(self, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """Every profile of the file, and of its fleets."""
-        return [self._profile(name, said) for name in self.names]
+        return [self._profile(name, command_line) for name in self.names]
 
-    def in_fleet(self, fleet: str, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
+    def in_fleet(self, fleet: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """The profiles of that fleet, in the order of its hosts. UsageError where there is none."""
         if fleet not in self.document.fleets:
             raise UsageError(
@@ -106,11 +106,11 @@ class Configuration:
                 why=f"The fleets that there are: {', '.join(self.document.fleets) or 'none'}.",
                 next_step='A fleet is a table [fleets.NAME] with url = "...{host}..." and hosts.',
             )
-        return [self._profile(name, said) for name in self._of_fleet(fleet)]
+        return [self._profile(name, command_line) for name in self._of_fleet(fleet)]
 
-    def in_group(self, group: str, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
+    def in_group(self, group: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
         """The profiles of that group, in the file's order. UsageError where there are none."""
-        profiles = self.profiles(said)
+        profiles = self.profiles(command_line)
         found = [one for one in profiles if one.group == group]
         if not found:
             known = sorted({one.group for one in profiles if one.group is not None})
@@ -121,21 +121,26 @@ class Configuration:
             )
         return found
 
-    def chosen(self, said: CommandLineValues, *, url_rights: Rights) -> Profile | None:
+    def selected_profile(
+        self, command_line: CommandLineValues, *, url_rights: Rights
+    ) -> Profile | None:
         """The connection that is meant, or None where none is named. UsageError.
 
         `url_rights` is what a connection has that only a URL names.
         """
-        if said.url and said.profile:
+        if command_line.url and command_line.profile:
             raise UsageError(
                 "--url and --profile exclude each other.",
                 next_step="A profile has its own URL: leave one of them out.",
             )
-        if said.profile:
-            return self._profile(said.profile, said)
-        if said.url:
+        if command_line.profile:
+            return self._profile(command_line.profile, command_line)
+        if command_line.url:
             return self._of_url(
-                said.url, Origin(ValueSource.COMMAND_LINE, "--url"), said, url_rights
+                command_line.url,
+                Origin(ValueSource.COMMAND_LINE, "--url"),
+                command_line,
+                url_rights,
             )
         url, name = (self.environment.get(v) for v in ("DBQ_URL", "DBQ_PROFILE"))
         if url and name:
@@ -144,12 +149,14 @@ class Configuration:
                 next_step="Unset one of them, or say which with --url or --profile.",
             )
         if name:
-            return self._profile(name, said)
+            return self._profile(name, command_line)
         if url:
-            return self._of_url(url, Origin(ValueSource.ENVIRONMENT, "DBQ_URL"), said, url_rights)
+            return self._of_url(
+                url, Origin(ValueSource.ENVIRONMENT, "DBQ_URL"), command_line, url_rights
+            )
         return None
 
-    def none_named(self) -> UsageError:
+    def no_database_error(self) -> UsageError:
         """The error for a verb that needs a database and got none."""
         profiles = "--profile"
         if self.names:
@@ -159,24 +166,26 @@ class Configuration:
             next_step=f"Name one with {profiles}, --url or in DBQ_URL, for example {_EXAMPLE_URL}",
         )
 
-    def _profile(self, name: str, said: CommandLineValues) -> Profile:
+    def _profile(self, name: str, command_line: CommandLineValues) -> Profile:
         table = self.document.profiles.get(name)
         fleet, slash, _ = name.partition("/")
         if table is None and slash and fleet in self.document.fleets:
             table = self._of_fleet(fleet).get(name)
         if table is None:
             raise self._no_profile(name)
-        settings, queues = _settings(self, table, _layer_of(said))
+        settings, queues = _settings(self, table, _layer_of(command_line))
         filters = {**self.document.filters, **table.filters}
         return Profile(name, settings, queues, self.environment, filters)
 
     def _of_url(
-        self, text: str, origin: Origin, said: CommandLineValues, rights: Rights
+        self, text: str, origin: Origin, command_line: CommandLineValues, rights: Rights
     ) -> Profile:
         url = Value(text, ConnectionUrl.read(text), origin)
         given = Value(rights.word, rights, Origin(ValueSource.DEFAULT))
         table = ProfileTable({keys.URL.name: url}, {}, origin)
-        settings, queues = _settings(self, table, _layer_of(said), {keys.RIGHTS.name: given})
+        settings, queues = _settings(
+            self, table, _layer_of(command_line), {keys.RIGHTS.name: given}
+        )
         return Profile(None, settings, queues, self.environment, self.document.filters)
 
     def _no_profile(self, name: str) -> UsageError:
@@ -203,14 +212,14 @@ class Configuration:
 def load(environment: Mapping[str, str] | None = None) -> Configuration:
     """Read the file and the environment. ConfigurationError with every mistake in them."""
     environment = dict(os.environ if environment is None else environment)
-    path = place(environment)
+    path = file_path(environment)
     text = None if path is None else _text(path, must_exist=bool(environment.get("DBQ_CONFIG")))
     document = Document({}, {}) if path is None or text is None else read(path, text)
     mistakes = list(document.mistakes)
     variables = dict(_variables(environment, mistakes))
     found = Configuration(path, text is not None, document, environment, variables)
-    mistakes += _upside_down(found)
-    mistakes += _no_receivers(found)
+    mistakes += _inverted_limits(found)
+    mistakes += _unknown_receivers(found)
     if mistakes:
         raise ConfigurationError(
             "The configuration has an error."
@@ -222,7 +231,7 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     return found
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Path | None:
+def file_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where the configuration file is: DBQ_CONFIG, else by the XDG rule."""
     if given := environment.get("DBQ_CONFIG"):
         return Path(given)
@@ -256,18 +265,18 @@ def _variables(
                 mistakes.append(Mistake(f"environment {key.variable}", str(error)))
 
 
-def _layer_of(said: CommandLineValues) -> Layer:
-    if not said.rights:
+def _layer_of(command_line: CommandLineValues) -> Layer:
+    if not command_line.rights:
         return {}
     origin = Origin(ValueSource.COMMAND_LINE, "--rights")
-    return {keys.RIGHTS.name: keys.RIGHTS.value(said.rights, origin)}
+    return {keys.RIGHTS.name: keys.RIGHTS.value(command_line.rights, origin)}
 
 
 def _settings(
-    whole: Configuration, table: ProfileTable, said: Layer, behind: Layer | None = None
+    whole: Configuration, table: ProfileTable, command_line: Layer, behind: Layer | None = None
 ) -> tuple[Settings, dict[str, Settings]]:
     """What holds for a connection, and for each of its queues that has thresholds of its own."""
-    over = (said, whole.variables)
+    over = (command_line, whole.variables)
     group = table.values.get(keys.GROUP.name)
     shared = {} if group is None else whole.document.groups.get(group.meaning, {})
     under = (table.values, shared, whole.document.values, behind or {})
@@ -275,7 +284,7 @@ def _settings(
     return Settings((*over, *under)), queues
 
 
-def _upside_down(found: Configuration) -> list[Mistake]:
+def _inverted_limits(found: Configuration) -> list[Mistake]:
     """Limits that would be critical before they are a warning, wherever their parts come from."""
     mistakes: dict[Mistake, None] = {}  # what all profiles inherit is told once
     everywhere = [found.defaults]
@@ -295,7 +304,7 @@ def _upside_down(found: Configuration) -> list[Mistake]:
     return list(mistakes)
 
 
-def _no_receivers(found: Configuration) -> list[Mistake]:
+def _unknown_receivers(found: Configuration) -> list[Mistake]:
     """Names of receivers that there are not."""
     known = found.document.notifications
     mistakes: dict[Mistake, None] = {}

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from console.config import notifications
-from console.config.kinds import (
+from console.config.passwords import command_words, output
+from console.config.profile import GROUP, KEYS, URL
+from console.config.values import (
     KeyLevel,
     Layer,
     Origin,
@@ -18,11 +20,9 @@ from console.config.kinds import (
     ValueSource,
     WrongValueError,
     message_filter,
-    named,
     queue_filter,
+    type_name,
 )
-from console.config.passwords import command_words, output
-from console.config.profile import GROUP, KEYS, URL
 from console.errors import UsageError
 from console.monitor.filters import NAME
 
@@ -90,7 +90,7 @@ HOST = "{host}"
 """What stands for the host in the URL of a fleet."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-_WAYS = '["db1", "db2:5433"], "file:PATH" or "command:PROGRAM ..."'
+_FORMS = '["db1", "db2:5433"], "file:PATH" or "command:PROGRAM ..."'
 
 Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
 """All hosts of a fleet, in their order; of the folder of the configuration and the environment.
@@ -176,11 +176,11 @@ def read(path: Path, text: str) -> Document:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return Document({}, {}, (_not_toml(path, str(error)),))
+        return Document({}, {}, (_syntax_error(path, str(error)),))
     return _Reader(path, lines(text)).document(found)
 
 
-def _not_toml(path: Path, words: str) -> Mistake:
+def _syntax_error(path: Path, words: str) -> Mistake:
     where = _WHERE_TOML_FAILED.search(words)
     place = f"{path}:{where[1]}:{where[2]}" if where else str(path)
     return Mistake(place, f"not TOML: {_WHERE_TOML_FAILED.sub('', words)}")
@@ -288,7 +288,7 @@ class _Reader:
         """Saved filters, by their names."""
         written = table.get(path[-1], {})
         if not isinstance(written, dict):
-            self._mistake(path, f"must be a table of filters, not {named(written)}")
+            self._mistake(path, f"must be a table of filters, not {type_name(written)}")
             return {}
         found: dict[str, Value] = {}
         for name, line in written.items():
@@ -308,13 +308,13 @@ class _Reader:
         """The tables of which each has a name of the user's own."""
         outer = table.get(path[-1], {})
         if not isinstance(outer, dict):
-            self._mistake(path, f"must have tables [{_dotted(path)}.NAME], not {named(outer)}")
+            self._mistake(path, f"must have tables [{_dotted(path)}.NAME], not {type_name(outer)}")
             return
         for name, inner in outer.items():
             if isinstance(inner, dict):
                 yield name, inner
             else:
-                self._mistake((*path, name), f"must be a table, not {named(inner)}")
+                self._mistake((*path, name), f"must be a table, not {type_name(inner)}")
 
     def _layer(self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel) -> Layer:
         return dict(self._values(table, path, level))
@@ -333,7 +333,7 @@ class _Reader:
                 if isinstance(written, dict):
                     yield from self._values(written, here, level, f"{name}.")
                 else:
-                    self._mistake(here, f"must be {_LIMITS}, not {named(written)}")
+                    self._mistake(here, f"must be {_LIMITS}, not {type_name(written)}")
             elif group or word not in _INNER.get(level, ()):
                 self._mistake(here, f"is not a known key{_advice(word, level, group)}")
 
@@ -391,14 +391,14 @@ def read_hosts(value: Any) -> Hosts:
             raise WrongValueError(wrong)
         return lambda _, __: tuple(value)
     if not isinstance(value, str):
-        raise WrongValueError(f"must be {_WAYS}, not {named(value)}")
+        raise WrongValueError(f"must be {_FORMS}, not {type_name(value)}")
     kind, _, rest = value.partition(":")
     if kind == "file" and rest.strip():
         return lambda folder, _: _of_file(folder / Path(rest).expanduser())
     if kind == "command":
         words = command_words(rest)
         return lambda _, environment: _of_command(words, environment)
-    raise WrongValueError(f"must be {_WAYS}")
+    raise WrongValueError(f"must be {_FORMS}")
 
 
 def _of_file(path: Path) -> tuple[str, ...]:

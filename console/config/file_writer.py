@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from console.config.file_reader import FILTERS, PROFILES, READERS, Document, read, statements
-from console.config.kinds import KeyLevel, Origin, ValueSource, WrongValueError
 from console.config.profile import KEYS, THEME
+from console.config.values import KeyLevel, Origin, ValueSource, WrongValueError
 from console.errors import UsageError
 from console.monitor.filters import NAME
 
@@ -145,7 +145,7 @@ def _require_unchanged(path: Path, before: bytes | None) -> None:
         )
 
 
-def _right(path: Path, text: str) -> Document:
+def _valid_document(path: Path, text: str) -> Document:
     """What the file says now. UsageError where it has mistakes."""
     known = read(path, text)
     if known.mistakes:
@@ -159,7 +159,7 @@ def _right(path: Path, text: str) -> Document:
 
 def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]) -> str:
     """The file's text with the profile in it, checked as a whole."""
-    known = _right(path, text)
+    known = _valid_document(path, text)
     if name in known.profiles:
         raise WrongFieldError("name", f"is taken: {path} has a profile {name!r}")
     found = _at_end(text, table(name, values))
@@ -175,7 +175,7 @@ def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]
 
 
 def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
-    known = _right(path, text)
+    known = _valid_document(path, text)
     there = (known.filters if kind == FILTERS else known.queue_filters).get(name)
     if there is not None and there.written == line:
         return text
@@ -191,7 +191,7 @@ def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
 
 
 def _with_theme(path: Path, text: str, theme: str) -> str:
-    known = _right(path, text)
+    known = _valid_document(path, text)
     there, setting = known.values.get(THEME.name), f"{THEME.name} = {_quoted(theme)}"
     if there is not None and there.written == theme:
         return text
@@ -204,11 +204,11 @@ def _with_theme(path: Path, text: str, theme: str) -> str:
     elif top:
         found = _after_line(text, top[-1].last, setting)
     else:
-        found = _after_line(text, _first_words(lines), setting + ("\n" if text else ""))
+        found = _after_line(text, _head_lines(lines), setting + ("\n" if text else ""))
     return _checked(path, text, found, setting, THEME.name, theme)
 
 
-def _first_words(lines: Sequence[str]) -> int:
+def _head_lines(lines: Sequence[str]) -> int:
     """How many lines the comment has with which a file begins, with the empty line behind it."""
     count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return count + 1 if count and count < len(lines) and not lines[count].strip() else 0

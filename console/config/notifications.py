@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from console.config import kinds
-from console.config.kinds import TOP_ONLY, ConfigKey, Layer, Value, WrongValueError
+from console.config import values
 from console.config.passwords import (
     PasswordSource,
     Prompt,
@@ -17,6 +16,7 @@ from console.config.passwords import (
     read_source,
 )
 from console.config.urls import VARIABLE, filled
+from console.config.values import TOP_ONLY, ConfigKey, Layer, Value, WrongValueError
 from console.monitor.limits import Severity
 from console.notify.targets import (
     SECRET,
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from console.config.configuration import Configuration
     from console.config.profile import Profile
 
-_WAYS = '"webhook:URL", "exec:PROGRAM ..." or "bell"'
+_FORMS = '"webhook:URL", "exec:PROGRAM ..." or "bell"'
 _LEVELS = {one.word: one for one in (Severity.NOTE, Severity.WARNING, Severity.CRITICAL)}
 
 
 def _receiver(value: Any) -> Receiver:
-    line = kinds.text(value)
+    line = values.text(value)
     kind, _, rest = line.partition(":")
     if line == "bell":
         return Bell()
@@ -46,7 +46,7 @@ def _receiver(value: Any) -> Receiver:
         return Program(command_words(rest, kind))
     if kind == "webhook":
         return _webhook(rest)
-    raise WrongValueError(f"must be {_WAYS}")  # not repeated: it may be an address with a secret
+    raise WrongValueError(f"must be {_FORMS}")  # not repeated: it may be an address with a secret
 
 
 def _webhook(url: str) -> Webhook:
@@ -64,18 +64,18 @@ def _secret(value: Any) -> PasswordSource:
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
-    found = kinds.names(value)
+    found = values.names(value)
     if not found:
         raise WrongValueError('must name a queue or more, such as ["orders", "inv*"]')
     return found
 
 
 TO: ConfigKey[Receiver] = ConfigKey("to", _receiver, None, TOP_ONLY)
-TEMPLATE: ConfigKey[str] = ConfigKey("template", kinds.one_of(tuple(TEMPLATES)), "json", TOP_ONLY)
+TEMPLATE: ConfigKey[str] = ConfigKey("template", values.one_of(tuple(TEMPLATES)), "json", TOP_ONLY)
 SECRET_SOURCE: ConfigKey[PasswordSource | None] = ConfigKey("secret", _secret, None, TOP_ONLY)
-LEVEL: ConfigKey[Severity] = ConfigKey("level", kinds.meaning_of(_LEVELS), "warning", TOP_ONLY)
+LEVEL: ConfigKey[Severity] = ConfigKey("level", values.meaning_of(_LEVELS), "warning", TOP_ONLY)
 QUEUES: ConfigKey[tuple[str, ...]] = ConfigKey("queues", _patterns, ["*"], TOP_ONLY)
-WITHIN: ConfigKey[float] = ConfigKey("within", kinds.seconds(0, 3600), "30s", TOP_ONLY)
+WITHIN: ConfigKey[float] = ConfigKey("within", values.seconds(0, 3600), "30s", TOP_ONLY)
 KEYS: Mapping[str, ConfigKey[Any]] = {
     key.name: key for key in (TO, TEMPLATE, SECRET_SOURCE, LEVEL, QUEUES, WITHIN)
 }
@@ -91,7 +91,7 @@ def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
     receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
     has_secret = SECRET_SOURCE.name in layer
     if receiver is None:
-        yield TO.name, f"needs to = {_WAYS}"
+        yield TO.name, f"needs to = {_FORMS}"
         return
     if not isinstance(receiver, Webhook):
         if template != "json":
@@ -141,7 +141,7 @@ def _target(whole: Configuration, name: str, layer: Layer) -> Target:
         queues=value(layer, QUEUES).meaning,
         within_seconds=value(layer, WITHIN).meaning,
         secret=look_up,
-        environment=_harmless(whole),
+        environment=_without_secrets(whole),
     )
 
 
@@ -151,7 +151,7 @@ def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[st
     )
 
 
-def _harmless(whole: Configuration) -> Mapping[str, str]:
+def _without_secrets(whole: Configuration) -> Mapping[str, str]:
     """The environment without what the configuration takes its secrets from."""
     document = whole.document
     layers = [table.values for table in document.tables]

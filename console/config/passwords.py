@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from console import processes
-from console.config.kinds import WrongValueError
 from console.config.urls import VARIABLE, ConnectionUrl, check_variable
+from console.config.values import WrongValueError
 from console.errors import ConnectionFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ _NO_TERMINAL = "It has to be typed in, and there is no terminal."
 def read_source(value: Any) -> PasswordSource:
     """Where a profile's `password` says that it comes from. Raises WrongValueError."""
     if not isinstance(value, str):
-        raise WrongValueError(f"must be a text in quotes: {_WAYS}")
+        raise WrongValueError(f"must be a text in quotes: {_FORMS}")
     kind, _, rest = value.partition(":")
     if value == "prompt":
         return Prompt()
@@ -210,7 +210,7 @@ def read_source(value: Any) -> PasswordSource:
     if VARIABLE.search(value):
         check_variables(value)
         return Variables(value)
-    raise WrongValueError(f"must say where the password is, not the password itself: {_WAYS}")
+    raise WrongValueError(f"must say where the password is, not the password itself: {_FORMS}")
 
 
 def check_variables(text: str) -> None:
@@ -222,7 +222,7 @@ def check_variables(text: str) -> None:
             raise WrongValueError(f"needs a variable's name: {error.why}") from None
 
 
-_WAYS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'
+_FORMS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'
 
 
 def _missing(label: str, why: str, next_step: str = "") -> ConnectionFailedError:
@@ -262,7 +262,7 @@ class Credentials:
         return "" if self._source is None else self._source.kind
 
     @property
-    def wants_typing(self) -> bool:
+    def needs_typing(self) -> bool:
         """Whether a person must type the password, and none has."""
         return isinstance(self._source, Prompt) and not isinstance(self._found, Secret)
 
@@ -271,7 +271,7 @@ class Credentials:
         """Whether a person types the password."""
         return isinstance(self._source, Prompt)
 
-    def await_typing(self) -> None:
+    def defer_typing(self) -> None:
         """Where a person must type the password: not at the terminal, but by `give`."""
         if isinstance(self._source, Prompt) and self._found is None:
             self._found = _missing(

@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 from console.catalog import Queue
-from console.config import kinds
-from console.config.kinds import (
+from console.config import values
+from console.config.passwords import Credentials, PasswordSource, read_source
+from console.config.urls import ConnectionUrl
+from console.config.values import (
     CONNECTION,
     EVERYWHERE,
     PROFILE_ONLY,
@@ -20,8 +22,6 @@ from console.config.kinds import (
     ValueSource,
     WrongValueError,
 )
-from console.config.passwords import Credentials, PasswordSource, read_source
-from console.config.urls import ConnectionUrl
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import UsageError
 from console.monitor.filters import Words
@@ -37,12 +37,12 @@ _DAY = 86_400.0
 def read_url(value: Any) -> ConnectionUrl:
     """A URL as a file may have it: without a password in clear."""
     if not isinstance(value, str):
-        raise WrongValueError(f"must be a URL in quotes, not {kinds.named(value)}")
+        raise WrongValueError(f"must be a URL in quotes, not {values.type_name(value)}")
     try:
         url = ConnectionUrl.read(value)
     except UsageError as error:
         raise WrongValueError(f"cannot be used. {error.what} {error.why}".strip()) from None
-    if url.tells_a_secret:
+    if url.contains_secret:
         raise WrongValueError(
             "has a password in clear text, which no file should have: leave it to ~/.pgpass, put "
             "${env:NAME} in its place, or say where it is with the key password"
@@ -53,46 +53,46 @@ def read_url(value: Any) -> ConnectionUrl:
 URL: ConfigKey[ConnectionUrl | None] = ConfigKey("url", read_url, None, PROFILE_ONLY)
 PASSWORD: ConfigKey[PasswordSource | None] = ConfigKey("password", read_source, None, PROFILE_ONLY)
 RIGHTS: ConfigKey[Rights] = ConfigKey(
-    "rights", kinds.meaning_of(BY_WORD), "read-only", PROFILE_ONLY, "DBQ_RIGHTS"
+    "rights", values.meaning_of(BY_WORD), "read-only", PROFILE_ONLY, "DBQ_RIGHTS"
 )
-GROUP: ConfigKey[str | None] = ConfigKey("group", kinds.text, None, PROFILE_ONLY)
+GROUP: ConfigKey[str | None] = ConfigKey("group", values.text, None, PROFILE_ONLY)
 COLOR: ConfigKey[str | None] = ConfigKey(
-    "color", kinds.one_of(kinds.COLORS), None, PROFILE_OR_GROUP
+    "color", values.one_of(values.COLORS), None, PROFILE_OR_GROUP
 )
 PRODUCTION: ConfigKey[bool] = ConfigKey(
-    "production", kinds.flag, default=False, levels=PROFILE_ONLY
+    "production", values.flag, default=False, levels=PROFILE_ONLY
 )
 INTERVAL: ConfigKey[float] = ConfigKey(
-    "interval", kinds.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL"
+    "interval", values.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL"
 )
-RECORD: ConfigKey[bool] = ConfigKey("record", kinds.flag, default=True, levels=CONNECTION)
-DISPLAY_ZONE = ConfigKey("display_zone", kinds.zone, "UTC", CONNECTION, "DBQ_DISPLAY_ZONE")
-MASKS = ConfigKey("masks", kinds.patterns, [], CONNECTION)
+RECORD: ConfigKey[bool] = ConfigKey("record", values.flag, default=True, levels=CONNECTION)
+DISPLAY_ZONE = ConfigKey("display_zone", values.zone, "UTC", CONNECTION, "DBQ_DISPLAY_ZONE")
+MASKS = ConfigKey("masks", values.patterns, [], CONNECTION)
 CONNECT_TIMEOUT: ConfigKey[float] = ConfigKey(
-    "connect_timeout", kinds.seconds(1, 600), "10s", CONNECTION, "DBQ_CONNECT_TIMEOUT"
+    "connect_timeout", values.seconds(1, 600), "10s", CONNECTION, "DBQ_CONNECT_TIMEOUT"
 )
 STATEMENT_TIMEOUT: ConfigKey[float] = ConfigKey(
-    "statement_timeout", kinds.seconds(0.1, _DAY), "30s", CONNECTION, "DBQ_STATEMENT_TIMEOUT"
+    "statement_timeout", values.seconds(0.1, _DAY), "30s", CONNECTION, "DBQ_STATEMENT_TIMEOUT"
 )
 LOCK_TIMEOUT: ConfigKey[float] = ConfigKey(
-    "lock_timeout", kinds.seconds(0.01, _DAY), "5s", CONNECTION, "DBQ_LOCK_TIMEOUT"
+    "lock_timeout", values.seconds(0.01, _DAY), "5s", CONNECTION, "DBQ_LOCK_TIMEOUT"
 )
 APPLICATION_NAME: ConfigKey[str] = ConfigKey(
-    "application_name", kinds.text, "dbq-console", CONNECTION, "DBQ_APPLICATION_NAME"
+    "application_name", values.text, "dbq-console", CONNECTION, "DBQ_APPLICATION_NAME"
 )
 THEME: ConfigKey[str] = ConfigKey(
-    "theme", kinds.one_of(kinds.THEMES), "dark", TOP_ONLY, "DBQ_THEME"
+    "theme", values.one_of(values.THEMES), "dark", TOP_ONLY, "DBQ_THEME"
 )
-LOG_FILE: ConfigKey[str | None] = ConfigKey("log_file", kinds.text, None, TOP_ONLY, "DBQ_LOG_FILE")
+LOG_FILE: ConfigKey[str | None] = ConfigKey("log_file", values.text, None, TOP_ONLY, "DBQ_LOG_FILE")
 LOG_LEVEL: ConfigKey[str] = ConfigKey(
-    "log_level", kinds.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
+    "log_level", values.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
 )
 NOTIFY: ConfigKey[tuple[str, ...] | None] = ConfigKey(
-    "notify", kinds.names_or_all, kinds.ALL, frozenset({*CONNECTION, *PROFILE_OR_GROUP})
+    "notify", values.names_or_all, values.ALL, frozenset({*CONNECTION, *PROFILE_OR_GROUP})
 )
-BELL: ConfigKey[bool] = ConfigKey("bell", kinds.flag, default=True, levels=CONNECTION)
+BELL: ConfigKey[bool] = ConfigKey("bell", values.flag, default=True, levels=CONNECTION)
 STUCK_AFTER: ConfigKey[float] = ConfigKey(
-    "stuck_after", kinds.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
+    "stuck_after", values.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
 )
 
 LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
@@ -100,20 +100,23 @@ LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
 
 
 def _limits(
-    figure: str, read: Callable[[Any], T], warning: object = kinds.OFF, critical: object = kinds.OFF
+    figure: str,
+    read: Callable[[Any], T],
+    warning: object = values.OFF,
+    critical: object = values.OFF,
 ) -> LimitKeys[T]:
-    of, levels = kinds.or_off(read), EVERYWHERE
+    of, levels = values.or_off(read), EVERYWHERE
     return (
         ConfigKey(f"{figure}.warning", of, warning, levels),
         ConfigKey(f"{figure}.critical", of, critical, levels),
     )
 
 
-DEPTH = _limits("depth", kinds.amount)
-AGE = _limits("age", kinds.seconds(0.001, 3650 * _DAY))
-GAP_SHARE = _limits("gap_share", kinds.share, 0.9, 1.0)
-ERRORS = _limits("errors", kinds.amount)
-ERRORS_SHARE = _limits("errors_share", kinds.share, 0.1)
+DEPTH = _limits("depth", values.amount)
+AGE = _limits("age", values.seconds(0.001, 3650 * _DAY))
+GAP_SHARE = _limits("gap_share", values.share, 0.9, 1.0)
+ERRORS = _limits("errors", values.amount)
+ERRORS_SHARE = _limits("errors_share", values.share, 0.1)
 LIMITS: tuple[LimitKeys[Any], ...] = (DEPTH, AGE, GAP_SHARE, ERRORS, ERRORS_SHARE)
 
 _ALL: tuple[ConfigKey[Any], ...] = (

@@ -118,7 +118,7 @@ class ConnectionUrl:
         return _map(self._whole(), text=self._named, secret=lambda _: None)
 
     @property
-    def tells_a_secret(self) -> bool:
+    def contains_secret(self) -> bool:
         """Whether a secret stands in it as it is, not by a variable."""
         found: list[str] = []
         if self._parsed is not None:

@@ -69,7 +69,7 @@ class Child:
     def __init__(self, role: str, settings: dict[str, object], log: IO[bytes] | None) -> None:
         """Start it. What it has to tell goes to `log`, or to where our own log goes."""
         self._process = processes.start("console.demo.worker", role, stderr=log)
-        processes.tell(self._process, json.dumps(settings))
+        processes.send_line(self._process, json.dumps(settings))
 
     def wait_for_word(self, seconds: float, give_up: Event) -> bool:
         """Wait for the one line that a worker says. False: it ended, was late, or we gave up."""

@@ -199,7 +199,7 @@ class ConsoleApp(Navigator):
         """Take the passwords that a person must type: of one connection, or of all that want it."""
         for conn in reversed([*self.context.connections.values()]):
             wanted = conn.credentials is not None and (
-                conn.credentials.is_typed if name else conn.credentials.wants_typing
+                conn.credentials.is_typed if name else conn.credentials.needs_typing
             )
             if wanted and name in {"", conn.name}:
                 self.push_screen(PasswordDialog(self.context, conn))

@@ -143,7 +143,7 @@ def open_profile(
     ConnectionFailedError.
     """
     credentials = profile.credentials()
-    credentials.await_typing()
+    credentials.defer_typing()
     database = profile.open(credentials)
     name = free_name(database.label, taken)
     feed = Sampler(

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from console import formats
-from console.config.kinds import COLORS
+from console.config.values import COLORS
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot

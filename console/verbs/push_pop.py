@@ -166,7 +166,8 @@ def _plan_finish(how: pop.Finish, target: Target, values: ParameterValues) -> Pl
     after = stays if how is pop.Finish.COMPLETE else "they wait as errors for an operator"
     by_that = "" if attempts is None else f" and their claim has the number {attempts}"
     lines = [
-        f"{how.value} {numbered(len(ids), 'message')} of {target.queue.label}{target.queue.whose}",
+        f"{how.value} {numbered(len(ids), 'message')} of {target.queue.label}"
+        f"{target.queue.subscriber_suffix}",
         f"  {', '.join(ids[:_SHOWN_IDS])}{', ...' if len(ids) > _SHOWN_IDS else ''}",
         f"  those still claimed by then{by_that}: {after}",
         "  the consumer that popped them can no longer finish them",
@@ -179,7 +180,7 @@ def _finish(target: Target, how: pop.Finish, claims: Sequence[pop.ClaimKey], err
     acted = pop.finish_claims(target.database, target.queue, claims, how, error)
     done, n = sum(acted), len(claims)
     left = [one.id for one, was in zip(claims, acted, strict=True) if not was]
-    lines = [f"{how.value} {target.queue.label}{target.queue.whose}: {done:,} of {n:,}"]
+    lines = [f"{how.value} {target.queue.label}{target.queue.subscriber_suffix}: {done:,} of {n:,}"]
     lines += [f"  no longer claimed, left unchanged: {', '.join(left)}"] if left else []
     skipped = {"not claimed (any more)": len(left)} if left else {}
     return Result(Outcome.DONE, tuple(lines), Ledger(n, done, done, skipped=skipped), done=done)

@@ -76,7 +76,7 @@ class Target:
     def protection(self) -> Decision | None:
         """Who has protected the queue, if anybody. Asks the database."""
         with self.database.transaction("read the catalog", read_only=True) as connection:
-            return decisions.of(connection, "protection", self.queue.schema, self.queue.name)
+            return decisions.find(connection, "protection", self.queue.schema, self.queue.name)
 
     @property
     def production(self) -> bool:
@@ -179,7 +179,7 @@ class Plan:
         if self.obstacles:
             of = f"{self.verb} of {self.queue.name!r}"
             what = f"Nothing was changed: {of} cannot be done as it stands."
-            audit.note(self.subject, Outcome.REFUSED, detail=what)
+            audit.log_locally(self.subject, Outcome.REFUSED, detail=what)
             raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
 
     def run_to_end(self) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ class Verb:
             return replace(
                 made,
                 obstacles=(*made.obstacles, f"It is {protection.words}."),
-                next_step=decisions.taken_back("unprotect", target.queue.name),
+                next_step=decisions.revoke_hint("unprotect", target.queue.name),
             )
         return made
 

@@ -76,4 +76,4 @@ def test_who_has_left_comes_from_the_recording(
     assert "Gone in the last day: 1" in text
     assert "mail␛: pops, last seen" in text
     assert "10.0.0.4, p, user ann" in text
-    assert "Nobody was seen that pops or pushes." in text
+    assert "No session was seen popping or pushing." in text

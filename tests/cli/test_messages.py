@@ -225,7 +225,7 @@ MISTAKES = {
     "--limit 0": "0",
     "--limit 1001": "1001",
     "--payload-bytes 0": "0",
-    "--payload-bytes 10000000": "at most 10, with --limit",
+    "--payload-bytes 10000000": "at most 10 with --limit",
     "--state nowhere": "states of the design",
     "--state ready --state error --filter state=ready": "both",
     "--filter colour=red": "Filters: state=S",

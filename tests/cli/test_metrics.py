@@ -150,7 +150,7 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
         out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, out) == (0, b"")
     assert b"Traceback" not in err
-    assert b"Ending" in err
+    assert b"Stopping" in err
     running.wait_for_no_session()
 
 

@@ -339,7 +339,7 @@ def test_a_preset_that_is_not_here_blinds_nothing_else(ann: User) -> None:
     assert found["crates"]["problem"].startswith("preset crate is not here: ")
     assert ann("check", "orders").status == 0
     assert "preset crate is not here" in ann("check").text
-    assert ann.done("discover").text.startswith("No library that has a preset")
+    assert ann.done("discover").text.startswith("Found no queue of a library with a preset")
     ann.done("forget", "crates")
 
 
@@ -378,7 +378,7 @@ def test_discover_names_them_and_adopts_them(ann: User) -> None:
     assert (found["preset"], found["queues"]) == ("crate", ["a", "b"])
     assert (found["file"], found["trusted"]) == (str(ann.file), False)
     assert "not trusted" in ann.done("discover").text
-    assert "for its preset is not trusted" in ann.done("discover", "--adopt", "--yes").text
+    assert "because its preset is not trusted" in ann.done("discover", "--adopt", "--yes").text
     assert not run(ann.url, "SELECT 1 FROM pg_namespace WHERE nspname = 'dbq'")
     ann.trusts().done("discover", "--adopt", "--yes")
     assert figures(ann) == [2, 1, 1, 1]

@@ -229,7 +229,7 @@ def test_a_full_ring_is_exit_1_and_says_what_is_in(console: Console, install: In
     answer = console("push", name, "-", "--lines", "--json", stdin=b"a\nb\nc\nd\ne\nf\ng\n")
     assert (answer.status, answer.json) == (1, {"stored": 5, "full": True})
     assert "full" in answer.err
-    assert "line 6" in answer.err
+    assert "lines from 6" in answer.err
     plain = console("push", name, "-", "--lines", stdin=b"f\n")
     assert (plain.status, plain.out) == (1, b"0 messages stored\n")
     single = console("push", name, "f", "--json")

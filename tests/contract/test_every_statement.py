@@ -219,7 +219,7 @@ def decide(client: Client) -> None:
     pause.pause(database, queue, reason="bad release", seconds=60.0, push=False)
     get_verb("protect").plan(target, {"reason": None}).run_to_end()
     with database.transaction("look", read_only=True) as connection:
-        assert {one.kind for one in decisions.every(connection)} == {"pause", "protection"}
+        assert {one.kind for one in decisions.active(connection)} == {"pause", "protection"}
     get_verb("unprotect").plan(target, {}).run_to_end()
     get_verb("note").plan(target, {"text": "deployed 1.4", "all": False}).run_to_end()
     with database.transaction("read the notes", read_only=True) as connection:

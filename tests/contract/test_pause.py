@@ -222,7 +222,7 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
         child.kill()
     wait_until(lambda: value(client.url, there) == had, "its session is gone")
     with client.database.transaction("read", read_only=True) as connection:
-        paused = decisions.of(connection, "pause", client.queue.schema, client.queue.name)
+        paused = decisions.find(connection, "pause", client.queue.schema, client.queue.name)
     if paused is not None:
         pause.resume(client.database, client.queue)
 

@@ -48,7 +48,7 @@ def parsed(line: str) -> tuple[str, dict[str, Any], Call]:
     with command(verb).make_context(verb, words[2:]) as context:
         seen = dict(context.params)
     where = Call(
-        said=None,  # type: ignore[arg-type]
+        command_line=None,  # type: ignore[arg-type]
         schema=seen.pop("schema"),
         json=seen.pop("as_json"),
     )

@@ -153,7 +153,7 @@ async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) 
         assert not is_at(console, PasswordDialog)
         assert console.feed.samples_requested == 1
     assert credentials().password == "s3cret"
-    assert not credentials.wants_typing
+    assert not credentials.needs_typing
     credentials.give(Secret("other"))
     assert credentials().password == "other"
 

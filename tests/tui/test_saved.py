@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input
 
 from console.config import load
-from console.config.kinds import COLORS, THEMES
+from console.config.values import COLORS, THEMES
 from console.errors import UsageError
 from console.monitor.filters import Filters, Saved
 from console.tui import commands, terminal

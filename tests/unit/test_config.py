@@ -70,7 +70,7 @@ def loaded(tmp_path: Path) -> Loading:
 
 
 def chosen(configuration: Configuration, **said: str) -> Profile:
-    profile = configuration.chosen(CommandLineValues(**said), url_rights=Rights.ADMIN)
+    profile = configuration.selected_profile(CommandLineValues(**said), url_rights=Rights.ADMIN)
     assert profile is not None
     return profile
 
@@ -149,10 +149,10 @@ def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> No
 def test_the_url_of_a_call_has_the_rights_that_its_caller_gives_it(loaded: Loading) -> None:
     said = CommandLineValues(url="postgresql://h/d")
     for given in Rights:
-        profile = loaded().chosen(said, url_rights=given)
+        profile = loaded().selected_profile(said, url_rights=given)
         assert profile is not None
         assert profile.rights is given
-    profile = loaded(DBQ_RIGHTS="operator").chosen(said, url_rights=Rights.READ_ONLY)
+    profile = loaded(DBQ_RIGHTS="operator").selected_profile(said, url_rights=Rights.READ_ONLY)
     assert profile is not None
     assert profile.rights is Rights.OPERATOR
 
@@ -178,16 +178,16 @@ URL = "postgresql://h/d"
 def test_which_connection_is_meant(
     loaded: Loading, said: CommandLineValues, environment: dict[str, str], meant: str | None
 ) -> None:
-    profile = loaded(**environment).chosen(said, url_rights=Rights.ADMIN)
+    profile = loaded(**environment).selected_profile(said, url_rights=Rights.ADMIN)
     assert (None if profile is None else profile.open().label) == meant
 
 
 def test_two_at_once_are_refused(loaded: Loading) -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        loaded().chosen(CommandLineValues(URL, "plain"), url_rights=Rights.ADMIN)
+        loaded().selected_profile(CommandLineValues(URL, "plain"), url_rights=Rights.ADMIN)
     configuration = loaded(DBQ_URL=URL, DBQ_PROFILE="plain")
     with pytest.raises(UsageError, match="both set"):
-        configuration.chosen(CommandLineValues(), url_rights=Rights.ADMIN)
+        configuration.selected_profile(CommandLineValues(), url_rights=Rights.ADMIN)
 
 
 def test_a_profile_that_is_not_there(loaded: Loading) -> None:
@@ -200,7 +200,7 @@ def test_a_profile_that_is_not_there(loaded: Loading) -> None:
             chosen(loaded(), profile=name)
         assert SECRET not in str(refused.value)
     with pytest.raises(UsageError, match="no configuration file"):
-        load({"XDG_CONFIG_HOME": "/no/such"}).chosen(
+        load({"XDG_CONFIG_HOME": "/no/such"}).selected_profile(
             CommandLineValues(profile="p"), url_rights=Rights.ADMIN
         )
 

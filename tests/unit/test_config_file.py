@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from console.config import KEYS, ConfigurationError, KeyLevel, load, place
+from console.config import KEYS, ConfigurationError, KeyLevel, file_path, load
 
 SECRET = "hunter2"
 URL = 'url = "postgresql://u@h/d"\n'
@@ -211,17 +211,17 @@ def test_no_file_is_no_mistake_unless_it_is_named(tmp_path: Path) -> None:
 
 def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"DBQ_CONFIG": "/c/x.toml", "XDG_CONFIG_HOME": "/x", "HOME": "/h"}
-    assert place(given) == Path("/c/x.toml")
-    assert place(given | {"DBQ_CONFIG": ""}) == Path("/x/dbq-console/config.toml")
+    assert file_path(given) == Path("/c/x.toml")
+    assert file_path(given | {"DBQ_CONFIG": ""}) == Path("/x/dbq-console/config.toml")
     for ignored in ("", "relative"):
         surroundings = {"XDG_CONFIG_HOME": ignored, "HOME": "/h"}
-        assert place(surroundings) == Path("/h/.config/dbq-console/config.toml")
+        assert file_path(surroundings) == Path("/h/.config/dbq-console/config.toml")
 
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    assert place({}) is None
+    assert file_path({}) is None
     assert load({}).names == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from console.config import CommandLineValues, ConfigurationError, load
 from console.config.file_reader import read_hosts
-from console.config.kinds import WrongValueError
+from console.config.values import WrongValueError
 from console.errors import UsageError
 from console.rights import Rights
 
@@ -49,7 +49,7 @@ def test_each_host_has_a_profile_with_all_that_the_fleet_says(tmp_path: Path, ho
 def test_hosts_are_looked_up_only_where_they_are_wanted(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     found = load(fleet(tmp_path, f'"command:touch {ran}"'))
-    chosen = found.chosen(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
+    chosen = found.selected_profile(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
     assert chosen is not None
     assert not ran.exists()
     with pytest.raises(UsageError, match="names no host"):
@@ -68,7 +68,7 @@ def test_hosts_of_the_one_fleet_that_is_wanted_are_looked_up_once(tmp_path: Path
     found = load(environment)
     assert [one.label for one in found.in_fleet("shops")] == ["shops/db1"]
     named = CommandLineValues(profile="shops/db1")
-    assert found.chosen(named, url_rights=Rights.ADMIN) is not None
+    assert found.selected_profile(named, url_rights=Rights.ADMIN) is not None
     assert ran.read_text().split() == ["shops"]
     assert found.names == ["a", "shops/db1", "mail/db1"]
     assert ran.read_text().split() == ["shops", "mail"]

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from console.config import passwords
-from console.config.kinds import WrongValueError
 from console.config.passwords import (
     Credentials,
     Keyring,
@@ -28,6 +27,7 @@ from console.config.passwords import (
     Secret,
 )
 from console.config.urls import ConnectionUrl
+from console.config.values import WrongValueError
 from console.errors import ConnectionFailedError, UsageError
 from tests.servers import wait_until
 

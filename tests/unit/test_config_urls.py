@@ -53,7 +53,7 @@ def test_any_secret_reaches_the_driver_and_nobody_else(secret: str) -> None:
         "postgresql://u@h/d?sslpassword=a${env:PW}",
     ):
         url = ConnectionUrl.read(text)
-        assert not url.tells_a_secret
+        assert not url.contains_secret
         whole = url.complete({"PW": marked})
         assert marked in {whole.password, str(whole.query.get("sslpassword"))[1:]}
         for told in (url.shown, repr(url), url.public.render_as_string(hide_password=False)):
@@ -75,7 +75,7 @@ def test_a_variable_may_stand_in_every_part() -> None:
 
 def test_the_whole_url_may_be_one_variable() -> None:
     url = ConnectionUrl.read("${env:WHOLE}")
-    assert not url.tells_a_secret
+    assert not url.contains_secret
     known = url.known({"WHOLE": f"postgresql://u:{SECRET}@h/d"})
     assert known.shown == "postgresql://u:***@h/d"
     assert known.complete({}).password == SECRET
@@ -146,7 +146,7 @@ def test_a_port_that_is_no_number() -> None:
     ],
 )
 def test_whether_a_secret_stands_in_it_in_clear(text: str, tells: bool) -> None:
-    assert ConnectionUrl.read(text).tells_a_secret is tells
+    assert ConnectionUrl.read(text).contains_secret is tells
 
 
 ODBC = "postgresql:///?odbc_connect=DRIVER%3D%7BODBC Driver 18%7D%3BSERVER%3Dh%2C1433%3BUID%3Du"
@@ -168,7 +168,7 @@ def test_a_variable_in_odbc_connect_stays_one_value(written: str) -> None:
     value = "x};SERVER=evil"
     braced = written.replace("{", "%7B", written.startswith("{")).replace("}}", "}%7D")
     url = ConnectionUrl.read(f"{ODBC}%3BPWD%3D{braced}")
-    assert not url.tells_a_secret
+    assert not url.contains_secret
     words = urls.odbc_words(str(url.complete({"PW": value}).query["odbc_connect"]))
     assert words is not None
     before = "a;" if "a;" in written else ""

@@ -128,7 +128,7 @@ def test_any_url_is_read_or_refused_and_no_password_is_told(text: str) -> None:
 def test_any_profile_that_is_named_is_there_or_refused(name: str) -> None:
     found = load({"DBQ_CONFIG": "/dev/null"})
     with pytest.raises(UsageError) as refused:
-        found.chosen(CommandLineValues(profile=name or "x"), url_rights=Rights.ADMIN)
+        found.selected_profile(CommandLineValues(profile=name or "x"), url_rights=Rights.ADMIN)
     assert "profile" in str(refused.value)
 
 

@@ -105,7 +105,7 @@ def test_a_queue_that_stays_off_is_told(
     monkeypatch.setattr(broker, "health", lambda *_: off)
     monkeypatch.setattr(catalog, "is_production", lambda *_: True)
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
-    monkeypatch.setattr(audit, "note", lambda *_, **__: None)
+    monkeypatch.setattr(audit, "log_locally", lambda *_, **__: None)
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
     assert broker.plan_switch(database, QUEUE).requires_queue_name
     with pytest.raises(RefusedError, match="still disabled"):
@@ -120,7 +120,7 @@ def test_conversations_are_ended_until_none_is_over(
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
     told: list[tuple[object, ...]] = []
-    monkeypatch.setattr(audit, "note", lambda *given, **_: told.append(given))
+    monkeypatch.setattr(audit, "log_locally", lambda *given, **_: told.append(given))
     left = [2, 2, 1]
 
     def answer(batch: str) -> list[object]:

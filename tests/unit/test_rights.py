@@ -16,7 +16,7 @@ NOWHERE = "postgresql+psycopg://u@127.0.0.1:1/d"
 
 
 def opened(rights: str) -> Database:
-    profile = load({"HOME": "/nowhere"}).chosen(
+    profile = load({"HOME": "/nowhere"}).selected_profile(
         CommandLineValues(url=NOWHERE, rights=rights), url_rights=Rights.ADMIN
     )
     assert profile is not None

@@ -204,8 +204,8 @@ def _latency(line: Line) -> str:
 
 def _state(line: Line) -> str:
     credentials = None if line.conn is None else line.conn.credentials
-    wants_typing = credentials is not None and credentials.wants_typing
-    return "log in (L)" if wants_typing else line.view.link.value
+    needs_typing = credentials is not None and credentials.needs_typing
+    return "log in (L)" if needs_typing else line.view.link.value
 
 
 def _mark(line: Line) -> str:

@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 
 from console import engines, object_names
 from console.actions import install as installing
-from console.audit import Outcome, Subject, note
+from console.audit import Outcome, Subject, log_locally
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Option, designs_on
 from console.engines import Product
@@ -382,7 +382,7 @@ class InstallScreen(PlannedScreen):
         if wanted is not None and wanted.conn is not None:
             subject = Subject.of(wanted.conn.database, wanted.queue, "install")
             has = wanted.conn.rights.word
-            note(subject, Outcome.REFUSED, detail=f"This connection has {has}.")
+            log_locally(subject, Outcome.REFUSED, detail=f"This connection has {has}.")
         super().action_out()
 
     def action_command(self) -> None:

@@ -18,7 +18,7 @@ def _plan(target: Target, values: ParameterValues) -> Plan:
     word: str = values["word"]
 
     def run() -> Result:
-        audit.note(plan.subject, Outcome.DONE, detail=word)
+        audit.log_locally(plan.subject, Outcome.DONE, detail=word)
         return Result(Outcome.DONE, (f"told {word}",), done=1, data={"word": word})
 
     plan = queue_plan(target, "tell", [f"tell {word}"], single_step(run), data={"word": word})

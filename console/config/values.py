@@ -129,7 +129,7 @@ _TYPES = {
 }
 
 
-def named(value: Any) -> str:
+def type_name(value: Any) -> str:
     """What kind of thing a value is, in words."""
     return _TYPES.get(type(value), "a date or time")
 
@@ -137,7 +137,7 @@ def named(value: Any) -> str:
 def text(value: Any) -> str:
     """A text of one line that is not empty."""
     if not isinstance(value, str):
-        raise WrongValueError(f"must be a text in quotes, not {named(value)}")
+        raise WrongValueError(f"must be a text in quotes, not {type_name(value)}")
     if not value or not value.isprintable():
         raise WrongValueError("must be one line of text, not empty")
     return value
@@ -146,7 +146,7 @@ def text(value: Any) -> str:
 def flag(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise WrongValueError(f"must be true or false, not {named(value)}")
+        raise WrongValueError(f"must be true or false, not {type_name(value)}")
     return value
 
 
@@ -155,7 +155,7 @@ def seconds(least: float, most: float) -> Callable[[Any], float]:
 
     def read(value: Any) -> float:
         if not isinstance(value, str):
-            raise WrongValueError(f'must be a duration such as "5s" or "10m", not {named(value)}')
+            raise WrongValueError(f'must be a duration like "5s" or "10m", not {type_name(value)}')
         try:
             found = parse_duration(value)
         except UsageError:
@@ -174,7 +174,7 @@ def seconds(least: float, most: float) -> Callable[[Any], float]:
 def amount(value: Any) -> int:
     """A number of messages, 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongValueError(f"must be a whole number, not {named(value)}")
+        raise WrongValueError(f"must be a whole number, not {type_name(value)}")
     if value < 1:
         raise WrongValueError(f"must be 1 or more, not {value}")
     return value
@@ -183,7 +183,7 @@ def amount(value: Any) -> int:
 def share(value: Any) -> float:
     """A part of a whole: more than 0, at most 1."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WrongValueError(f"must be a number between 0 and 1, not {named(value)}")
+        raise WrongValueError(f"must be a number between 0 and 1, not {type_name(value)}")
     if not 0 < value <= 1:
         raise WrongValueError(f"must be a number above 0 and up to 1, not {value}")
     return float(value)
@@ -199,7 +199,7 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
-            raise WrongValueError(f"must be one of {', '.join(known)}, not {named(value)}")
+            raise WrongValueError(f"must be one of {', '.join(known)}, not {type_name(value)}")
         if value not in known:
             raise WrongValueError(f"must be one of {', '.join(known)}{near(value, [*known])}")
         return value
@@ -262,11 +262,11 @@ def zone(value: Any) -> tzinfo | None:
 def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     """A list of regular expressions, none of which matches the empty text."""
     if not isinstance(value, list):
-        raise WrongValueError(f"must be a list of regular expressions, not {named(value)}")
+        raise WrongValueError(f"must be a list of regular expressions, not {type_name(value)}")
     found = []
     for number, one in enumerate(value, 1):
         if not isinstance(one, str):
-            raise WrongValueError(f"must be texts; number {number} of the list is {named(one)}")
+            raise WrongValueError(f"must be texts; number {number} of the list is {type_name(one)}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "[[a]" may mean something else one day
@@ -287,7 +287,7 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
 def names(value: Any) -> tuple[str, ...]:
     """A list of texts; it may be empty."""
     if not isinstance(value, list):
-        raise WrongValueError(f"must be a list of texts, not {named(value)}")
+        raise WrongValueError(f"must be a list of texts, not {type_name(value)}")
     return tuple(map(text, value))
 
 
