@@ -1,9 +1,9 @@
-"""Service Broker's own ways: messages leave by RECEIVE alone, and what is stuck is no claim.
+"""The verbs of a Service Broker queue, which messages leave by RECEIVE only, and without claims.
 
-- purge takes from the beginning of each conversation, which is all that RECEIVE can;
-- requeue switches a queue on again that poison messages have switched off;
-- release ends the conversations that the other side has ended and that hold nothing. One that a
-  consumer has locked is a session's: end-session.
+- purge takes from the beginning of each conversation, as RECEIVE does;
+- requeue enables a queue that poison messages have disabled;
+- release ends conversations that the other side has ended and that hold nothing. One that a
+  consumer has locked is for end-session.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IN_ORDER = "RECEIVE takes from the beginning of a conversation, and leaves noth
 
 
 def require_from_the_front(verb: str, filters: Filters) -> None:
-    """UsageError for filters that may leave a message and take one behind it."""
+    """UsageError for filters that may skip a message and take a later one."""
     filters.without(verb, ids=_IN_ORDER, newer=_IN_ORDER, payload=_IN_ORDER)
 
 
@@ -45,7 +45,7 @@ def receive(
     chosen: Sequence[Message],
     **bound: object,
 ) -> Ledger:
-    """Take those that are still at the beginning of their conversations, in one transaction."""
+    """Receive those that are still at the beginning of their conversations."""
     moved = sql.row(
         connection,
         Moved,
@@ -101,7 +101,7 @@ def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
 
 
 def enable_queue(database: Database, queue: Queue) -> SwitchPlan:
-    """Switch it on, where it is off; as it is afterwards."""
+    """Enable the queue if it is disabled; its health afterwards."""
     planned = plan_switch(database, queue)
     if not planned.needed:
         return planned
@@ -118,11 +118,10 @@ def enable_queue(database: Database, queue: Queue) -> SwitchPlan:
 
 @dataclass(frozen=True)
 class ConversationsPlan:
-    """What ending conversations would do. The count is of at most 10,001."""
-
     queue: Queue
     connection: str
     conversations: int
+    """Counted to 10,001."""
     production: bool
 
     @property
@@ -179,10 +178,7 @@ def end_conversations(
     control: Control | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ledger:
-    """End those that are over, in batches, each its own transaction; how many were.
-
-    How it ended is kept as far as the connection allows.
-    """
+    """End the finished conversations in batches, each one transaction; records the outcome."""
     queue, control = planned.queue, control or Control()
     doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_over"
     ledger, outcome = Ledger(), audit.Outcome.STOPPED

@@ -1,5 +1,5 @@
-"""Install a queue: its tables, its functions and its line in the catalog, in one transaction;
-and uninstall one: every object of it, with what it still holds, counted under lock."""
+"""Install a queue: tables, functions and catalog row, in one transaction. Uninstall one: all its
+objects with the messages in them, counted under lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UninstallPlan:
-    """What goes with the queue. Counts are exact, at the moment of the plan."""
+    """Counts are exact, at the moment of the plan."""
 
     queue: Queue
     live: int
@@ -42,7 +42,7 @@ class UninstallPlan:
 
     @property
     def detail(self) -> str:
-        """What the audit keeps: the queue itself can no longer tell."""
+        """For the audit."""
         kept = "kept" if self.keep_archive else "gone"
         return (
             f"design {self.queue.design.name}; {self.live} live, {self.claimed} claimed and "
@@ -87,7 +87,7 @@ def plan(database: Database, queue: Queue, *, keep_archive: bool) -> UninstallPl
 def uninstall(
     database: Database, queue: Queue, *, keep_archive: bool, with_messages: bool
 ) -> UninstallPlan:
-    """Remove the queue in one transaction; counts again once nobody else can add messages."""
+    """Remove the queue in one transaction, in which it is locked and counted again."""
     scope = queue.scope(database.product)
     subject = audit.Subject.of(database, queue, "uninstall")
     with audit.recorded(database, f"uninstall the queue {queue.name!r}", subject) as act:

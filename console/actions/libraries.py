@@ -1,4 +1,4 @@
-"""Queues that libraries keep in this database: found by their own tables, and named for `adopt`."""
+"""Queues of libraries in this database, found by the libraries' tables: discover and adopt."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LibraryTable:
-    """What every `find` returns: a table in which a library keeps jobs of its."""
+    """A row of a preset's `find`: a table in which a library keeps its jobs."""
 
     schema: str
     table: str
     beside: str | None
-    """The table of its that says more: events, a log, the names of tasks."""
+    """A second table of the library: events, a log, the names of tasks."""
     queue: str | None
-    """The one queue that it is; None: it has several."""
+    """Its only queue; None: it may have several."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class DiscoveredTable:
     of: Design
     table: LibraryTable
     version: str | None
-    """Of what the library has installed, as it keeps it there; None: it keeps none, or hides it."""
+    """As the library records it; None: it records none, or this login may not read it."""
     queues: tuple[str, ...]
-    """The names of those that it keeps there, as far as they have messages: at most 100."""
+    """The names of its queues with messages, at most 100."""
     adopted: tuple[Queue, ...]
 
     @property
@@ -47,18 +47,19 @@ class DiscoveredTable:
 
     @property
     def name(self) -> str:
-        """What it is called where it is adopted as a whole."""
+        """Its name if adopted as a whole."""
         return self.table.table if self.table.queue is None else self.table.queue
 
     @property
     def commands(self) -> list[str]:
-        """How each of the queues that are not adopted yet is, and all of them together."""
-        met = {queue.part for queue in self.adopted}
-        wanted = [name for name in self.queues if name not in met]
-        parts = [_command(self, name, ["--queue", name]) for name in wanted]
+        """The commands that adopt all of it, and each queue, as far as not adopted yet."""
+        known = {queue.part for queue in self.adopted}
+        parts = [
+            _command(self, name, ["--queue", name]) for name in self.queues if name not in known
+        ]
         if self.table.queue is not None:
             return parts
-        whole = [] if "" in met else [_command(self, self.table.table, [])]
+        whole = [] if "" in known else [_command(self, self.table.table, [])]
         return whole + parts
 
     def as_json(self) -> dict[str, object]:
@@ -89,7 +90,7 @@ def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
 
 
 def preset(name: str, engine: str) -> Design:
-    """The library of that name, which the engine must have; else UsageError."""
+    """UsageError where the engine has no preset of that name."""
     known = presets()
     if name not in known:
         if (mine := own.of_name(name)) is not None:
@@ -114,11 +115,11 @@ def require_engine(of: Design, engine: str) -> None:
 
 
 def discover(database: Database) -> list[DiscoveredTable]:
-    """Every table of a library that has a preset, by library, schema and name. Waits."""
+    """Every table of a library with a preset, by library, schema and name. Blocking."""
     every = presets(database.product.name)
     if not every:
         return []
-    with database.transaction("look for queues of libraries", read_only=True) as connection:
+    with database.transaction("find queues of libraries", read_only=True) as connection:
         known = catalog.queues(connection)
         found = [
             (of, one)
@@ -127,7 +128,7 @@ def discover(database: Database) -> list[DiscoveredTable]:
             for one in _find(connection, of, schema=there.schema, table=there.table)
             if (one.schema, one.table) == (there.schema, there.table)
         ]
-    return [_known(database, of, table, known) for of, table in found]
+    return [_discovered(database, of, table, known) for of, table in found]
 
 
 @dataclass(frozen=True)
@@ -138,16 +139,16 @@ class _Recognised:
 
 
 def _recognised(connection: Connection, every: Iterable[Design]) -> list[_Recognised]:
-    """The tables that have a library's name and columns, by the library. It is the only look at the
-    whole catalog, however many tables there are: all else is asked of one table by its name."""
-    by = [{"name": of.name, "telling": _telling(of), **of.found_by} for of in every]
+    """Tables with a library's name and columns. The only query that reads the whole catalog: all
+    others are about one table."""
+    by = [{"name": of.name, "telling": _rarest_column(of), **of.found_by} for of in every]
     telling = product_of(connection).array(sorted({str(one["telling"]) for one in by}))
     presets_ = json.dumps(by)
     return sql.rows(connection, _Recognised, "preset.recognised", presets=presets_, telling=telling)
 
 
-def _telling(of: Design) -> str:
-    """The column of its table that few other tables have: the one with the longest name."""
+def _rarest_column(of: Design) -> str:
+    """The column that the fewest other tables are likely to have: the one with the longest name."""
     return max(cast("list[str]", of.found_by["columns"]), key=len)
 
 
@@ -158,7 +159,7 @@ def _find(connection: Connection, of: Design, **where: str) -> list[LibraryTable
     return sql.rows(connection, LibraryTable, f"{of.name}.find", scope, **bound)
 
 
-def _known(
+def _discovered(
     database: Database, of: Design, table: LibraryTable, known: Sequence[Queue]
 ) -> DiscoveredTable:
     adopted = tuple(
@@ -171,22 +172,22 @@ def _known(
     scope = queue_of(of, table, table.table, "").scope(database.product)
     names: Sequence[str | None] = (table.queue,)
     if table.queue is None:
-        names = _told(database, f"{of.name}.queues", scope)
-    version = next(iter(_told(database, f"{of.name}.version", scope)), None)
+        names = _read_if_allowed(database, f"{of.name}.queues", scope)
+    version = next(iter(_read_if_allowed(database, f"{of.name}.version", scope)), None)
     return DiscoveredTable(of, table, version, tuple(filter(None, names)), adopted)
 
 
-def _told(database: Database, of: str, scope: sql.Scope) -> list[str | None]:
-    """None where they cannot be read: that the table is there is known all the same."""
+def _read_if_allowed(database: Database, statement: str, scope: sql.Scope) -> list[str | None]:
+    """Empty where this login may not read it."""
     try:
-        with database.transaction("look at a library's table", read_only=True) as connection:
-            return sql.values(connection, str | None, of, scope)
+        with database.transaction("read a library's table", read_only=True) as connection:
+            return sql.values(connection, str | None, statement, scope)
     except ConsoleError:
         return []
 
 
 def queue_of(of: Design, table: LibraryTable, name: str, part: str) -> Queue:
-    """The queue that it would be, with all roles that the library has in its newest version."""
+    """The table as a queue, with the roles of the library's newest version."""
     options = {"table": table.table, "beside": table.beside or "", "only": part}
     options["sha256"] = of.sha256
     given = {option: value for option, value in options.items() if value}
@@ -196,7 +197,7 @@ def queue_of(of: Design, table: LibraryTable, name: str, part: str) -> Queue:
 def candidate(
     connection: Connection, of: Design, table: LibraryTable, name: str, part: str
 ) -> Queue:
-    """The same with the roles of the version that is there. UsageError where it is none of ours."""
+    """The same with the roles of the installed version. UsageError where that lacks parts."""
     there = {
         column.name
         for relation in (table.table, table.beside or "")
@@ -216,22 +217,21 @@ def candidate(
 
 
 @dataclass(frozen=True)
-class _Near:
+class _SimilarTable:
     schema: str
     table: str
     lacking: list[str]
 
 
 def _nearest(connection: Connection, of: Design) -> str:
-    """Which tables are most like those that a preset looks for, and what each lacks, in words."""
+    """The tables most like those of the preset, and the columns that each lacks: a line each."""
     columns = of.found_by["columns"]
-    found = sql.rows(connection, _Near, f"{of.name}.nearest", columns=columns)
-    told = (
-        f"{one.schema}.{one.table} "
+    found = sql.rows(connection, _SimilarTable, f"{of.name}.nearest", columns=columns)
+    return "".join(
+        f"\n{one.schema}.{one.table} "
         + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, by another name")
         for one in found
     )
-    return "".join(f"\n{line}" for line in told)
 
 
 def choose(
@@ -242,7 +242,7 @@ def choose(
     table: str | None = None,
     part: str = "",
 ) -> LibraryTable:
-    """The one table that is meant. UsageError where there is none, or several."""
+    """The only table that fits. UsageError where there is none, or several."""
     every = _find(connection, of)
     found = [
         one
@@ -261,11 +261,11 @@ def choose(
         )
     what = f"queue {part!r} of {of.name}" if of.table_each else f"table of {of.name}"
     where = f" in schema {schema!r}" if schema else ""
-    met = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
+    others = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
     raise UsageError(
         f"There is no {what}{where} that this login may read.",
         why=f"The search was for the columns that {of.library} has."
-        + (f" Found: {met}." if met else "")
+        + (f" Found: {others}." if others else "")
         + (_nearest(connection, of) if of.file and not every else ""),
         next_step="See what is there with: dbq-console discover",
     )

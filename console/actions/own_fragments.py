@@ -1,5 +1,5 @@
-"""Whether what a user's own preset defines are expressions that write nothing: the server's own
-parser and planner say so, of the table that is there, and run none of it."""
+"""Checks that the definitions in a user's own preset are expressions that write nothing: by the
+server's own parser and planner, on the actual table, without running them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _ADVICE = {
 @dataclass(frozen=True)
 class Fragment:
     name: str
-    """What it is for; of a column that is set: `requeue: column`."""
+    """Its key in the file; of a column that a verb sets: `requeue: column`."""
     type: str
-    """By the server; empty: it has none."""
+    """By the server; empty: unknown."""
     problem: str
-    """Why it cannot be taken; empty: it can."""
+    """Why it cannot be used; empty: it can."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class _Typed:
 @dataclass(frozen=True)
 class StatesRow:
     states: str
-    """With blanks between them; empty: in none."""
+    """Separated by blanks; empty: none."""
     status: str | None
-    """Of rows in none."""
+    """Of rows in no state."""
     rows: int
     id: str | None
-    """One of them."""
+    """Of one such row."""
 
     @property
     def several(self) -> bool:
@@ -63,7 +63,7 @@ class StatesRow:
 
 
 def fragments(connection: Connection, queue: Queue, file: OwnFile) -> list[Fragment]:
-    """Each of the file's, looked at by the server. In a read-only transaction; nothing is run."""
+    """The file's definitions, checked by the server; needs a read-only transaction."""
     return [_check_fragment(connection, queue, *one) for one in file.fragments()]
 
 
@@ -74,22 +74,21 @@ def _check_fragment(
 
     try:
         with connection.begin_nested():
-            why = _written(connection, queue, definition)
-            if why:
+            if why := _write_problem(connection, queue, definition):
                 return Fragment(name, "", why)
             found = sql.row(
                 connection, _Typed, *fragment_statement(connection, queue, "typed", definition)
             )
     except DBAPIError as error:
-        told = product_of(connection).translate(error, f"look at {name}")
-        if isinstance(told, RefusedError) and not queue.design.trusted:
-            told.next_step = (
-                "What is not trusted is looked at by dbq_reader: whoever owns what the preset "
-                "reads has to grant it SELECT on that."
+        translated = product_of(connection).translate(error, f"check {name}")
+        if isinstance(translated, RefusedError) and not queue.design.trusted:
+            translated.next_step = (
+                "A preset that is not trusted is checked as dbq_reader: the owner of what it reads "
+                "has to grant SELECT on that to dbq_reader."
             )
-        if isinstance(told, ConnectionFailedError | RefusedError):
-            raise told from error
-        return Fragment(name, "", told.why)
+        if isinstance(translated, ConnectionFailedError | RefusedError):
+            raise translated from error
+        return Fragment(name, "", translated.why)
     if kind and found.kind != kind:
         return Fragment(name, found.type, f"it is {found.type}, not {kind}{_ADVICE.get(kind, '')}")
     return Fragment(name, found.type, "")
@@ -98,14 +97,14 @@ def _check_fragment(
 def fragment_statement(
     connection: Connection, queue: Queue, statement: str, definition: str
 ) -> tuple[sql.Statement, sql.Scope]:
-    """The statement of own.sql about one definition of the queue's preset."""
+    """A statement of own.sql for one definition of the queue's preset."""
     found = sql.statement(connection.dialect.name, f"{queue.design.name}.{statement}")
     template = found.template.replace("{fragment}", f"{{{definition}}}")
     return replace(found, template=template), queue.scope(connection)
 
 
-def _written(connection: Connection, queue: Queue, definition: str) -> str:
-    """Why it does more than to look; empty: it does not."""
+def _write_problem(connection: Connection, queue: Queue, definition: str) -> str:
+    """Why it may do more than read; empty: it only reads."""
     for name in ("planned", "nested"):
         statement, scope = fragment_statement(connection, queue, name, definition)
         for node in nodes(sql.value(connection, list, statement, scope)):
@@ -117,7 +116,7 @@ def _written(connection: Connection, queue: Queue, definition: str) -> str:
 
 
 def nodes(plan: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """All of a plan, the uppermost first."""
+    """All nodes of a query plan, the top one first."""
     left = [one["Plan"] for one in plan]
     while left:
         node = left.pop(0)
@@ -138,7 +137,7 @@ def _volatile(connection: Connection, statement: sql.Statement, scope: sql.Scope
 
 
 def count_states(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
-    """In which states the first `n` rows are, most of them first."""
+    """Counts the first `n` rows by their states, the most frequent first."""
     of = f"{queue.design.name}.states_met"
     return sql.rows(connection, StatesRow, of, queue.scope(connection), n=n)
 
@@ -151,7 +150,7 @@ def overlap(row: StatesRow) -> str:
 
 
 def require(connection: Connection, queue: Queue, file: OwnFile) -> None:
-    """UsageError, with all that is wrong, where the preset does not hold of the table as it is."""
+    """UsageError, with all problems, where the preset does not fit the table."""
     problems = [
         f"{one.name}: {one.problem}" for one in fragments(connection, queue, file) if one.problem
     ]

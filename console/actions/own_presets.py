@@ -1,4 +1,4 @@
-"""A preset held against the tables of a database: what `preset check` tells. Nothing is changed."""
+"""Checks a preset against the tables of a database, for `preset check`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 MOST_ROWS = 1_000_000
-"""So many rows are counted by their states."""
+"""Rows that are counted by state, at most."""
 SECONDS = 30.0
-"""How long that may take; and each look for the rows of one state, a sixth of it."""
+"""For that count; for reading the rows of one state, a sixth of it."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a sample reads for one figure, at the depth that the table has."""
+    """What a sample reads for one figure, at the table's present depth."""
 
     figure: str
     scan: str
-    """How, in the server's words: `Index Scan using jobs_state`, `Seq Scan`."""
+    """As the server says it: `Index Scan using jobs_state`, `Seq Scan`."""
     pages: int | None
+    """None, like `rows`: it took too long."""
     rows: int | None
-    """That it found, of at most 10,001. None, like the pages: it took too long."""
+    """Found, at most 10,001."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         if self.pages is None:
             return f"{self.figure}: {self.scan}: it took too long, the figure will be ?"
         return (
@@ -60,20 +61,19 @@ class Check:
     size: Size
     fragments: tuple[Fragment, ...]
     states: tuple[StatesRow, ...] | None
-    """None: they were not counted."""
+    """None: not counted."""
     costs: tuple[Cost, ...]
     sent: dict[str, str]
-    """Verb -> what it runs on each batch."""
+    """Verb -> the SQL that it runs on each batch."""
     problems: tuple[str, ...]
-    """What has to be corrected."""
 
     @property
-    def looked(self) -> int:
+    def rows_read(self) -> int:
         return sum(one.rows for one in self.states or ())
 
     @property
     def as_json(self) -> dict[str, object]:
-        met = self.states or ()
+        found = self.states or ()
         return {
             "schema": self.queue.schema,
             "table": self.queue.table,
@@ -83,10 +83,10 @@ class Check:
             "states": None
             if self.states is None
             else {
-                "looked_at": self.looked,
-                "in_one": {o.states: o.rows for o in met if o.states and not o.several},
-                "in_several": [asdict(one) for one in met if one.several],
-                "in_none": [asdict(one) for one in met if not one.states],
+                "looked_at": self.rows_read,
+                "in_one": {o.states: o.rows for o in found if o.states and not o.several},
+                "in_several": [asdict(one) for one in found if one.several],
+                "in_none": [asdict(one) for one in found if not one.states],
             },
             "cost": [asdict(one) for one in self.costs],
             "sql": self.sent,
@@ -97,7 +97,7 @@ class Check:
 def check(
     database: Database, preset: OwnPreset, *, schema: str | None = None, table: str | None = None
 ) -> Check:
-    """Hold the preset against its table. Waits. UsageError where there is none, or several."""
+    """Check the preset against its table. Blocking. UsageError where there is none, or several."""
     of, file = preset.require(), preset.parsed
     assert file is not None  # noqa: S101  # a file that has a design was parsed
     libraries.require_engine(of, database.product.name)
@@ -106,11 +106,11 @@ def check(
         found = libraries.choose(connection, of, schema=schema, table=table)
         queue = libraries.queue_of(of, found, found.table, "")
         size = sql.row(connection, Size, f"{of.name}.size", queue.scope(connection))
-        looked = tuple(own_fragments.fragments(connection, queue, file))
-        problems = [f"{one.name}: {one.problem}" for one in looked if one.problem]
+        checked = tuple(own_fragments.fragments(connection, queue, file))
+        problems = [f"{one.name}: {one.problem}" for one in checked if one.problem]
         sent = {} if problems else _sent(connection, queue, file)
     if problems:
-        return Check(queue, size, looked, None, (), sent, tuple(problems))
+        return Check(queue, size, checked, None, (), sent, tuple(problems))
     states: tuple[StatesRow, ...] | None = None
     try:
         with database.transaction(doing, read_only=True) as connection:
@@ -122,7 +122,7 @@ def check(
     costs = tuple(
         _cost(database, queue, state, doing) for state in STATES if f"is_{state}" in file.written
     )
-    return Check(queue, size, looked, states, costs, sent, tuple(problems))
+    return Check(queue, size, checked, states, costs, sent, tuple(problems))
 
 
 def _sent(connection: Connection, queue: Queue, file: OwnFile) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _sent(connection: Connection, queue: Queue, file: OwnFile) -> dict[str, str]
 
 
 def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
-    """As the sampler's statement reads: by an index wherever there is one."""
+    """As the sampler's statement reads: by an index where there is one."""
     plan: list[Any] = []
     try:
         with database.transaction(doing, read_only=True) as connection:
@@ -153,11 +153,11 @@ def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
 
 
 def _scan(plan: list[Any], queue: Queue) -> str:
-    """How the table is read: the innermost of that."""
-    words = "no plan"
+    """How the table is read, by the innermost node."""
+    scan = "no plan"
     for node in own_fragments.nodes(plan):
         if index := node.get("Index Name"):
-            words = f"{node['Node Type']} using {index}"
+            scan = f"{node['Node Type']} using {index}"
         elif node.get("Relation Name") == queue.table:
-            words = str(node["Node Type"])
-    return words
+            scan = str(node["Node Type"])
+    return scan

@@ -1,4 +1,4 @@
-"""Prove a design on the server at hand: a scratch queue, real concurrency, all checked."""
+"""Test a design on the server at hand: on a scratch queue, with real concurrency."""
 
 import secrets
 import sys
@@ -43,19 +43,19 @@ from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 
 PREFIX = "dbq_smoke_"
-"""Of a scratch queue's name: one that is left behind by a kill can be told and uninstalled."""
+"""By this name a scratch queue that a killed run left behind is recognized."""
 _PRODUCERS = 3
 _CONSUMERS = 3
 _MOST_CONSUMERS = 6
-"""Of all subscribers together, as long as each has one."""
+"""Of all subscribers together, but at least one each."""
 _MESSAGES_EACH = 100
 _SEQUENTIAL = 40
-"""Of producer 0, by itself; the others' are numbered behind them."""
+"""Messages of producer 0, which pushes alone; the others' numbers follow."""
 _SMALLEST_PAYLOAD = 8
 _SMALLEST_RING = _SEQUENTIAL
 LARGEST_RING = 100
 _STALLED_SECONDS = 60.0
-"""Without one more message pushed or popped it ends; a busy server may take as long as it needs."""
+"""Ends without a push or pop for so long; a busy server may take as long as it needs."""
 _REPORT_SECONDS = 0.1
 
 
@@ -68,7 +68,7 @@ def smoke_queue(
 ) -> SmokeResult:
     """Smoke-test a queue's design and options beside it; the queue itself is not touched.
 
-    `on_progress` hears several times a second how far it is. StoppedError where `control` stops it.
+    `on_progress` is called several times a second. StoppedError where `control` stops it.
     """
     if queue.design.library:
         raise RefusedError(
@@ -100,7 +100,7 @@ def _smoke(
     if limit != "unlimited":
         options["max_bytes"] = str(max(int(limit), _SMALLEST_PAYLOAD))
     if "size" in options:
-        # Smaller than the traffic is long: the test goes round the ring and meets its end.
+        # Smaller than the number of messages: the test wraps around and fills the ring.
         options["size"] = str(max(min(int(options["size"]), LARGEST_RING), _SMALLEST_RING))
     scratch = installed_queue(schema, PREFIX + secrets.token_hex(4), of, options)
     with scratch_queue(database, scratch):
@@ -114,18 +114,18 @@ def smoke_scratch(
     control: Control,
     on_progress: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
-    """Smoke-test a queue that is there for that, and empty; its ring has `LARGEST_RING` slots at
-    most. `name`: what the result calls it."""
+    """Smoke-test an empty scratch queue; a ring has at most `LARGEST_RING` slots. `name`: the
+    queue's name in the result."""
     run = _SmokeRound(database, scratch, control, on_progress)
     run.sequential()
     run.concurrent()
-    found = [judged(scratch, name, run.call_log(one), one.ids) for one in run.pops]
-    return merged(found, [subscriber.name for subscriber in scratch.subscribers])
+    results = [judge_round(scratch, name, run.call_log(one), one.ids) for one in run.pops]
+    return merged(results, [subscriber.name for subscriber in scratch.subscribers])
 
 
 @dataclass(frozen=True)
 class _Messages:
-    """What is pushed to the scratch queue, for the workers of the bench."""
+    """The messages of the test, for the bench's workers."""
 
     queue: Queue
 
@@ -149,7 +149,7 @@ def _is_bytes(queue: Queue) -> bool:
 
 
 def _number(producer: int, number: int) -> int:
-    """Of a message, among those of all producers."""
+    """A message's number among those of all producers."""
     return number if producer == 0 else _SEQUENTIAL + (producer - 1) * _MESSAGES_EACH + number
 
 
@@ -159,12 +159,12 @@ def _expected() -> int:
 
 
 class _Pops:
-    """What pops from the queue: its consumers, or those of one subscriber as which it is seen."""
+    """The consumers of the queue, or of one of its subscribers."""
 
     def __init__(self, queue: Queue, consumers: int) -> None:
         self.queue = queue
         self.ids: list[str] = []
-        """Of the concurrent part, in the order of the pops where the queue is strict."""
+        """Popped in the concurrent part; in order if the queue is strict."""
         self.counters = SharedCounters(None, 2)
         alone = WorkerTask(produces=False, first=0, clients=1, place=0)
         self.alone = _side(queue, self.counters, alone)
@@ -176,14 +176,14 @@ class _Pops:
 
 def _side(queue: Queue, counters: SharedCounters, task: WorkerTask) -> WorkerRound:
     def go() -> Times:
-        return Times(0, 0, 0, sys.maxsize)  # until all are through, or `_look_on` ends it
+        return Times(0, 0, 0, sys.maxsize)  # until all are popped, or `_check_stalled` ends it
 
     messages = _Messages(queue)
     return WorkerRound(task, counters, go, messages=messages, errors_endured=1)
 
 
 class _SmokeRound:
-    """A round of the bench with few messages: in threads of this process, until all are through."""
+    """A bench round with few messages: in threads of this process, until all are popped."""
 
     def __init__(
         self, database: Database, queue: Queue, control: Control, on_progress: OnSmokeProgress
@@ -212,7 +212,7 @@ class _SmokeRound:
         sides = (self._pushes_alone, pops.alone, self._pushes, pops.concurrent)
         return CallLog.merged([one.call_log for one in sides])
 
-    def go_on(self) -> None:
+    def report_progress(self) -> None:
         """OnSmokeProgress how far it is; StoppedError where it is to stop."""
         latencies = []
         pops = [one.concurrent for one in self.pops]
@@ -228,9 +228,9 @@ class _SmokeRound:
         if self._control.stopped:
             raise StoppedError(pushed)
 
-    def _look_on(self) -> None:
-        """End it where nothing moves any more, and say so: what was not popped may not be lost."""
-        now = time.monotonic()  # first: between the two, this thread may have to wait for long
+    def _check_stalled(self) -> None:
+        """End a round without pushes and pops, as an error: its messages may not be lost."""
+        now = time.monotonic()  # first: this thread may have to wait before it reads the counts
         moved = self._counters.pushed + sum(one.counters.popped for one in self.pops)
         if moved != self._moved:
             self._moved, self._moved_at = moved, time.monotonic()
@@ -253,7 +253,7 @@ class _SmokeRound:
         for pops in self.pops:
             client = _Client(self, pops.alone, 0, pops)
             while pops.counters.popped < _SEQUENTIAL:
-                self.go_on()
+                self.report_progress()
                 began = now_us()
                 popped = client.pop(7)
                 if not popped:
@@ -277,10 +277,10 @@ class _SmokeRound:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_REPORT_SECONDS)
-                    self.go_on()
-                    self._look_on()
+                    self.report_progress()
+                    self._check_stalled()
         finally:
-            # An interrupt comes here, while they still run: the queue goes only after they ended.
+            # Also after an interrupt: the queue is removed only after all threads have ended.
             self._pushes.broken.set()
             for thread in threads:
                 if thread.ident is not None:
@@ -295,7 +295,7 @@ class _Client:
     worker_round: WorkerRound
     number: int
     pops: _Pops | None = None
-    """Of a consumer."""
+    """None: a producer."""
 
     @property
     def queue(self) -> Queue:
@@ -303,15 +303,15 @@ class _Client:
 
     def push(self, payloads: Sequence[bytes]) -> int:
         queue = self.queue
-        given = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
-        with self._answered("push to the scratch queue") as connection:
-            ids = [push(connection, queue, payload) for payload in given]
+        own_payloads = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
+        with self._transaction("push to the scratch queue") as connection:
+            ids = [push(connection, queue, payload) for payload in own_payloads]
         return sum(id_ is not None for id_ in ids)
 
     def pop(self, n: int) -> Sequence[PoppedMessage]:
-        with self._answered("pop from the scratch queue") as connection:
+        with self._transaction("pop from the scratch queue") as connection:
             popped = pop_many(connection, self.queue, n, f"smoke {self.number}")
-            # A strict queue holds its lock until the commit: noted here, the order is exact.
+            # A strict queue is locked until the commit: recorded before it, the order is exact.
             if self.pops is not None:
                 with self.run.lock:
                     self.pops.ids += [message.id for message in popped if self.number]
@@ -320,14 +320,14 @@ class _Client:
     def finish(self, popped: Sequence[PoppedMessage]) -> tuple[Sequence[bytes], int]:
         missed, queue = 0, self.queue
         if queue.finishes and popped:
-            with self._answered("complete messages of the scratch queue") as connection:
+            with self._transaction("complete messages of the scratch queue") as connection:
                 acted = [complete(connection, queue, message) for message in popped]
             missed = acted.count(False)
         sent = [message.payload for message in popped]
         return [one if isinstance(one, bytes) else one.encode() for one in sent], missed
 
     @contextmanager
-    def _answered(self, doing: str) -> Iterator[Connection]:
+    def _transaction(self, doing: str) -> Iterator[Connection]:
         try:
             with self.run.database.transaction(doing) as connection:
                 yield connection
@@ -345,8 +345,8 @@ def _guarded(client: _Client) -> None:
             client.worker_round.failed(str(error))
 
 
-def judged(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> SmokeResult:
-    """As the bench judges a round in which nothing may be left."""
+def judge_round(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> SmokeResult:
+    """As the bench judges a round, with every message popped."""
     codes: list[int] = codes_and_times(call_log.heads)[0].to_pylist()
     order = queue.design.order_with(queue.options)
     verdict = judge(call_log, codes, [], list, order)
@@ -355,7 +355,7 @@ def judged(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> Sm
         design=queue.design.name,
         order=order.value,
         messages=verdict.pushed,
-        # What could not be pushed in time is not there either.
+        # A message that could not be pushed in time counts as lost.
         lost=verdict.lost + _expected() - verdict.pushed,
         doubled=verdict.doubled,
         damaged=verdict.damaged,
@@ -368,11 +368,11 @@ def judged(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> Sm
 
 
 def _out_of_order(call_log: CallLog, codes: Sequence[int], ids: Sequence[str], order: Order) -> int:
-    """What tells of promises that are not about one consumer and one producer.
+    """Violations of an order that is promised beyond one producer and one consumer.
 
-    Strict: pops of the concurrent part that came after one with a higher id. Else only the
-    sequential part tells: of a ring, where a number whose push commits late is popped late, and
-    where each session has its order, for a producer here takes any session of the pool.
+    Strict: pops of the concurrent part after one with a higher id. Other orders are checked in the
+    sequential part only: a ring pops a number late whose push commits late, and a producer here
+    uses any session of the pool, while some designs keep the order of each session.
     """
     if order is Order.STRICT:
         return _overtaken(map(int, ids))

@@ -1,8 +1,8 @@
-"""Push through the queue itself and pop it again, where it is drained and nobody can notice.
+"""Test a drained queue itself, unnoticed by its consumers.
 
-Of a ring with subscribers each of them pops it. Each message is pushed, popped and finished in one
-transaction that nobody else sees into. It is rolled back, so that nothing is left; a ring's is
-committed: its numbers are consumed either way.
+Each message is pushed, popped (by each subscriber of a ring) and finished in one transaction, in
+which no other session sees it. The transaction is rolled back and leaves nothing; a ring's is
+committed, as its numbers are consumed either way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROUNDS = 20
 
 @dataclass
 class _Seen:
-    """What went wrong: of one subscriber's pops, where there are some."""
+    """What went wrong with one subscriber's pops, or those of a queue without subscribers."""
 
     lost: int = 0
     damaged: int = 0
@@ -58,9 +58,9 @@ def smoke_live(
     control: Control | None = None,
     on_progress: OnSmokeProgress = lambda _: None,
 ) -> SmokeResult:
-    """RefusedError where it is not drained, or is not any more: then nothing was taken.
+    """RefusedError where the queue is not, or no longer, drained: then nothing was taken.
 
-    `on_progress` hears after each message how far it is. StoppedError where `control` stops it.
+    `on_progress` is called after each message. StoppedError where `control` stops it.
     """
     require_interface(queue)
     with database.transaction("read the catalog", read_only=True) as connection:
@@ -108,11 +108,11 @@ def _require_drained(database: Database, queue: Queue) -> None:
         "claimed": seen.claimed if "claimed" in queue.states else 0,
     }
     if any(count != 0 for count in held.values()):
-        told = ", ".join(
+        counts = ", ".join(
             f"{'?' if n is None else n} {state}" for state, n in held.items() if n != 0
         )
         raise RefusedError(
-            f"The queue {queue.name!r} is not drained: {told}.",
+            f"The queue {queue.name!r} is not drained: {counts}.",
             why="A live smoke test never touches real messages.",
             next_step="Test on a scratch queue, without --live, or drain it first.",
         )
@@ -123,7 +123,7 @@ def _once(
 ) -> list[float]:
     ring = queue.design.flow is Flow.NUMBERS
     payload = payload_of(number, queue)
-    strange: list[tuple[Queue, list[PoppedMessage]]] = []
+    foreign: list[tuple[Queue, list[PoppedMessage]]] = []
     base: int | None = None
     moments = [time.perf_counter()]
     with database.transaction(f"smoke-test {queue.name!r}") as connection:
@@ -135,16 +135,16 @@ def _once(
                 came.append(pop_many(connection, view, 1, "smoke"))
                 moments.append(time.perf_counter())
                 if came[-1] and came[-1][0].id != id_:
-                    strange.append((view, came[-1]))
-            if strange:
+                    foreign.append((view, came[-1]))
+            if foreign:
                 base = ring_base(connection, queue)
         for (view, seen), taken in zip(views, came, strict=True):
             _judge(connection, view, number, taken, seen)
-        if (strange or not ring) and (own := connection.get_transaction()):
+        if (foreign or not ring) and (own := connection.get_transaction()):
             own.rollback()
-    if strange:
+    if foreign:
         if base is not None:
-            for view, taken in strange:
+            for view, taken in foreign:
                 give_back(database, view, taken, base)
         raise RefusedError(
             f"The queue {queue.name!r} is not drained any more: a message came meanwhile.",

@@ -1,4 +1,4 @@
-"""What a smoke test pushes and what it sees, on a scratch queue or through the queue itself."""
+"""The messages and results of smoke tests, on a scratch queue or on the queue itself."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ NOT_YET = Latency(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """What a smoke test saw. Everything but `messages` and the latencies should be 0."""
+    """Everything but `messages` and the latencies should be 0."""
 
     queue: str
     design: str
@@ -32,7 +32,7 @@ class SmokeResult:
     pop_ms: Latency
     errors: tuple[str, ...] = ()
     subscribers: tuple[str, ...] = ()
-    """Each of whom had to get every message; what went wrong for each is counted together."""
+    """Each had to get every message; the counts are the sums of theirs."""
 
     @property
     def ok(self) -> bool:
@@ -42,7 +42,7 @@ class SmokeResult:
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """How far a smoke test is; where there are subscribers, the slowest of them."""
+    """Of a ring with subscribers, that of the slowest."""
 
     pushed: int
     popped: int
@@ -51,14 +51,13 @@ class SmokeProgress:
     """Since it began."""
     push_ms: Latency
     pop_ms: Latency
-    """Of the calls so far that were measured."""
 
 
 OnSmokeProgress = Callable[[SmokeProgress], None]
 
 
 class StoppedError(ConsoleError):
-    """The operator stopped the test: nothing was judged, and nothing is left of it."""
+    """The operator stopped the test."""
 
     def __init__(self, pushed: int) -> None:
         super().__init__(
@@ -69,21 +68,21 @@ class StoppedError(ConsoleError):
 
 
 def merged(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
-    """The results of each subscriber as one, whose errors say who lacks what."""
+    """The results of all subscribers as one, whose errors name the subscriber."""
     first = found[0]
     if not subscribers:
         return first
     errors = dict.fromkeys(error for one in found for error in one.errors)
     for subscriber, one in zip(subscribers, found, strict=True):
-        told = [f"{n} {name.replace('_', ' ')}" for name in _BAD if (n := getattr(one, name))]
-        if told:
-            errors[f"{subscriber}: {', '.join(told)}"] = None
+        faults = [f"{n} {name.replace('_', ' ')}" for name in _BAD if (n := getattr(one, name))]
+        if faults:
+            errors[f"{subscriber}: {', '.join(faults)}"] = None
     counts = {name: sum(getattr(one, name) for one in found) for name in _BAD}
     return replace(first, **counts, errors=tuple(errors), subscribers=tuple(subscribers))
 
 
 def payload_of(number: int, queue: Queue) -> Payload:
-    """A payload that says which message it is, with what databases like to damage where it fits."""
+    """A payload with the message's number and, where it fits, characters that databases damage."""
     limit = queue.options["max_bytes"]
     roomy = limit == "unlimited" or int(limit) >= 64
     kind = queue.options["payload"]
@@ -95,7 +94,7 @@ def payload_of(number: int, queue: Queue) -> Payload:
 
 
 def number_of(payload: Payload, queue: Queue) -> int:
-    """The message's number if its payload is exactly one that is pushed, else -1."""
+    """The message's number if the payload is exactly as pushed, else -1."""
     text = payload.decode("latin-1") if isinstance(payload, bytes) else payload
     digits = text.removeprefix('{"n": ')
     end = next((i for i, sign in enumerate(digits) if not sign.isdecimal()), len(digits))
@@ -104,7 +103,7 @@ def number_of(payload: Payload, queue: Queue) -> int:
 
 
 def latency_of(microseconds: Sequence[int]) -> Latency:
-    """In Python alone: in the midst of a library's own code an interrupt could be lost."""
+    """In pure Python: an interrupt inside a library's code could be lost."""
     if len(microseconds) < 2:
         return NOT_YET
     cuts = statistics.quantiles(microseconds, n=100, method="inclusive")

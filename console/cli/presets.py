@@ -203,7 +203,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     for one in found.fragments:
         yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"
     if found.states is not None:
-        yield f"states of {numbered(found.looked, 'row')}:"
+        yield f"states of {numbered(found.rows_read, 'row')}:"
         for met in found.states:
             status = f" (status {met.status})" if met.status is not None else ""
             where = "in no state" if not met.states else met.states.replace(" ", " and ")
@@ -211,7 +211,7 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
             yield f"  {level:<6}{where}{status}: {met.rows:,}, for example id {met.id}"
     if found.costs:
         yield "a sample reads, for each figure until 10,001 are found:"
-        yield from (f"  {one.words}" for one in found.costs)
+        yield from (f"  {one.text}" for one in found.costs)
     for verb, text in found.sent.items():
         yield f"{verb} runs for each batch:"
         yield from (f"    {line}" for line in text.split("\n"))

@@ -60,7 +60,7 @@ def judged(of: Queue, seen: Seen) -> SmokeResult:
         log.pops.add(1, consumer, 1, 1)
         log.heads += messages.head_of(sent)
     ids = [str(id_) for consumer, id_, _ in seen.popped if consumer]
-    return smoke.judged(of, "name", log, ids)
+    return smoke.judge_round(of, "name", log, ids)
 
 
 def faults(result: SmokeResult) -> dict[str, int]:
