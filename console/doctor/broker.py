@@ -1,4 +1,4 @@
-"""Service Broker: a queue that is off, activation that does not start, conversations that pile up,
+"""Service Broker: disabled queues, activation that does not start, conversations that pile up,
 messages that cannot be delivered."""
 
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ from console.monitor.figures import BrokerHealth, health
 from console.monitor.limits import Severity
 
 MANY_CONVERSATIONS = 1_000
-"""One a session, or two a message on its way, are normal; so many more are not."""
+"""One for each session, or two for a message in delivery, are normal; this many more are not."""
 ENDED = "CD"
-"""Ended by both sides: the engine takes such a conversation away by itself, half an hour later."""
-OVER = {"DI": "ended by the other side alone", "ER": "broken"}
+"""Ended by both sides: the engine removes such a conversation half an hour later."""
+HALF_ENDED = {"DI": "ended by the other side alone", "ER": "broken"}
 """States of conversations that wait to be ended here."""
 _NOTIFIED = "NOTIFIED"
 
@@ -36,12 +36,12 @@ UNDELIVERED = Code(
     "broker_undelivered",
     Severity.CRITICAL,
     "messages are stuck in the transmission queue, with the reason that the server gives",
-    judgement="remove the reason that the server gives: a route, a certificate, a disabled queue",
+    judgement="fix the reason that the server gives: a route, a certificate, a disabled queue",
 )
 LEAK = Code(
     "broker_conversations",
     Severity.WARNING,
-    "conversations pile up: they are begun and not ended",
+    "conversations pile up: they are started and not ended",
     judgement="only the code of both sides shows which one does not end them",
     repair="doctor --fix --code: it ends those that the other side has ended",
 )
@@ -59,19 +59,19 @@ ACTIVATION_OFF = Code(
 )
 
 
-def _switches(context: CheckContext) -> Iterator[Finding]:
+def _check_state(context: CheckContext) -> Iterator[Finding]:
     with context.transaction() as connection:
         found = health(connection, context.queue)
-    yield from switches_of(context.queue, found)
+    yield from check_state(context.queue, found)
 
 
-def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
+def check_state(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
     if not found.broker_enabled:
         yield Finding(
             BROKER_OFF,
             "Service Broker is disabled in this database",
             evidence={"broker_enabled": False},
-            cause="in a restored or attached database it is disabled until somebody enables it",
+            cause="after a restore or attach of the database it stays disabled until it is enabled",
             consequence="pushes pile up in sys.transmission_queue, and no pop gets them. "
             "ALTER DATABASE CURRENT SET ENABLE_BROKER waits until no other session is in the "
             "database",
@@ -79,7 +79,7 @@ def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
         return
     if found.is_receive_enabled and found.is_enqueue_enabled:
         return
-    off = "takes no messages" if found.is_receive_enabled else "is off"
+    off = "takes no messages" if found.is_receive_enabled else "is disabled"
     yield Finding(
         QUEUE_OFF,
         f"the queue {off}; {counted(found.transmission, 'message')} not delivered",
@@ -89,7 +89,7 @@ def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
             "transmission": found.transmission,
         },
         cause="five pops of one message were rolled back in a row (a poison message, still at the "
-        "head), or somebody disabled it",
+        "head), or it was disabled by hand",
         consequence="every pop fails, and pushes pile up in sys.transmission_queue until it is "
         "enabled",
         repair=None if queue.kind is not Kind.INSTALLED else enable_queue(queue),
@@ -103,14 +103,14 @@ class Undelivered:
     status: str | None
 
 
-def _undelivered(context: CheckContext) -> Iterator[Finding]:
+def _check_undelivered(context: CheckContext) -> Iterator[Finding]:
     if context.can_query("undelivered messages", "undelivered"):
         for found in context.query(Undelivered, "undelivered"):
-            yield from undelivered_of(found, context.thresholds.stuck_after_seconds)
+            yield from check_undelivered(found, context.thresholds.stuck_after_seconds)
 
 
-def undelivered_of(found: Undelivered, limit_seconds: float) -> Iterator[Finding]:
-    """A message passes the transmission queue in milliseconds, unless there is a reason."""
+def check_undelivered(found: Undelivered, limit_seconds: float) -> Iterator[Finding]:
+    """Normally a message is in the transmission queue for milliseconds."""
     oldest = found.oldest_seconds or 0.0
     if not found.found or (not found.status and oldest < limit_seconds):
         return
@@ -124,8 +124,8 @@ def undelivered_of(found: Undelivered, limit_seconds: float) -> Iterator[Finding
             "transmission_status": found.status,
         },
         cause=found.status or "the server has not tried yet, or is busy with other messages",
-        consequence="they are kept, and delivered once the reason is removed; until then no pop "
-        "sees them",
+        consequence="they are kept, and delivered once the reason is fixed; until then no pop sees "
+        "them",
         for_seconds=found.oldest_seconds,
     )
 
@@ -136,42 +136,42 @@ class _States:
     found: int
 
 
-def _conversations(context: CheckContext) -> Iterator[Finding]:
+def _check_conversations(context: CheckContext) -> Iterator[Finding]:
     if context.can_query("conversations", "conversations"):
         states = {row.state: row.found for row in context.query(_States, "conversations")}
         ready = None if context.snapshot is None else context.snapshot.ready
-        yield from leak_of(context.queue, states, ready)
+        yield from check_leak(context.queue, states, ready)
 
 
-def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Iterator[Finding]:
-    """More open conversations than undelivered messages account for. Ended ones count for none,
-    unless there are more than any look counts."""
+def check_leak(queue: Queue, states: Mapping[str, int], ready: int | None) -> Iterator[Finding]:
+    """More open conversations than undelivered messages account for; or more ended ones than are
+    counted."""
     open_now = sum(count for state, count in states.items() if state != ENDED)
     ended = states.get(ENDED, 0)
     if open_now <= MANY_CONVERSATIONS + 2 * (ready or 0) and ended <= MOST:
         return
-    over = sum(states.get(state, 0) for state in OVER)
+    half_ended = sum(states.get(state, 0) for state in HALF_ENDED)
     piling = open_now > MANY_CONVERSATIONS + 2 * (ready or 0)
     what = f"{counted(open_now, 'conversation')} open" if piling else ""
     if not piling:
         what = f"{counted(ended, 'conversation')} ended and not removed yet"
-    told = "; ".join(f"{states[s]:,} {why}" for s, why in OVER.items() if states.get(s))
-    repairable = bool(over) and queue.kind is Kind.INSTALLED
+    why = "; ".join(f"{states[s]:,} {text}" for s, text in HALF_ENDED.items() if states.get(s))
+    repairable = bool(half_ended) and queue.kind is Kind.INSTALLED
     yield Finding(
         LEAK,
-        what + (f": {told}" if told else ""),
+        what + (f": {why}" if why else ""),
         evidence={"by_state": dict(states), "ready": ready},
         cause="one side ends its conversations, or no longer exists, and the other never ends them"
-        if over
-        else "a conversation is begun for every message, and never ended, or all at once",
+        if half_ended
+        else "a conversation is started for every message and never ended, or all at once",
         consequence="they stay in the database for good, and every SEND and RECEIVE gets slower",
-        repair=end_conversations(queue, over) if repairable else None,
+        repair=end_conversations(queue, half_ended) if repairable else None,
     )
 
 
 @dataclass(frozen=True)
 class Activation:
-    """What a queue starts when messages come. `monitored`: whether this login sees its monitor."""
+    """What a queue starts when messages arrive. `monitored`: whether its monitor is visible."""
 
     activated: str | None
     enabled: bool
@@ -180,7 +180,7 @@ class Activation:
     activated_seconds: float | None
 
 
-def _activation(context: CheckContext) -> Iterator[Finding]:
+def _check_activation(context: CheckContext) -> Iterator[Finding]:
     if not context.can_query("activation", "activation"):
         return
     for found in context.query(Activation, "activation"):
@@ -190,11 +190,12 @@ def _activation(context: CheckContext) -> Iterator[Finding]:
             context.unseen.append(f"activation: its monitor is not visible: {why}")
             continue
         ready = None if context.snapshot is None else context.snapshot.ready
-        yield from activation_of(found, ready, context.thresholds.stuck_after_seconds)
+        yield from check_activation(found, ready, context.thresholds.stuck_after_seconds)
 
 
-def activation_of(found: Activation, ready: int | None, limit_seconds: float) -> Iterator[Finding]:
-    """What keeps messages from their consumer; without any messages nothing does."""
+def check_activation(
+    found: Activation, ready: int | None, limit_seconds: float
+) -> Iterator[Finding]:
     if not found.activated or not ready:
         return
     evidence = {
@@ -208,7 +209,7 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
             ACTIVATION_OFF,
             f"{found.activated} is registered but disabled, {ready:,} ready",
             evidence=evidence,
-            cause="an installation leaves it disabled, and maintenance may have",
+            cause="installing leaves it disabled, and maintenance may have too",
             consequence="no procedure is started for these messages; consumers that call pop get "
             "them. "
             "ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it",
@@ -217,30 +218,30 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
     waited = found.activated_seconds or 0.0
     if found.state is not None and not (found.state == _NOTIFIED and waited >= limit_seconds):
         return
-    gone = found.state is None
+    missing = found.state is None
     yield Finding(
         NOT_STARTED,
         f"activation is on, {ready:,} ready, and "
-        + ("the queue has no monitor" if gone else f"nothing received for {duration(waited)}"),
+        + ("the queue has no monitor" if missing else f"nothing received for {duration(waited)}"),
         evidence=evidence,
         cause="the queue's monitor was dropped: the queue, its procedure or the broker is "
         "disabled, or was until recently"
-        if gone
+        if missing
         else f"{found.activated} was started and receives nothing: it fails or lacks a right; its "
         "errors are in the server's error log",
         consequence="no procedure is started for these messages; consumers that call pop get them. "
         "ALTER QUEUE ... WITH ACTIVATION (STATUS = OFF), then ON, restarts it",
-        for_seconds=None if gone else waited,
+        for_seconds=None if missing else waited,
     )
 
 
 CHECKS = CheckGroup(
     (BROKER_OFF, QUEUE_OFF, UNDELIVERED, LEAK, NOT_STARTED, ACTIVATION_OFF),
     {
-        "the state of the queue": _switches,
-        "undelivered messages": _undelivered,
-        "conversations": _conversations,
-        "activation": _activation,
+        "the state of the queue": _check_state,
+        "undelivered messages": _check_undelivered,
+        "conversations": _check_conversations,
+        "activation": _check_activation,
     },
     lambda queue: queue.design.waits_itself,
 )

@@ -1,4 +1,4 @@
-"""All families of findings, and their codes."""
+"""All checks, and the codes of their findings."""
 
 from console.doctor import (
     broker,
@@ -29,15 +29,15 @@ CHECK_GROUPS = (
     *(broker.CHECKS, order.CHECKS, sessions.CHECKS, schema.CHECKS, libraries.CHECKS),
     *(indexes.CONSTRAINT_CHECKS, decisions.CHECKS, unusual.CHECKS, general.CHECKS),
 )
-"""In the order in which a queue is examined."""
+"""In the order in which they run."""
 
 CODES: tuple[Code, ...] = tuple(
     sorted(
         (
-            *(code for family in CHECK_GROUPS[:-1] for code in family.codes),
+            *(code for group in CHECK_GROUPS[:-1] for code in group.codes),
             *(STOPPED, SUBSCRIBER, SILENT, *general.CHECKS.codes),
         ),
         key=lambda code: -code.severity,
     )
 )
-"""The stable words of `doctor --json`, the gravest first."""
+"""The most severe first."""

@@ -1,7 +1,5 @@
-"""What came of an operator's decision: a pause that lasts too long, or holds no longer.
-
-Acknowledgements end by themselves: when their finding has ended, or is graver than it was.
-"""
+"""Pauses that last too long or no longer hold; and acknowledgements that end by themselves: with
+their finding, or when it becomes more severe."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +20,13 @@ from console.monitor.snapshot import QueueSnapshot
 OVERDUE = Code(
     "pause_overdue",
     Severity.WARNING,
-    "a queue is paused for longer than it was meant to be",
+    "a queue has been paused for longer than intended",
     repair="resume",
 )
 UNDONE = Code(
     "pause_undone",
     Severity.WARNING,
-    "a paused queue pops, or pushes, again: a function was replaced, or the library resumed it",
+    "a paused queue pops or pushes again: a function was replaced, or the library resumed it",
     repair="upgrade, which pauses it again; then resume",
 )
 ELSEWHERE = Code(
@@ -38,12 +36,12 @@ ELSEWHERE = Code(
 )
 
 
-def _pause(context: CheckContext) -> Iterator[Finding]:
+def _check_pause(context: CheckContext) -> Iterator[Finding]:
     queue, seen = context.queue, context.snapshot
     if seen is None:
         return
     if queue.design.paused:
-        yield from _of_library(context, seen)
+        yield from _check_library(context, seen)
     if (paused := seen.paused) is None:
         return
     evidence: dict[str, object] = {**paused.as_json(), "ready": seen.ready}
@@ -53,12 +51,12 @@ def _pause(context: CheckContext) -> Iterator[Finding]:
         meant = (paused.until - paused.since).total_seconds()
         yield Finding(
             OVERDUE,
-            f"paused by {paused.operator} for {duration(lasted)}, {duration(meant)} was meant"
+            f"paused by {paused.operator} for {duration(lasted)}, intended for {duration(meant)}"
             + _waiting(seen),
             evidence=evidence,
             estimated=estimated,
-            cause=paused.reason or "nobody has resumed it",
-            consequence="its pops find nothing until somebody resumes it",
+            cause=paused.reason or "it has not been resumed",
+            consequence="pops return nothing until it is resumed",
             since=paused.until,
             repair=resume(queue),
         )
@@ -70,15 +68,15 @@ def _pause(context: CheckContext) -> Iterator[Finding]:
             f"paused by {paused.operator}, but {', '.join(replaced)} was replaced since",
             evidence=evidence | {"functions": replaced},
             estimated=estimated,
-            cause="it was created anew by hand, or by a console that knows no pause",
-            consequence="messages are taken although it is paused, and resume refuses; upgrade "
+            cause="it was recreated by hand, or by a console that does not know pauses",
+            consequence="messages are popped although it is paused, and resume refuses; upgrade "
             f"pauses it again, then: {command(queue, 'resume')}",
             repair=upgrade(queue, by_hand=True),
         )
 
 
-def _of_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
-    """Its own tools pause and resume too, and tell nobody."""
+def _check_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]:
+    """The library's own tools pause and resume too, without a record here."""
     queue, library = context.queue, context.queue.design.library
     with context.transaction() as connection:
         there = pause.paused_by_library(connection, queue)
@@ -87,9 +85,9 @@ def _of_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]
             ELSEWHERE,
             f"paused by a tool of {library}{_waiting(seen)}",
             evidence={"paused_queues": len(there), "ready": seen.ready},
-            cause="somebody has paused it there: who and why it does not keep",
-            consequence="its workers take nothing until somebody resumes it",
-            judgement="ask who has; a pause and a resume here end it: "
+            cause="it was paused there; the library does not record by whom or why",
+            consequence="its workers take nothing until it is resumed",
+            judgement="find out who paused it; a pause and a resume here end it: "
             f"{command(queue, 'pause')}; {command(queue, 'resume')}",
             since=min(there),
         )
@@ -99,20 +97,19 @@ def _of_library(context: CheckContext, seen: QueueSnapshot) -> Iterator[Finding]
             f"paused by {seen.paused.operator}, but a tool of {library} has resumed it",
             evidence={**seen.paused.as_json(), "ready": seen.ready},
             cause="its own tools do not know of the pause here",
-            consequence="messages are taken although it stands as paused here",
+            consequence="messages are taken although it is paused here",
             repair=resume(queue),
         )
 
 
 def _waiting(seen: QueueSnapshot) -> str:
-    """What a pause does to the queue is no finding of its own."""
     if not seen.ready:
         return ""
     oldest = "" if seen.age_seconds is None else f", the oldest for {duration(seen.age_seconds)}"
     return f"; {count(seen.ready, estimated='ready' in seen.estimated)} ready{oldest}"
 
 
-CHECKS = CheckGroup((OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})
+CHECKS = CheckGroup((OVERDUE, UNDONE, ELSEWHERE), {"its pause": _check_pause})
 
 
 _LOG = logging.getLogger(__name__)
@@ -121,9 +118,9 @@ _LOG = logging.getLogger(__name__)
 def finished_acknowledgements(
     silences: Sequence[Decision], findings: Sequence[Finding], unproven: Callable[[str], bool]
 ) -> Iterator[tuple[Decision, str]]:
-    """Which of a queue's end now, and why: `ended`, `worsened`.
+    """Acknowledgements of a queue that end now, and why: `ended`, `worsened`.
 
-    `unproven`: whether nobody can say of a code that there is no such finding any more.
+    `unproven`: whether there may still be a finding of that code.
     """
     for one in silences:
         if one.kind != "acknowledge":
@@ -141,7 +138,7 @@ def finished_acknowledgements(
 
 
 def end_acknowledgements(database: Database, found: Sequence[Diagnosis]) -> None:
-    """Write it down, where this connection may; where it cannot be, the next check tries."""
+    """Record it; if that fails, the next diagnosis tries again."""
     ended = [it for diagnosis in found for it in diagnosis.finished_decisions]
     if not ended:
         return

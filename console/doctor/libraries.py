@@ -1,4 +1,4 @@
-"""Tables that others made: what a library's own tools leave behind, and partitions gone astray."""
+"""Tables of other libraries: locks and retries of their workers, and rows without a partition."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from console.formats import duration
 from console.monitor.limits import Severity
 
 RETRYING_SECONDS = 86_400.0
-"""A job that fails and is tried again for so long is told. How long that is, each library's
-statement `retrying` says, by what it keeps."""
+"""Jobs that fail and are retried for this long are reported. For how long, each library's
+statement `retrying` says."""
 
 DEFAULT_PARTITION = Code(
     "default_partition",
@@ -42,7 +42,7 @@ class _Partition:
     partition: str
 
 
-def _default_partition(context: CheckContext) -> Iterator[Finding]:
+def _check_default_partition(context: CheckContext) -> Iterator[Finding]:
     if not sql.has(context.database.product, "partitions.default_partition"):
         return
     with context.limited_transaction() as connection:
@@ -73,7 +73,7 @@ class _LockedQueue:
     waiting: int
 
 
-def _locked(context: CheckContext) -> Iterator[Finding]:
+def _check_locked_queues(context: CheckContext) -> Iterator[Finding]:
     if not context.has("locked_queues"):
         return
     with context.limited_transaction() as connection:
@@ -90,8 +90,8 @@ def _locked(context: CheckContext) -> Iterator[Finding]:
         own = sql.quote_identifier(context.database.product.dialect, schema)
         yield Finding(
             LOCKED,
-            f"the named queue {one.name} is locked for {duration(one.seconds)} by {worker}, "
-            f"{counted(one.waiting, 'job')} wait",
+            f"the named queue {one.name} has been locked for {duration(one.seconds)} by {worker}, "
+            f"with {counted(one.waiting, 'job')} waiting",
             evidence={
                 "queue_name": one.name,
                 "locked_by": one.locked_by,
@@ -115,7 +115,7 @@ class _Retrying:
     id: str | None
 
 
-def _retrying(context: CheckContext) -> Iterator[Finding]:
+def _check_retries(context: CheckContext) -> Iterator[Finding]:
     if not context.has("retrying"):
         return
     with context.limited_transaction() as connection:
@@ -132,7 +132,7 @@ def _retrying(context: CheckContext) -> Iterator[Finding]:
             "most_attempts": found.attempts,
             "oldest_id": found.id,
         },
-        cause="each attempt fails, and some are left: the library waits longer after each of them",
+        cause="each attempt fails, and some are left: the library waits longer after each one",
         consequence="they count as scheduled or ready, never as errors, until no attempt is left",
         for_seconds=found.oldest_seconds,
     )
@@ -141,9 +141,9 @@ def _retrying(context: CheckContext) -> Iterator[Finding]:
 CHECKS = CheckGroup(
     (DEFAULT_PARTITION, LOCKED, RETRYING),
     {
-        "its default partition": _default_partition,
-        "its named queues": _locked,
-        "jobs that are retried": _retrying,
+        "its default partition": _check_default_partition,
+        "its named queues": _check_locked_queues,
+        "jobs that are retried": _check_retries,
     },
     lambda queue: queue.kind is Kind.ADOPTED,
 )

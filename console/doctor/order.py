@@ -1,9 +1,8 @@
-"""The order of the last pops, where pops are archived: judged by what the design promises.
+"""The order of the latest archived pops, compared with what the design promises.
 
-Looked at are the pops of the last day among the newest rows of the archive. Its numbers are drawn
-as pops run, so that two which commit the other way round are none the worse. What comes back by a
-restore is pushed anew. Messages from before the queue was installed are left out: a kept archive
-may be of a queue with another promise.
+It reads the pops of the last day among the newest rows of the archive. The archive numbers pops as
+they run, not as they commit. Restored messages count as pushed again. Messages from before the
+queue was installed are left out: an older archive may be of a queue with another order.
 """
 
 from collections.abc import Iterator
@@ -19,29 +18,29 @@ from console.formats import duration
 from console.monitor.limits import Severity
 
 FAR = 1_000
-"""Who works in larger batches than this is overtaken by whole batches."""
+"""Batches of this size may overtake a message as a whole."""
 LATE_SECONDS = 300.0
-"""A message that so many overtook is told if it came so much later than the first of them."""
+"""A message overtaken by that many is reported if it was popped this much later than the first."""
 _TOLERANCE = timedelta(seconds=1)
-"""A server's clock may be set back in the middle of a pop."""
+"""A server's clock may be set back during a pop."""
 _SHOWN = 10
 
-_OVER = "it cannot be undone: only you can decide whether the work has to be done again"
+_DONE = "it cannot be undone: only you can decide whether the work has to be done again"
 
 BROKEN = Code(
     "order_broken",
     Severity.WARNING,
     "a strict fifo: messages were popped after others that were pushed later",
-    judgement=_OVER,
+    judgement=_DONE,
 )
 EARLY = Code(
-    "popped_early", Severity.WARNING, "messages were popped before they were due", judgement=_OVER
+    "popped_early", Severity.WARNING, "messages were popped before they were due", judgement=_DONE
 )
 OVERTAKEN = Code(
     "overtaken",
     Severity.NOTE,
     f"a message was popped minutes after {FAR:,} or more that were pushed later",
-    judgement=_OVER,
+    judgement=_DONE,
 )
 
 
@@ -49,9 +48,9 @@ _JUDGED = {Order.STRICT, Order.LAX, Order.NUMBERS, Order.DUE}
 
 
 def applies(queue: Queue) -> bool:
-    """Whether its pops are kept, in an order that means something.
+    """Whether its pops are archived, and its design promises an order.
 
-    A ring with subscribers archives a message once all have popped it: no pop has a row there.
+    A ring with subscribers archives a message when all have popped it, so not each pop.
     """
     kept = queue.options.get("archive_at_pop") == "on" and queue.kind is Kind.INSTALLED
     return kept and not queue.subscribers and queue.design.order_with(queue.options) in _JUDGED
@@ -59,7 +58,7 @@ def applies(queue: Queue) -> bool:
 
 @dataclass(frozen=True)
 class PoppedRow:
-    """What the statement `popped` returns, in the order of the pops."""
+    """A row of the statement `popped`, in the order of the pops."""
 
     id: int
     pushed_at: datetime | None
@@ -67,7 +66,7 @@ class PoppedRow:
     due_at: datetime | None
 
 
-def _order(context: CheckContext) -> Iterator[Finding]:
+def _check_order(context: CheckContext) -> Iterator[Finding]:
     queue = context.queue
     if not context.can_query("order of pops", "popped"):
         return
@@ -81,7 +80,6 @@ def _order(context: CheckContext) -> Iterator[Finding]:
 
 
 def findings(verdict: OrderVerdict) -> Iterator[Finding]:
-    """What is worth telling of a verdict on a log of pops, whoever wrote it."""
     if verdict.early:
         yield _early(verdict)
     if verdict.order is Order.STRICT and verdict.overtaken:
@@ -101,17 +99,17 @@ def _broken(verdict: OrderVerdict) -> Finding:
             "pops": verdict.pops,
             "count": len(late),
             "farthest": verdict.farthest,
-            "messages": [_told(one) for one in late[:_SHOWN]],
+            "messages": [_evidence(one) for one in late[:_SHOWN]],
         },
         cause="messages were pushed or popped without the queue's own functions, or its code was "
         "changed",
-        consequence="consumers that rely on the exact order processed messages in the wrong one: "
-        "check the results of these",
+        consequence="consumers that rely on the exact order processed these in the wrong one: "
+        "check the results",
         since=late[0].pop.popped_at,
     )
 
 
-def _told(one: Overtaken) -> dict[str, object]:
+def _evidence(one: Overtaken) -> dict[str, object]:
     return {
         "id": one.pop.number,
         "after": one.first.number,
@@ -152,7 +150,7 @@ def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
             "pops": verdict.pops,
             "count": len(far),
             "farthest": worst.by,
-            "messages": [_told(one) for one in far[:_SHOWN]],
+            "messages": [_evidence(one) for one in far[:_SHOWN]],
         },
         cause="their push committed late, or a pop that held them was rolled back or died"
         if verdict.order is Order.LAX
@@ -164,6 +162,6 @@ def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
 
 CHECKS = CheckGroup(
     (BROKEN, EARLY, OVERTAKEN),
-    {"order of pops": _order},
+    {"order of pops": _check_order},
     applies,
 )

@@ -1,6 +1,6 @@
-"""Everything that is recorded of one connection: samples, and in longer steps what is dearer.
+"""Records one connection: samples, findings, and at longer intervals waits and actions.
 
-And what bounds the holes of a ring that nobody reads: no pop can prove that a push is gone.
+It also repairs the holes that pile up in a ring: no pop can prove that a push is lost.
 """
 
 import logging
@@ -33,10 +33,10 @@ from console.rights import Rights
 _LOG = logging.getLogger(__name__)
 WAITS_SECONDS = 10.0
 ACTIONS_SECONDS = 10.0
-_SHARE = 10
-"""What takes long is followed by a pause of so many times as long, at least."""
-_EXAMINATION_SECONDS = 600.0
-"""For one of them, whatever a silent server does."""
+_REST = 10
+"""A pause is at least this many times as long as the work before it."""
+_TIMEOUT_SECONDS = 600.0
+"""Of one read of waits or actions."""
 
 
 @dataclass
@@ -47,14 +47,14 @@ class _Due:
 
 
 class WaitsAndActions:
-    """Records, beside the readings, what sessions wait for and what operators did.
+    """Records what sessions wait for and what operators did, besides the readings.
 
-    A thread of its own, in longer steps, and only while samples come: those tell whether the
-    connection is there.
+    In a thread of its own, at longer intervals, and only while samples succeed: only the sampler
+    reconnects.
     """
 
     def __init__(self, database: Database, recorder: Recorder, *, slower: float = 1.0) -> None:
-        """`slower`: the steps are so many times as long."""
+        """`slower`: a factor for the intervals."""
         self._database = database
         self._recorder = recorder
         self._slower = slower
@@ -67,12 +67,12 @@ class WaitsAndActions:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """End what is under way and wait for it, so long at most."""
+        """Cancel what is running, and wait for it for at most `timeout_seconds`."""
         self._stop.set()
         self._thread.join(timeout_seconds)
 
     def sampled(self, reading: Reading) -> None:
-        """Record a reading too, in any thread."""
+        """Records a reading; may be called in any thread."""
         self._last = reading
         self._recorder.reading(reading)
 
@@ -81,21 +81,21 @@ class WaitsAndActions:
         due = [_Due(seconds * self._slower, record) for seconds, record in steps]
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
-                continue  # the sampler is the one that tries to connect again
+                continue
             for one in due:
                 began = time.monotonic()
                 if began >= one.at and not self._stop.is_set():
                     self._try(one.record)
                     ended = time.monotonic()
-                    one.at = ended + max(one.seconds, _SHARE * (ended - began))
+                    one.at = ended + max(one.seconds, _REST * (ended - began))
 
     def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
         try:
-            with patience(_EXAMINATION_SECONDS, self._stop.is_set):
+            with patience(_TIMEOUT_SECONDS, self._stop.is_set):
                 record(catalog.in_use(self._database))
         except ConsoleError:
-            return  # the samples tell of the connection
-        except Exception:  # noqa: BLE001  # a thread that dies records nothing ever again
+            return  # samples report the state of the connection
+        except Exception:  # noqa: BLE001  # the thread has to go on
             _LOG.exception("waits or actions could not be recorded")
 
     def _waits(self, queues: Sequence[Queue]) -> None:
@@ -105,14 +105,14 @@ class WaitsAndActions:
     def _actions(self, _: Sequence[Queue]) -> None:
         with self._database.transaction("read the audit", read_only=True) as connection:
             found = audit.entries(connection, audit.EntryFilter())
-        # Each when it is first seen, and when it has gone on.
+        # Each when it is first seen, and when its outcome changes.
         news = [one for one in found if self._seen_actions.get(one.action_id) != one.outcome]
         self._seen_actions = {one.action_id: one.outcome for one in found}
         self._recorder.add(ACTIONS, map(action, reversed(news)))
 
 
 class Recording:
-    """Samples one database into a recorder until stopped. A lost connection costs only its time."""
+    """Records one database until stopped. A lost connection leaves a gap."""
 
     def __init__(
         self,
@@ -126,16 +126,14 @@ class Recording:
         rights: Rights = Rights.READ_ONLY,
         on_reading: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        """`on_reading`: gets each reading too, in the sampler's thread.
-
-        `rights`: with those of an operator a ring's holes that pile up are forgotten.
-        """
+        """`on_reading` is called in the sampler's thread. `rights`: an operator's let it repair
+        holes that pile up in a ring."""
         self._database = database
         self._recorder = recorder
         self._rights = rights
         self._on_reading = on_reading
         self.on_update: Callable[[DoctorUpdate], None] = lambda _: None
-        """Gets what the doctor has said too, in its thread. Set before it starts."""
+        """Called in the doctor's thread. To be set before `start`."""
         self._waits_and_actions = WaitsAndActions(database, recorder)
         self._watcher = Watcher(
             Sampler(
@@ -145,7 +143,7 @@ class Recording:
             ),
             Doctor(database, thresholds_of, masks, rights=rights),
             on_reading=self._sampled,
-            on_update=self._examined,
+            on_update=self._diagnosed,
             every_seconds=UNATTENDED_SECONDS,
         )
 
@@ -154,7 +152,7 @@ class Recording:
         self._waits_and_actions.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """End what is under way and wait for it, so long at most."""
+        """Cancel what is running, and wait for each part for at most `timeout_seconds`."""
         self._watcher.stop(timeout_seconds)
         self._waits_and_actions.stop(timeout_seconds)
 
@@ -162,24 +160,24 @@ class Recording:
         self._waits_and_actions.sampled(reading)
         self._on_reading(reading)
 
-    def _examined(self, examined: DoctorUpdate) -> None:
-        self.on_update(examined)
+    def _diagnosed(self, update: DoctorUpdate) -> None:
+        self.on_update(update)
         at = datetime.now(UTC)
-        self._recorder.add(FINDINGS, findings(examined.diagnoses, at))
-        self._recorder.add(CONSUMERS, consumers(examined.diagnoses, at))
-        for repair in hole_repairs(examined.diagnoses, self._rights):
+        self._recorder.add(FINDINGS, findings(update.diagnoses, at))
+        self._recorder.add(CONSUMERS, consumers(update.diagnoses, at))
+        for repair in hole_repairs(update.diagnoses, self._rights):
             for line in try_repair(repair, self._database).lines:
                 _LOG.info("%s: %s", self._recorder.connection, line)
 
 
 def hole_repairs(found: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
-    """The repairs of rings whose holes are old or many: each proves them again before it acts."""
+    """Repairs of old or many holes; each proves them again before it acts."""
     repairs = [f.repair for one in found for f in one.findings if f.code is PILE and f.repair]
     return [repair for repair in repairs if repair.unattended and repair.rights <= rights]
 
 
 def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
-    """What the doctor found, as rows of FINDINGS."""
+    """Rows of FINDINGS."""
     for one in found:
         row = {
             "at": at,
@@ -199,7 +197,7 @@ def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
 
 
 def consumers(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
-    """Who popped and pushed, as rows of CONSUMERS."""
+    """Rows of CONSUMERS."""
     for one in found:
         if one.consumers is not None:
             ready = (one.figures.ready or 0) if one.figures else 0
@@ -207,7 +205,7 @@ def consumers(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:
-    """What sessions waited for at a moment, as rows of WAITS."""
+    """Rows of WAITS."""
     counted: Counter[tuple[Any, ...]] = Counter()
     for session in activity.sessions:
         if session.wait is None:
@@ -226,7 +224,7 @@ def waits(activity: Activity, at: datetime) -> Iterator[Row]:
 
 
 def action(entry: audit.Entry) -> Row:
-    """An action as a row of ACTIONS; its filters may hold parts of payloads and stay out."""
+    """A row of ACTIONS, without the filters, which may hold parts of payloads."""
     return {
         "at": entry.started_at,
         **{name: getattr(entry, name) for name in ACTIONS.columns if name not in {"at", "note"}},

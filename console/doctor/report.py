@@ -1,4 +1,4 @@
-"""A queue for the ticket: its figures, what is wrong with it, what was done to it, as Markdown."""
+"""A report on a queue as Markdown, for a ticket: figures, findings, notes and actions."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -155,13 +155,13 @@ def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """To be copied: in more backticks than it has itself."""
+    """Fenced by more backticks than the text has."""
     most = max(map(len, re.findall("`+", text)), default=0)
     fence, room = "`" * (most + 1), " " if most else ""
     return f"{fence}{room}{plain(text)}{room}{fence}"
 
 
 def _text(text: str) -> str:
-    """Data is never markup: nor a second line, nor a column of its own, nor a terminal's."""
+    """Data on one line, never interpreted as Markdown or by a terminal."""
     one_line = plain(" ".join(text.split()))
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|" else sign for sign in one_line)

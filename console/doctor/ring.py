@@ -1,4 +1,4 @@
-"""The ring: slots and sequences that contradict themselves, no room; and its lost numbers."""
+"""Checks of a ring: contradictory slots and sequences, no room, lost numbers."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +26,9 @@ from console.formats import duration, numbered
 from console.monitor.limits import Severity
 
 _STRANDED_SECONDS = 1.0
-"""A message of a parked number that no pop takes for longer waits for its turn."""
+"""A message of a parked number that no pop takes for longer is stranded."""
 _STANDSTILL_SECONDS = 1.0
-"""A full ring from which nothing is popped for so long stands still."""
+"""After this long without a pop, a full ring has come to a standstill."""
 
 MISMATCH = Code(
     "slot_mismatch",
@@ -53,7 +53,7 @@ CACHED = Code(
     "sequence_cached",
     Severity.CRITICAL,
     "sequences that cache numbers per session, cache too many, have another step, or cycle",
-    judgement="its sequences belong to another program: ALTER SEQUENCE ... CACHE 1, while no "
+    judgement="the sequences belong to another program: ALTER SEQUENCE ... CACHE 1, while no "
     "caller runs",
     repair="doctor --fix --code: it corrects slots and sequences, then renumbers (relay)",
 )
@@ -66,7 +66,7 @@ FULL = Code(
 FILLING = Code(
     "filling",
     Severity.WARNING,
-    "the ring is nearly full, or full while pops go on",
+    "the ring is nearly full, or full while pops continue",
     judgement="add consumers, or enlarge the ring",
 )
 LAPPED = Code(
@@ -84,8 +84,8 @@ AHEAD = Code(
 STRANDED = Code(
     "parked_stranded",
     Severity.WARNING,
-    "messages of parked numbers that no pop takes for longer than a second, while pops go on",
-    repair="doctor --fix where holes are in the way; else relay, which renumbers all live messages",
+    "messages of parked numbers that no pop has taken for over a second, while pops continue",
+    repair="doctor --fix if holes are in the way; else relay, which renumbers all live messages",
 )
 
 
@@ -226,8 +226,8 @@ def _check_slot_count(ring: RingState) -> Iterator[Finding]:
             "missing": [[run.first, run.last] for run in missing[:100]],
         },
         cause="rows were deleted or added, and not by a relay",
-        consequence="pushes that draw a number of a missing slot find no room; the message that "
-        "lay in it is lost. A relay with missing slots is refused",
+        consequence="pushes that draw a number of a missing slot find no room; the message in it "
+        "is lost. A relay with missing slots is refused",
         repair=CorrectRing(context.queue)
         if now.outside
         else AddSlots(context.queue, now.size - inside),
@@ -235,7 +235,7 @@ def _check_slot_count(ring: RingState) -> Iterator[Finding]:
 
 
 def _check_popped_rows(ring: RingState) -> Iterator[Finding]:
-    """A subscriber pops by rows of its own, one a slot."""
+    """A subscriber has rows of its own, one for each slot."""
     missing = ring.context.query_unlimited(_MissingSlots, "missing_slots")
     if count := sum(run.last - run.first + 1 for run in missing):
         yield Finding(
@@ -243,7 +243,7 @@ def _check_popped_rows(ring: RingState) -> Iterator[Finding]:
             f"{numbered(count, 'slot')} of {ring.now.size:,} without its row in popped",
             evidence={"missing": [[run.first, run.last] for run in missing[:100]]},
             cause="rows were deleted, and not by a relay",
-            consequence="it never pops what lies in these slots, and pushes do not wait for it",
+            consequence="it never pops the messages in these slots, and pushes do not wait for it",
             repair=AddSlots(ring.view, count),
         )
 
@@ -251,7 +251,7 @@ def _check_popped_rows(ring: RingState) -> Iterator[Finding]:
 def _check_behind(ring: RingState) -> Iterator[Finding]:
     now = ring.now
     first = ring.view == ring.whole.views[0]
-    behind = now.behind if first else now.pops_behind  # all have the pushes in common
+    behind = now.behind if first else now.pops_behind  # all share the pushes
     if behind:
         yield Finding(
             BEHIND,
@@ -265,8 +265,8 @@ def _check_behind(ring: RingState) -> Iterator[Finding]:
             },
             cause="table and sequences are from different moments: a restored dump, or a sequence "
             "set by hand",
-            consequence="numbers are handed out twice: pushes meet slots that are taken, ids are "
-            "no longer unique, pops miss messages",
+            consequence="numbers are handed out twice: pushes meet occupied slots, ids are no "
+            "longer unique, pops miss messages",
             repair=CorrectRing(ring.whole),
         )
 
@@ -288,11 +288,11 @@ def _check_sequences(context: CheckContext) -> Iterator[Finding]:
                 for s in wrong
             ),
             evidence={"sequences": [vars(setting) for setting in wrong]},
-            cause="the sequence was altered, or made by an older version; on PostgreSQL every "
-            "session caches numbers for itself, on SQL Server the server does for all",
-            consequence="on PostgreSQL numbers come out of order, and a session that ends takes "
-            "its cache with it; on SQL Server a crash skips the cache: orphans and holes, and a "
-            "ring of fewer slots is full until a relay",
+            cause="the sequence was altered, or created by an older version; on PostgreSQL each "
+            "session caches numbers, on SQL Server the server does",
+            consequence="on PostgreSQL numbers come out of order, and a session that ends loses "
+            "its cache; on SQL Server a crash skips the cache: orphans and holes, and a ring with "
+            "fewer slots is full until a relay",
             repair=CorrectRing(context.queue) if installed else None,
         )
 
@@ -301,13 +301,13 @@ def _check_room(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
     if now.gap < now.size and not context.thresholds.gap_share.exceeded(now.gap / now.size):
         return
-    # Of a plain read of a sequence up to 32 may be too much: much in a small ring.
+    # A plain read of a sequence may be up to 32 too high, which matters in a small ring.
     now = replace(now, **vars(next_numbers(context)))
     share = now.gap / now.size
     exceeded = context.thresholds.gap_share.exceeded(share)
     if exceeded is None and share < 1:
         return
-    still = share >= 1 and _stands_still(context, now)
+    still = share >= 1 and _at_standstill(context, now)
     level = exceeded[0] if exceeded else Severity.CRITICAL
     evidence = {
         "gap": now.gap,
@@ -322,7 +322,7 @@ def _check_room(ring: RingState) -> Iterator[Finding]:
         f"{now.gap:,} of {now.size:,} numbers are in use"
         + (": full, and nothing is popped" if still else ": full" if share >= 1 else ""),
         evidence=evidence | {"level": level.word},
-        cause="more is pushed than popped" if not still else "no consumer pops",
+        cause="no consumer pops" if still else "more is pushed than popped",
         consequence="every push returns null: it is not stored"
         if share >= 1
         else "once it is full, pushes return null and are not stored",
@@ -331,8 +331,8 @@ def _check_room(ring: RingState) -> Iterator[Finding]:
     )
 
 
-def _stands_still(context: CheckContext, now: Structure) -> bool:
-    """Whether a full ring is still full, and from the same number on, a moment later."""
+def _at_standstill(context: CheckContext, now: Structure) -> bool:
+    """Whether a full ring is still full a moment later, with the same next pop."""
     deadline = time.monotonic() + min(_STANDSTILL_SECONDS, context.patience_seconds)
     while True:
         later = next_numbers(context)
@@ -345,7 +345,7 @@ def _stands_still(context: CheckContext, now: Structure) -> bool:
 
 def _check_laps(ring: RingState) -> Iterator[Finding]:
     now = ring.now
-    # Pushes that race at full go a few numbers too far and say so: those are void.
+    # Pushes that race at full draw a few numbers too many and mark them void.
     holes = total(ring.ranges(LostKind.HOLE))
     over = now.gap - now.voids_ahead - now.size
     numbers = {"next_push": now.next_push, "next_pop": now.next_pop, "size": now.size}
@@ -373,18 +373,17 @@ def _check_laps(ring: RingState) -> Iterator[Finding]:
 
 def _check_stranded(ring: RingState) -> Iterator[Finding]:
     context, now = ring.context, ring.now
-    left, oldest_seconds = _left_by_pops(context)
+    left = _stranded_messages(context)
     if left:
-        numbers = [one.number for one in left]
-        words = "message" if len(left) == 1 else "messages"
+        oldest_seconds = max(one.age_seconds for one in left)
         holes = total(ring.ranges(LostKind.PARKED_HOLE))
         yield Finding(
             STRANDED,
-            f"{len(left):,} {words} of parked numbers that no pop takes, the oldest "
+            f"{numbered(len(left), 'message')} of parked numbers that no pop takes, the oldest "
             f"{duration(oldest_seconds)} old",
             evidence={
                 "count": len(left),
-                "numbers": numbers[:100],
+                "numbers": [one.number for one in left[:100]],
                 "ids": [one.id for one in left[:100]],
                 "oldest_seconds": oldest_seconds,
                 "parked": now.parked,
@@ -392,30 +391,29 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
             },
             cause=f"{now.parked:,} numbers are parked, and a pop checks 64 of them"
             + (f"; {holes:,} of them are holes" if holes else ""),
-            consequence="they wait for their turn, and others overtake them",
+            consequence="they wait for their turn, and other messages overtake them",
             since=min(one.pushed_at for one in left),
             repair=ring.repair(LostKind.PARKED_HOLE) if holes else relay(ring.whole),
         )
 
 
-def _left_by_pops(context: CheckContext) -> tuple[list[_Stranded], float]:
-    """What lay there a second ago and still does, although pops came; and the highest age."""
+def _stranded_messages(context: CheckContext) -> list[_Stranded]:
+    """Those that are still there a second later, although messages were popped meanwhile."""
     before = {
         one.number: one
         for one in context.query_unlimited(_Stranded, "stranded")
         if one.age_seconds >= _STRANDED_SECONDS
     }
     if not before:
-        return [], 0.0
+        return []
     time.sleep(_STRANDED_SECONDS)
-    left = [
+    return [
         one
         for one in context.query_unlimited(_Stranded, "stranded")
         if (was := before.get(one.number)) is not None
         and was.pushed_at == one.pushed_at
         and (was.next_pop, was.turn) != (one.next_pop, one.turn)
     ]
-    return left, max((one.age_seconds for one in left), default=0.0)
 
 
 CHECKS = CheckGroup(

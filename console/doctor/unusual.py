@@ -1,4 +1,4 @@
-"""Whether the last whole hour was as its hour of the week usually is."""
+"""Whether the traffic of the last whole hour is usual for its hour of the week."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -22,33 +22,32 @@ from console.monitor.recording.recorder import folder
 from console.monitor.recording.segments import SAMPLES, TimeRange
 
 _ENOUGH_SECONDS = HOUR_SECONDS / 2
-"""An hour of which less was seen says nothing."""
-_AGAIN_SECONDS = 300.0
-"""What is on the disk is read again so often at most."""
+"""An hour recorded for less than this is ignored."""
+_REFRESH_SECONDS = 300.0
+"""Files are read again after this long."""
 
 UNUSUAL = Code(
     "unusual",
     Severity.NOTE,
     "the pushes or pops of the last whole hour are outside the band of its hour of the week",
-    judgement="one hour in ten is, by chance: see what changed at its producers and consumers",
+    judgement="one hour in ten is, by chance: see what its producers and consumers changed",
 )
 
 
 @dataclass
 class TrafficForecasts:
-    """What the lake and the recordings of this user say of one connection's queues."""
+    """Of one connection's queues, from this user's lake and recordings."""
 
     connection: str
     root: Path = field(default_factory=folder)
     lake: str | None = field(default_factory=rollup_files.existing_default_lake)
     forecasts: dict[Key, Forecast] = field(default_factory=dict)
-    """Of the queues of which anything is known."""
     _hour: datetime | None = None
     _seen: dict[Key, dict[str, float]] = field(default_factory=dict)
     _read_at: float | None = None
 
     def last_hour(self, of: Key) -> tuple[datetime, dict[str, float]]:
-        """When the last whole hour began, and its `pushes` and `pops`, as far as they are known."""
+        """The start of the last whole hour, and its `pushes` and `pops` if they are known."""
         began = forecast.hour_of(clock.utc()) - timedelta(hours=1)
         if began != self._hour and any(one.hours for one in self.forecasts.values()):
             self._seen = seen_in_hour(self.root, self.lake, self.connection, began)
@@ -56,9 +55,9 @@ class TrafficForecasts:
         return began, self._seen.get(of, {}) if began == self._hour else {}
 
     def refreshed(self) -> Mapping[Key, Forecast]:
-        """The forecasts, read again where some time has passed; none of a lake that cannot be."""
+        """The forecasts, read again after a while; the old ones if the lake cannot be read."""
         now = clock.elapsed()
-        if self._read_at is None or now - self._read_at >= _AGAIN_SECONDS:
+        if self._read_at is None or now - self._read_at >= _REFRESH_SECONDS:
             self._read_at = now
             with suppress(ConsoleError):
                 self.forecasts = forecast.of_all(self.lake, self.connection)
@@ -68,8 +67,8 @@ class TrafficForecasts:
 def seen_in_hour(
     root: Path, lake: str | None, connection: str, begin: datetime
 ) -> dict[Key, dict[str, float]]:
-    """Messages pushed and popped in an hour, of each queue of which at least half of it was seen:
-    by the recordings, else by the rollups."""
+    """Messages pushed and popped in an hour, by the recordings, else by the rollups; of queues that
+    were recorded for at least half of it."""
     found = _recorded(root, connection, begin)
     if lake is not None:
         span = TimeRange(begin, begin + timedelta(hours=1))
@@ -86,8 +85,8 @@ _RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
 
 
 def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
-    """Each sample speaks for the time since the one before it, as in a rollup."""
-    # The first of the hour speaks from the last of the hour before.
+    """Each sample stands for the time since the previous one, as in a rollup."""
+    # The previous one of the first may be from the hour before.
     early = timedelta(seconds=rollup_files.LONGEST_SAMPLE_SECONDS)
     span = TimeRange(begin - early, begin + timedelta(hours=1))
     columns = ("at", "schema", "queue", *_RATES.values())
@@ -109,7 +108,7 @@ def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[st
     return found
 
 
-def _unusual(context: CheckContext) -> Iterator[Finding]:
+def _check_last_hour(context: CheckContext) -> Iterator[Finding]:
     if (usual := context.forecasts) is None:
         return
     key = key_of(context.queue)
@@ -123,10 +122,10 @@ def _unusual(context: CheckContext) -> Iterator[Finding]:
     if not outside:
         return
     local = began.astimezone(known.zone)
-    words = [_words(name, value, bands[name]) for name, value in outside.items()]
+    texts = [_describe(name, value, bands[name]) for name, value in outside.items()]
     yield Finding(
         UNUSUAL,
-        f"{', '.join(words)} in the hour from {local:%H:%M} on, on a {local:%A}",
+        f"{', '.join(texts)} in the hour from {local:%H:%M} on a {local:%A}",
         evidence={
             "hour": began.isoformat(),
             "hour_of_week": f"{local:%A} {local:%H:%M} {local:%Z}",
@@ -138,18 +137,18 @@ def _unusual(context: CheckContext) -> Iterator[Finding]:
             "band_percent": BAND_PERCENT,
             "weeks": known.weeks,
         },
-        cause="producers or consumers did otherwise than in the weeks before",
-        consequence="none by itself; where it goes on, depth and age follow",
+        cause="producers or consumers behaved differently from the weeks before",
+        consequence="none by itself; if it continues, depth and age follow",
         since=began,
         judgement="see what changed: "
         f"{command(context.queue, 'history', '--forecast', '24h', '--plot')}; "
-        f"who pushes and pops: {command(context.queue, 'consumers')}",
+        f"consumers and producers: {command(context.queue, 'consumers')}",
     )
 
 
-def _words(name: str, value: float, band: Band) -> str:
+def _describe(name: str, value: float, band: Band) -> str:
     usual = f"{count(round(band.low))} to {count(round(band.high))}"
-    return f"{count(round(value))} {name} where {usual} are usual"
+    return f"{count(round(value))} {name} instead of the usual {usual}"
 
 
-CHECKS = CheckGroup((UNUSUAL,), {"what is usual": _unusual})
+CHECKS = CheckGroup((UNUSUAL,), {"what is usual": _check_last_hour})

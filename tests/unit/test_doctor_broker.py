@@ -18,10 +18,10 @@ from console.doctor.broker import (
     MANY_CONVERSATIONS,
     Activation,
     Undelivered,
-    activation_of,
-    leak_of,
-    switches_of,
-    undelivered_of,
+    check_activation,
+    check_leak,
+    check_state,
+    check_undelivered,
 )
 from console.doctor.checks import CHECK_GROUPS
 from console.doctor.context import check_context
@@ -63,18 +63,18 @@ def of(design: str) -> Queue:
     ],
 )
 def test_switches(health: BrokerHealth, code: list[str]) -> None:
-    assert codes(switches_of(QUEUE, health)) == code
+    assert codes(check_state(QUEUE, health)) == code
 
 
 def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
     """The poison message is at its head still."""
     off = replace(ON, is_receive_enabled=False, transmission=3)
-    (found,) = switches_of(QUEUE, off)
+    (found,) = check_state(QUEUE, off)
     assert found.repair == enable_queue(QUEUE)
     assert not enable_queue(QUEUE).unattended
     assert enable_queue(QUEUE).command == "dbq-console requeue orders"
     assert "3 messages not delivered" in found.summary
-    (found,) = switches_of(ADOPTED, off)
+    (found,) = check_state(ADOPTED, off)
     assert found.repair is None
 
 
@@ -89,7 +89,7 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
     ],
 )
 def test_a_message_on_its_way_is_not_stuck(row: Undelivered, *, told: bool) -> None:
-    found = list(undelivered_of(row, LIMIT))
+    found = list(check_undelivered(row, LIMIT))
     assert codes(found) == ["broker_undelivered"] * told
     if told:
         assert (row.status or "no reason") in found[0].summary
@@ -106,18 +106,18 @@ def test_conversations_leak_where_messages_do_not_account_for_them(
 ) -> None:
     still_open = sum(n for state, n in states.items() if state != "CD")
     leaks = still_open > MANY_CONVERSATIONS + 2 * (ready or 0)
-    found = list(leak_of(QUEUE, states, ready))
+    found = list(check_leak(QUEUE, states, ready))
     assert codes(found) == ["broker_conversations"] * leaks
     over = states.get("DI", 0) + states.get("ER", 0)
     for finding in found:
         assert finding.repair == (end_conversations(QUEUE, over) if over else None)
-    for finding in leak_of(ADOPTED, states, ready):
+    for finding in check_leak(ADOPTED, states, ready):
         assert finding.repair is None
 
 
 def test_ended_ones_are_the_engines_own_up_to_a_bound() -> None:
-    assert codes(leak_of(QUEUE, {"CD": 10_000}, 0)) == []
-    (found,) = leak_of(QUEUE, {"CD": 10_001}, 0)
+    assert codes(check_leak(QUEUE, {"CD": 10_000}, 0)) == []
+    (found,) = check_leak(QUEUE, {"CD": 10_001}, 0)
     assert found.summary == "more than 10,000 conversations ended and not removed yet"
     assert found.repair is None
 
@@ -150,7 +150,7 @@ STARTED = Activation("[dbo].[orders_activated]", True, True, "RECEIVES_OCCURRING
     ],
 )
 def test_activation(row: Activation, ready: int | None, code: list[str]) -> None:
-    assert codes(activation_of(row, ready, LIMIT)) == code
+    assert codes(check_activation(row, ready, LIMIT)) == code
 
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
@@ -221,12 +221,12 @@ def test_what_is_denied_is_unseen_and_the_rest_is_told(odbc: Odbc, database: Dat
 
 def test_every_code_can_be_found() -> None:
     found = [
-        *switches_of(QUEUE, replace(ON, broker_enabled=False)),
-        *switches_of(QUEUE, replace(ON, is_receive_enabled=False)),
-        *undelivered_of(Undelivered(4, LIMIT, None), LIMIT),
-        *leak_of(QUEUE, {"DI": 2_000}, 0),
-        *activation_of(replace(STARTED, state=None), 7, LIMIT),
-        *activation_of(replace(STARTED, enabled=False), 7, LIMIT),
+        *check_state(QUEUE, replace(ON, broker_enabled=False)),
+        *check_state(QUEUE, replace(ON, is_receive_enabled=False)),
+        *check_undelivered(Undelivered(4, LIMIT, None), LIMIT),
+        *check_leak(QUEUE, {"DI": 2_000}, 0),
+        *check_activation(replace(STARTED, state=None), 7, LIMIT),
+        *check_activation(replace(STARTED, enabled=False), 7, LIMIT),
     ]
     assert [finding.code for finding in found] == list(CHECKS.codes)
     assert all(finding.cause and finding.consequence for finding in found)

@@ -175,7 +175,7 @@ def found(seen: dict[str, float], known: Forecast = MONDAYS, **more: Any) -> lis
     usual._hour = forecast.hour_of(clock.utc()) - timedelta(hours=1)
     usual._seen = {(of.schema, of.name): seen}
     nothing: Any = None
-    return list(unusual._unusual(CheckContext(nothing, nothing, of, forecasts=usual)))
+    return list(unusual._check_last_hour(CheckContext(nothing, nothing, of, forecasts=usual)))
 
 
 def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
