@@ -156,7 +156,7 @@ class Acting:
             await self.pilot.pause()
 
     def words(self, selector: str) -> str:
-        return str(self.screen.query_one(selector).said)  # type: ignore[attr-defined]
+        return str(self.screen.query_one(selector).plain_text)  # type: ignore[attr-defined]
 
 
 @asynccontextmanager

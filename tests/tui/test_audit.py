@@ -14,7 +14,7 @@ from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, filters_of, 
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
-from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, read
+from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, parse
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 
@@ -53,13 +53,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the databases were asked; they answer with nothing."""
     found: list[tuple[Any, ...]] = []
 
-    def look(
+    def read_all(
         connections: Sequence[OpenConnection], sought: object, key: QueueKey | None = None
     ) -> AuditEntries:
         found.append((tuple(one.name for one in connections), sought, key))
         return AuditEntries()
 
-    monkeypatch.setattr(screen, "look", look)
+    monkeypatch.setattr(screen, "read_all", read_all)
     return found
 
 
@@ -69,7 +69,7 @@ async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
     await console.pilot.pause()
     opened_screen = console.app.screen
     assert isinstance(opened_screen, AuditScreen)
-    await until(console, lambda: not opened_screen._question.busy)
+    await until(console, lambda: not opened_screen._fetch.busy)
     opened_screen.show(AuditEntries(lines))
     await console.pilot.pause()
     return opened_screen
@@ -118,13 +118,13 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
-        await until(console, lambda: not at._question.busy)
+        await until(console, lambda: not at._fetch.busy)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         await console.pilot.pause()
         assert [*at.table.keys] == [Line(ENTRY).key]
         await console.press("escape")
         assert asked[-1][1] == AuditSearch()
-        await until(console, lambda: not at._question.busy)
+        await until(console, lambda: not at._fetch.busy)
         at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         assert len(at.table.keys) == 2
         await console.press("slash")
@@ -185,5 +185,5 @@ def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
 
 
 def test_the_command_lines_equivalent_command() -> None:
-    found = screen.words(read("verb:purge since:1d running mail"))
+    found = screen.words(parse("verb:purge since:1d running mail"))
     assert found == ["--verb", "purge", "--since", "86400s", "--running"]

@@ -248,12 +248,12 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
         await shown.until(lambda: shown.tab.result)
         first = shown.tab.result
         shown.tab.poll()
-        assert not shown.tab._question.busy, "it is read again at once"
+        assert not shown.tab._fetch.busy, "it is read again at once"
         for title in ("24 h", "7 d", "30 d", "1 h"):
             shown.tab.action_zoom(1)
             assert shown.tab.span.title == title
         await shown.until(lambda: shown.tab.result is not first)
-        await shown.until(lambda: not shown.tab._question.busy)
+        await shown.until(lambda: not shown.tab._fetch.busy)
         assert shown.tab.result is not None
         assert shown.tab.result.points == (first.points if first else ())
 

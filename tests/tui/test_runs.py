@@ -76,7 +76,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def posted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen looks at no file by itself: it has what the test gives it."""
-    monkeypatch.setattr(RunsScreen, "look", lambda _: None)
+    monkeypatch.setattr(RunsScreen, "reload", lambda _: None)
 
 
 async def shown(console: Opened, *found: Run) -> RunsScreen:

@@ -47,8 +47,8 @@ SMALL, LARGE = (80, 24), (160, 48)
 @pytest.fixture(autouse=True)
 def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for tab in TABS:
-        monkeypatch.setattr(tab, "look", lambda _: None)
-    monkeypatch.setattr(audit, "look", lambda *_: audit.AuditEntries())
+        monkeypatch.setattr(tab, "poll", lambda _: None)
+    monkeypatch.setattr(audit, "read_all", lambda *_: audit.AuditEntries())
     monkeypatch.setattr(MessageScreen, "_ask", lambda *_, **__: None)
 
 
@@ -205,7 +205,7 @@ def test_audit(snap_compare: Compare) -> None:
         later = replace(RUNNING, started_at=AT + timedelta(minutes=9))
         lines = (Line(later, alive=False), Line(ENTRY), Line(INSTALL))
         screen = on_top(app, AuditScreen)
-        while screen._question.under_way:
+        while screen._fetch.busy:
             await pilot.pause(0.01)
         screen.show(audit.AuditEntries(lines))
 

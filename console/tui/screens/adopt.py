@@ -102,9 +102,7 @@ class AdoptScreen(PlannedScreen):
         self._preview: Preview | None = None
         self._previewed: object = None
         """What the form said when the preview was asked for."""
-        self._question: LatestQuery[Preview] = LatestQuery(
-            self, self.show_preview, self.show_problem
-        )
+        self._fetch: LatestQuery[Preview] = LatestQuery(self, self.show_preview, self.show_problem)
 
     def compose_form(self) -> ComposeResult:
         """The tables; then the form of one, with what it gives."""
@@ -261,11 +259,11 @@ class AdoptScreen(PlannedScreen):
             queue = adopt.candidate(table, form.design, form.roles)
             called, part = form.called, form.part
             if found is not None and form.design.library:
-                self._question.submit(
+                self._fetch.submit(
                     lambda: adopt.preview_of_library(database, found, called, part, masks)
                 )
             else:
-                self._question.submit(lambda: adopt.preview(database, queue, masks))
+                self._fetch.submit(lambda: adopt.preview(database, queue, masks))
         self._draw_preview()
 
     # Keys.

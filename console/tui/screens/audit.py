@@ -1,4 +1,4 @@
-"""Who did what: everywhere, on one connection, or to one queue."""
+"""The audit of all connections, of one, or of a queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
 from console.tui.open_connection import OpenConnection
-from console.tui.screens.live import FilteredScreen, ScreenHead, filter_keys
+from console.tui.screens.live import FilteredScreen, PolledScreen, ScreenHead, filter_keys
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import (
     Paragraph,
@@ -59,7 +59,7 @@ class AuditTab(ReadingTab[list[Line]]):
         yield self.table
 
     def read(self, conn: OpenConnection) -> list[Line]:
-        return _entries(conn, AuditSearch().wanted(self.key), _MOST)
+        return _entries(conn, AuditSearch().entry_filter(self.key), _MOST)
 
     def draw_words(self) -> None:
         # The table too: durations grow, and the time zone may have been changed.
@@ -85,15 +85,13 @@ class AuditTab(ReadingTab[list[Line]]):
 
 
 _LIMIT = 500
-"""Of one connection; the newest."""
-_EVERY_SECONDS = 5.0
+"""The newest of each connection."""
 _FORMS = "verb:purge  operator:ann  since:1d  running, or any words"
 
 
 @dataclass(frozen=True)
 class AuditSearch:
-    """What a line of the filter means: a part is asked of the database, the words are looked for
-    in what came."""
+    """The filter: the database applies it, except for the words."""
 
     verb: str | None = None
     operator: str | None = None
@@ -101,28 +99,27 @@ class AuditSearch:
     running: bool = False
     words: tuple[str, ...] = ()
 
-    def wanted(self, key: QueueKey | None) -> EntryFilter:
+    def entry_filter(self, key: QueueKey | None) -> EntryFilter:
         schema, name = (None, None) if key is None else key[1:]
         return EntryFilter(schema, name, self.verb, self.operator, self.since, self.running)
 
     def matches(self, line: Line) -> bool:
-        """Whether all its words are in what is shown of the action."""
         entry = line.entry
-        told = f"{line.place} {line.outcome} {entry.verb} {entry.schema}.{entry.queue} "
-        told += f"{entry.operator} {entry.database_user} {entry.filters} {entry.detail} "
-        told = (told + str(entry.action_id)).casefold()
-        return all(word in told for word in self.words)
+        text = f"{line.place} {line.outcome} {entry.verb} {entry.schema}.{entry.queue} "
+        text += f"{entry.operator} {entry.database_user} {entry.filters} {entry.detail} "
+        text = (text + str(entry.action_id)).casefold()
+        return all(word in text for word in self.words)
 
 
-def read(text: str) -> AuditSearch:
-    """The filter that a line means. UsageError for a duration that is none."""
+def parse(text: str) -> AuditSearch:
+    """UsageError for a wrong duration."""
     verb = operator = since = None
     running = False
     words = []
     for word in text.split():
         name, colon, value = word.partition(":")
         if colon and not value:
-            continue  # it is being typed
+            continue  # it is still being typed
         if colon and name == "verb":
             verb = value
         elif colon and name == "operator":
@@ -138,24 +135,22 @@ def read(text: str) -> AuditSearch:
 
 @dataclass(frozen=True)
 class AuditEntries:
-    """What the audits of the connections hold; of some there may be an error instead."""
-
     lines: tuple[Line, ...] = ()
     errors: tuple[tuple[str, ConsoleError], ...] = ()
     full: bool = False
-    """Whether there are older ones that were not asked for."""
+    """Whether there are older ones."""
 
 
-def look(
-    connections: Sequence[OpenConnection], sought: AuditSearch, key: QueueKey | None = None
+def read_all(
+    connections: Sequence[OpenConnection], search: AuditSearch, key: QueueKey | None = None
 ) -> AuditEntries:
-    """Ask each connection's audit. Waits. One that fails is told beside what the others have."""
+    """Waits for each connection in turn."""
     lines: list[Line] = []
     errors = []
     full, several = False, len(connections) > 1
     for conn in connections:
         try:
-            found = _entries(conn, sought.wanted(key), _LIMIT, conn.name if several else "")
+            found = _entries(conn, search.entry_filter(key), _LIMIT, conn.name if several else "")
         except ConsoleError as error:
             errors.append((conn.name, error))
             continue
@@ -166,15 +161,15 @@ def look(
 
 
 def _entries(conn: OpenConnection, wanted: EntryFilter, most: int, place: str = "") -> list[Line]:
-    """The newest, with whether those that have not ended are running still."""
+    """The newest, with whether unfinished ones are still running."""
     with conn.database.transaction("read the audit", read_only=True) as connection:
         entries = audit.entries(connection, wanted, most)
         alive = owners.alive(connection, entries)
     return [Line(entry, alive.get(entry.action_id), place) for entry in entries]
 
 
-class AuditScreen(FilteredScreen):
-    """The newest first; Enter shows one whole, with what undoes it."""
+class AuditScreen(PolledScreen, FilteredScreen):
+    """The newest first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys(_FORMS),
@@ -184,7 +179,6 @@ class AuditScreen(FilteredScreen):
         ),
     ]
 
-    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {"command_line"}
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("/ verb:purge", "also operator:ann since:1d running"),
         ("/ words", "that the lines contain"),
@@ -196,11 +190,11 @@ class AuditScreen(FilteredScreen):
         self.table = audit_table(context, id="audit", queues=key is None)
         name = connection or (key[0] if key is not None else "")
         self._connections = [one for one in context.connections.values() if name in {"", one.name}]
-        self._sought = AuditSearch()
+        self._search = AuditSearch()
         self._wrong = ""
         self._found: AuditEntries | None = None
         self._found_at = 0.0
-        self._question: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
+        self._fetch: LatestQuery[AuditEntries] = LatestQuery(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="audit-head", classes="head")
@@ -210,26 +204,17 @@ class AuditScreen(FilteredScreen):
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
-        self.query_one("#audit-words").display = False
-        self.set_focus(self.table)
-        super().on_mount()
-        self.look()
-        self.every(_EVERY_SECONDS, self._look_again)
 
-    def look(self) -> None:
-        connections, sought, key = list(self._connections), self._sought, self._key
-        self._question.submit(lambda: look(connections, sought, key))
-
-    def _look_again(self) -> None:
-        if self.is_seen and self.paused_at is None:
-            self.look()
+    def reload(self) -> None:
+        connections, search, key = list(self._connections), self._search, self._key
+        self._fetch.submit(lambda: read_all(connections, search, key))
 
     def show(self, found: AuditEntries) -> None:
         if self.paused_at is not None and self._found is not None:
             return
-        # Of a connection that does not answer now, what it said before stays.
-        silent = {name for name, _ in found.errors}
-        kept = [] if self._found is None else [x for x in self._found.lines if x.place in silent]
+        # The last entries of a connection that fails now stay.
+        failed = {name for name, _ in found.errors}
+        kept = [] if self._found is None else [x for x in self._found.lines if x.place in failed]
         if found.errors and len(self._connections) == 1 and self._found is not None:
             kept = list(self._found.lines)
         if not found.errors:
@@ -245,17 +230,10 @@ class AuditScreen(FilteredScreen):
         self._draw_lines()
 
     def _draw_lines(self) -> None:
-        table = self.table
         found = self._found or AuditEntries()
-        shown = [line for line in found.lines if self._sought.matches(line)]
-        table.show({line.key: line for line in shown})
+        shown = [line for line in found.lines if self._search.matches(line)]
         self._draw_head(len(shown))
-        words = self.query_one("#audit-words", Paragraph)
-        words.set_text(Text(self._why_empty()))
-        words.display = not shown
-        table.display = bool(shown)
-        if shown and self.focused is None:
-            self.set_focus(table)
+        self.show_rows({line.key: line for line in shown}, self._why_empty())
 
     def _draw_head(self, shown: int) -> None:
         head = self.query_one("#audit-head", ScreenHead)
@@ -292,7 +270,7 @@ class AuditScreen(FilteredScreen):
             return "Reading the audit ..."
         if self._found.errors:
             return "\n\n".join(describe_error(error) for _, error in self._found.errors)
-        if self._sought != AuditSearch():
+        if self._search != AuditSearch():
             return "No action matches. Escape shows all."
         return (
             "No actions here yet.\n\n"
@@ -307,20 +285,15 @@ class AuditScreen(FilteredScreen):
         return self.table
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """What came follows every letter; the database is asked again for what it must answer."""
         try:
-            sought, self._wrong = read(event.value), ""
+            search, self._wrong = parse(event.value), ""
         except UsageError as error:
-            sought, self._wrong = self._sought, error.what
-        before, self._sought = self._sought, sought
-        if before.wanted(None) != sought.wanted(None):
-            self.look()
+            search, self._wrong = self._search, error.what
+        before, self._search = self._search, search
+        if before.entry_filter(None) != search.entry_filter(None):
+            self.reload()
         self._draw_lines()
         self.refresh_bindings()
-
-    def action_refresh_now(self) -> None:
-        super().action_refresh_now()
-        self.look()
 
     def action_open(self) -> None:
         line = self.table.row
@@ -330,12 +303,12 @@ class AuditScreen(FilteredScreen):
 
     def action_command_line(self) -> None:
         conn = self._connections[0] if self._connections else None
-        show_equivalent_command(self, conn, "audit", self._key, words(self._sought))
+        show_equivalent_command(self, conn, "audit", self._key, words(self._search))
 
 
-def words(sought: AuditSearch) -> list[str]:
-    """The filter as options of the command line; free words it has not."""
-    found = ["--verb", sought.verb] if sought.verb else []
-    found += ["--operator", sought.operator] if sought.operator else []
-    found += ["--since", f"{sought.since:g}s"] if sought.since is not None else []
-    return [*found, "--running"] if sought.running else found
+def words(search: AuditSearch) -> list[str]:
+    """The options of the command line, which has no free words."""
+    found = ["--verb", search.verb] if search.verb else []
+    found += ["--operator", search.operator] if search.operator else []
+    found += ["--since", f"{search.since:g}s"] if search.since is not None else []
+    return [*found, "--running"] if search.running else found

@@ -1,4 +1,4 @@
-"""How fast each design is on a server: the form, the load as it goes, the comparison."""
+"""Compares how fast each design is on a server."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ _MANY_NAMES = 12
 
 
 class BenchScreen(FormScreen):
-    """The load is made by processes of their own; this one only shows how they get on."""
+    """Shows the progress of the processes that make the load, then their comparison."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queues are dropped"),
@@ -87,7 +87,6 @@ class BenchScreen(FormScreen):
         options: Mapping[str, str] | None = None,
         running: ActionRun | None = None,
     ) -> None:
-        """`options` are the form's fields; `running`: one to go back to."""
         super().__init__(context, running=running)
         self._connection = connection
         self._conn = context.connections.get(connection)
@@ -106,34 +105,25 @@ class BenchScreen(FormScreen):
                 yield Paragraph(id="bench-words")
         yield Input(id="bench-file", compact=True)
 
-    def show_first_stage(self) -> None:
+    def on_mount(self) -> None:
         self.query_one("#bench-file").display = False
-        if self._course is not None:
-            self.update_progress()
-        elif why := why_not(self._conn, Rights.ADMIN):
+
+    def show_form(self) -> None:
+        if why := why_not(self._conn, Rights.ADMIN):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:
             self.show_fields(BENCH.parameters, self._texts)
 
-    # What is in sight.
-
     def focus_stage(self) -> None:
-        """At the end the arrows are for the words, which a small screen has no room for."""
+        """The arrow keys scroll the texts at the end, for which a small screen has no room."""
         super().focus_stage()
         if self.stage in {Stage.RUNNING, Stage.RESULT}:
             self.set_focus(self.table if self.runs else self.query_one("#bench-told"))
 
-    def update_progress(self) -> None:
-        if self.running is None or not self.is_seen:
-            return
-        self.running.seen = not self.runs
-        stage = Stage.RUNNING if self.runs else Stage.RESULT
-        if self.stage is not stage:
-            self.show_problem(self.running.error)
-            self.show_stage(stage)
-        elif self.runs:
-            self.draw()
+    def show_outcome(self, run: ActionRun) -> None:
+        self.show_problem(run.error)
+        super().show_outcome(run)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         self._draw_head()
@@ -231,19 +221,15 @@ class BenchScreen(FormScreen):
         told.set_text(text)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
-        """A report is of a round at least."""
         if action == "save" and not (self._course and self._course.results):
             return False
         return super().check_action(action, parameters)
-
-    # The beginning.
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "bench-file":
             self._write(event.value.strip())
 
     def plan(self) -> None:
-        """Ask who can take part; then say what it would do."""
         conn = self._conn
         if conn is None:
             return
@@ -261,7 +247,6 @@ class BenchScreen(FormScreen):
         )
 
     def _show_plan(self, found: Prospect, course: Course) -> None:
-        """Load is what others feel: nothing begins by a single key."""
         self._planned = course
         self.query_one(PlanPane).draw(what_it_does(self._connection, found, course.load))
         self.ask_to_confirm(
@@ -279,7 +264,7 @@ class BenchScreen(FormScreen):
     # The end.
 
     def action_stop(self) -> None:
-        """At once: the round that runs does not count, and its queue goes."""
+        """At once: the current round does not count, and its queue is dropped."""
         if self.running is not None and self.runs:
             self.running.control.stop()
             self.draw()
@@ -324,7 +309,7 @@ class BenchScreen(FormScreen):
         self.focus_stage()
 
     def action_out(self) -> None:
-        """What runs is stopped first; a question is taken back; then one level out."""
+        """Close the file line, or stop the run, or leave the screen."""
         if self.query_one("#bench-file").display:
             self._close_line()
         elif self.running is not None and self.runs and not self.running.control.stopped:
@@ -339,7 +324,6 @@ _WHILE_IT_RUNS = (
 
 
 def what_it_does(connection: str, found: Prospect, load: Load) -> list[str]:
-    """To be read before it begins."""
     names = ", ".join(found.labels[:_MANY_NAMES])
     more = len(found.labels) - _MANY_NAMES
     rounds = formats.numbered(load.rounds, "round")
@@ -358,7 +342,7 @@ def what_it_does(connection: str, found: Prospect, load: Load) -> list[str]:
 
 
 def report(course: Course, suffix: str) -> str:
-    """What a file of that name gets: the object of `bench --json`, or a picture."""
+    """The object of `bench --json`, or a picture."""
     about, results = course.about, course.results
     if about is None:
         return ""

@@ -270,7 +270,6 @@ class ConnectionsScreen(LiveScreen):
 
     def on_mount(self) -> None:
         self.query_one("#welcome").border_title = "dbq-console"
-        super().on_mount()
         if self.context.feeds:
             self.set_focus(self.table)
 

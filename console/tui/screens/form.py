@@ -1,6 +1,6 @@
-"""A screen of one thing to do: its form, the plan, the confirmation, the run, the result.
+"""The base of screens that do something: form, plan, confirmation, run, result.
 
-Nothing changes before a plan was confirmed; what runs then goes on whatever is on the screen.
+Nothing changes before a plan is confirmed. A run goes on when its screen is left.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +25,16 @@ from console.verbs.parameters import Parameter
 
 T = TypeVar("T")
 
-_FOLLOW_SECONDS = 0.25
+_PROGRESS_SECONDS = 0.25
 
 
 class Stage(Enum):
-    """Where the operator is; the value is the part of the screen that is then in sight."""
+    """The value is the id of the part of the screen that is shown."""
 
     NOTHING = "nothing"
-    """There is no form, or none yet."""
+    """No form (yet)."""
     CHOOSING = "choosing"
-    """What it is to be about is chosen."""
+    """A table is being chosen."""
     FORM = "form"
     PLANNING = "planning"
     PLAN = "plan"
@@ -43,8 +43,8 @@ class Stage(Enum):
 
 
 class FormScreen(LiveScreen):
-    """Fields have the focus as soon as there are any; keys that move it come before all others, so
-    that what is typed right after them goes the new way."""
+    """Keys that move the focus have priority, so that what is typed right after them goes to the
+    new field."""
 
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it as an instance's
@@ -67,9 +67,9 @@ class FormScreen(LiveScreen):
         "go": frozenset({Stage.FORM}),
         "command": frozenset(Stage) - {Stage.NOTHING},
     }
-    """Where a key means something, by its action; others mean something everywhere."""
+    """The stages in which an action is enabled; other actions always are."""
     PARTS: ClassVar[Mapping[Stage, tuple[str, ...]]] = {}
-    """What is in sight at a stage, where that is not the part of its name."""
+    """The parts shown in a stage, where they differ from the one it is named after."""
     HINT: ClassVar[str] = (
         "Enter makes the plan; that changes nothing. Tab: next field. Space: tick. Escape: back."
     )
@@ -77,17 +77,15 @@ class FormScreen(LiveScreen):
     def __init__(
         self, context: Context, key: QueueKey | None = None, running: ActionRun | None = None
     ) -> None:
-        """`key`: the queue that it is about, captured now, whatever is refreshed since; `running`:
-        one that is under way, to go back to."""
+        """`key`: the queue; `running`: a run to go back to."""
         super().__init__(context)
         self.key = key
         self.running = running
         self.stage = Stage.NOTHING
         self.confirmation: Confirmation | None = None
-        self._asked = 0
+        self._request = 0
 
     def body(self) -> ComposeResult:
-        """One part for each stage; one of them is in sight."""
         yield TextView(id="action-head")
         yield TextView(id="nothing")
         yield from self.compose_form()
@@ -97,35 +95,39 @@ class FormScreen(LiveScreen):
         yield TextView(id="problem")
 
     def compose_form(self) -> ComposeResult:
-        """The form, and what stands beside it: all of it in `#form`."""
+        """The form and what is beside it, in `#form`."""
         with Form(id="form", hint=self.HINT):
             yield from self.compose_fields()
 
     def compose_fields(self) -> ComposeResult:
-        """Fields that are always there; others are offered when it is known which there are."""
+        """The fixed fields; `show_fields` adds others."""
         yield from ()
 
     def compose_progress(self) -> ComposeResult:
-        """What shows how far it is, and what came of it; for screens in which something runs."""
+        """`#progress` and `#result`, on screens that run something."""
         yield from ()
 
     def on_mount(self) -> None:
-        """Nothing is in sight before it is known what there is."""
         self.show_problem()
         self.show_stage(Stage.NOTHING)
-        self.every(_FOLLOW_SECONDS, self.update_progress)
+        self.every(_PROGRESS_SECONDS, self.update_progress)
         self.show_first_stage()
 
     def show_first_stage(self) -> None:
-        """Offer the form, or follow what runs already."""
+        if self.running is None:
+            self.show_form()
+        else:
+            self.show_stage(Stage.RUNNING)
+            self.after_refresh(self.update_progress)
 
-    # What is in sight.
+    def show_form(self) -> None:
+        """Show the form, or why there is none."""
 
     def show_stage(self, stage: Stage) -> None:
         self.stage = stage
         shown = self.PARTS.get(stage, (stage.value,))
-        for one in Stage:
-            self.query(f"#{one.value}").set(display=one.value in shown)
+        for part in (one.value for one in Stage):
+            self.query(f"#{part}").set(display=part in shown)
         self.focus_stage()
         self.refresh_bindings()
         self.draw()
@@ -139,19 +141,19 @@ class FormScreen(LiveScreen):
             self.set_focus(None)
 
     def show_problem(self, error: ConsoleError | None = None) -> None:
-        """What went wrong: what, why, what next. None: nothing did."""
+        """None: hide it."""
         problem = self.query_one("#problem", TextView)
         problem.display = error is not None
         problem.set_text(Text("" if error is None else f"✖ {describe_error(error)}"))
 
-    def close_form(self, words: str, error: ConsoleError | None = None) -> None:
-        """There is no form, for this reason."""
-        self.query_one("#nothing", TextView).set_text(Text(words))
+    def close_form(self, text: str, error: ConsoleError | None = None) -> None:
+        """Show this text instead of a form."""
+        self.query_one("#nothing", TextView).set_text(Text(text))
         self.show_problem(error)
         self.show_stage(Stage.NOTHING)
 
     def head(self, what: str) -> Text:
-        """What it is, about which queue; and who else is at that, while it can still be left."""
+        """The verb, its queue and, before the run, who else is acting on that queue."""
         line = Text(what, "bold")
         if self.key is not None:
             connection, schema, name = map(plain, self.key)
@@ -162,11 +164,24 @@ class FormScreen(LiveScreen):
         return line
 
     def update_progress(self) -> None:
-        """See how far it is; called again and again."""
+        """Called a few times a second."""
+        run = self.running
+        if run is None or not self.is_seen:
+            return
+        if not run.active:
+            if self.stage is not Stage.RESULT:
+                run.seen = True
+                self.show_outcome(run)
+        elif self.stage is Stage.RUNNING:
+            self.draw()
+        else:
+            self.show_stage(Stage.RUNNING)
+
+    def show_outcome(self, run: ActionRun) -> None:  # noqa: ARG002  # of those that show it
+        self.show_stage(Stage.RESULT)
 
     @property
     def shown_action(self) -> int:
-        """The number of the action that this screen shows itself."""
         return 0 if self.running is None else self.running.number
 
     @property
@@ -180,12 +195,11 @@ class FormScreen(LiveScreen):
         return self.query_one(Form)
 
     def show_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
-        """These fields. In sight only with the keys in them: what is typed at once goes there."""
         self.form.add_fields(parameters, texts)
+        # Only once they can have the focus: what is typed at once goes there.
         self.after_refresh(self.show_stage, Stage.FORM)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a field plans; in the confirmation it begins."""
         event.stop()
         if event.input.id == "confirm":
             self.confirm(event.value)
@@ -199,10 +213,9 @@ class FormScreen(LiveScreen):
     # The plan.
 
     def plan(self) -> None:
-        """Make the plan of what the form says."""
+        """Plan what the form says."""
 
     def make_plan(self, work: Callable[[], T], show: Callable[[T], None], words: str) -> None:
-        """In a thread, until `show` has it; Escape leads back."""
         self.show_problem()
         self.discard_pending_results()
         self.query_one("#planning", TextView).set_text(
@@ -212,25 +225,24 @@ class FormScreen(LiveScreen):
         self.show_stage(Stage.PLANNING)
 
     def discard_pending_results(self) -> None:
-        """From here on an answer to an earlier question is for nobody."""
-        self._asked += 1
+        """Ignore the result of any job that was started before."""
+        self._request += 1
 
     def if_current(self, then: Callable[[T], None]) -> Callable[[T], None]:
-        """`then`, for as long as what is asked now is what was asked last."""
-        number = self._asked
+        """`then`, unless the results have been discarded by the time it is called."""
+        request = self._request
 
-        def answered(found: T) -> None:
-            if number == self._asked:
-                then(found)
+        def call(result: T) -> None:
+            if request == self._request:
+                then(result)
 
-        return answered
+        return call
 
     def plan_failed(self, error: ConsoleError) -> None:
         self.back_to_form()
         self.show_problem(error)
 
     def back_to_form(self) -> None:
-        """To the form; out of it where it has no fields."""
         self.discard_pending_results()
         self.confirmation = None
         if self.form.fields:
@@ -240,53 +252,47 @@ class FormScreen(LiveScreen):
             self.close_form("Nothing was changed.")
 
     def ask_to_confirm(self, confirmation: Confirmation) -> None:
-        """The plan is drawn: to be read, then confirmed or not."""
         self.confirmation = confirmation
         self.query_one(PlanPane).show_prompt(confirmation)
         self.show_stage(Stage.PLAN)
 
     def confirm(self, word: str) -> None:
-        wanted = self.confirmation
-        if self.stage is not Stage.PLAN or wanted is None or wanted.blocked_reason:
+        confirmation = self.confirmation
+        if self.stage is not Stage.PLAN or confirmation is None or confirmation.blocked_reason:
             return
-        if wrong := wanted.error_for(word) or self.blocked_reason:
-            self.query_one(PlanPane).show_prompt(wanted, wrong)
+        if wrong := confirmation.error_for(word) or self.blocked_reason:
+            self.query_one(PlanPane).show_prompt(confirmation, wrong)
             return
         self.confirmation = None  # once, however often Enter is pressed
         self.begin()
 
     @property
     def blocked_reason(self) -> str:
-        """Why nothing can be begun at this moment; empty: it can."""
+        """Why nothing can be started now; empty: it can."""
         view = None if self.key is None else view_of(self.context, self.key)
         if view is not None and view.unreachable:
             return "The connection gives no new figures: nothing is started until it does."
         return ""
 
     def begin(self) -> None:
-        """It was confirmed."""
+        """Start what was confirmed."""
 
     def run_in_console(
-        self, key: QueueKey, verb: str, work: Work, over: Callable[[ActionRun], None]
+        self, key: QueueKey, verb: str, work: Work, on_finished: Callable[[ActionRun], None]
     ) -> None:
-        """Begin it in this console; `over` is called when it has ended."""
         now = self.context.clock.monotonic()
-        self.running = self.context.action_runs.start(self.app, key, verb, work, now, over)
+        self.running = self.context.action_runs.start(self.app, key, verb, work, now, on_finished)
         self.show_stage(Stage.RUNNING)
 
-    # The ways.
-
     def action_command(self) -> None:
-        """The same on the command line."""
+        """Show the equivalent command line."""
 
-    def action_scroll(self, way: str) -> None:
-        """The plan, while the keys go to the confirmation; or the form, or the result."""
+    def action_scroll(self, direction: str) -> None:
         ids = {Stage.PLAN: ".plan-part", Stage.RESULT: "#result", Stage.FORM: "#form"}
         for part in self.query(ids.get(self.stage, "#none")):
-            getattr(part, f"scroll_{way}")(animate=False)
+            getattr(part, f"scroll_{direction}")(animate=False)
 
     def check_action(self, action: str, parameters: object) -> bool | None:  # noqa: ARG002
-        """Each key where it means something."""
         return self.stage in self.STAGES.get(action, Stage)
 
     def action_out(self) -> None:

@@ -1,8 +1,9 @@
-"""What all screens have in common: they draw when something came, and only while they are seen."""
+"""The base classes of the screens. They draw new data, and only while they are in sight."""
 
 import math
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -14,16 +15,16 @@ from textual.widgets import Input
 from console.tui.closable import Closable
 from console.tui.context import FEW_CONNECTIONS, Context
 from console.tui.text import Paragraph, open_input, plain, style_of
+from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
 
-_OFTEN_SECONDS = 1.25
-"""Readings that come within this time of each other keep what is counted in seconds true."""
-
-_TOGETHER_SECONDS = 0.5
-"""What many connections bring within this time is drawn at once."""
+_FRESH_SECONDS = 1.25
+"""Ages on the screen need no drawing of their own within this time of a reading."""
+_BATCH_SECONDS = 0.5
+"""The readings of many connections within this time are drawn at once."""
 
 
 class ScreenHead(Paragraph):
@@ -38,7 +39,7 @@ class ScreenHead(Paragraph):
 
 
 class LiveScreen(Closable, Screen[None]):
-    """A screen that follows the store. It never waits, and changes nothing by a single key."""
+    """A screen that shows what is in the store."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", tooltip="freeze the screen; sampling goes on"),
@@ -71,14 +72,13 @@ class LiveScreen(Closable, Screen[None]):
         self.paused_at: float | None = None
         self._scheduled = False
         self.came_at = -math.inf
-        """When there was a reading last, by `time.monotonic()`."""
+        """Of the last reading, by `time.monotonic()`."""
 
     @property
     def navigator(self) -> "ConsoleApp":
         return self.context.navigator
 
     def compose(self) -> ComposeResult:
-        """Connections on top, the keys at the bottom, `body` between them."""
         yield ConnectionLines(id="connections")
         yield from self.body()
         yield BackgroundLine(id="background")
@@ -88,26 +88,26 @@ class LiveScreen(Closable, Screen[None]):
         yield from ()
 
     def on_mount(self) -> None:
+        """Textual calls it after those of the subclasses."""
         self.draw()
         self.set_interval(1.0, self.draw_times)
 
     def readings_came(self) -> None:
-        """Draw once for all that has come together; of many connections something always comes."""
         self.came_at = time.monotonic()
         if not self._scheduled and self.is_seen:
             self._scheduled = True
             if len(self.context.feeds) > FEW_CONNECTIONS:
-                self.set_timer(_TOGETHER_SECONDS, self.draw)
+                self.set_timer(_BATCH_SECONDS, self.draw)
             else:
                 self.call_later(self.draw)
 
     def draw_times(self) -> None:
-        """They run on without any reading; one that comes every second brings them."""
-        if time.monotonic() - self.came_at > _OFTEN_SECONDS:
+        """Ages grow without any reading."""
+        if time.monotonic() - self.came_at > _FRESH_SECONDS:
             self.draw()
 
     def draw(self) -> None:
-        """Everything, from the store as it is now; a screen that nobody sees costs nothing."""
+        """Everything, from the store as it is now, if the screen is in sight."""
         self._scheduled = False
         if not self.is_seen:
             return
@@ -133,17 +133,16 @@ class LiveScreen(Closable, Screen[None]):
 
     @property
     def about(self) -> str:
-        """The connection that the screen is about: of many it is the one that is told of. Empty:
-        none."""
+        """The connection whose state is shown where there are many; empty: none in particular."""
         key = getattr(self, "key", None)
         return key[0] if isinstance(key, tuple) else getattr(self, "connection", None) or ""
 
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """What is this screen's own; figures stay as they are while it is paused."""
+        """The body; while it is paused its figures stay as they are."""
 
     @property
     def is_seen(self) -> bool:
-        """Dialogs leave what is under them in sight; other screens do not."""
+        """On top, or only under dialogs."""
         stack = self.app.screen_stack
         if not self.is_attached or self not in stack:
             return False
@@ -154,20 +153,19 @@ class LiveScreen(Closable, Screen[None]):
             self.draw()
 
     def on_resize(self) -> None:
-        """Another size has other columns and other room for words."""
         if self.is_mounted:
             self.draw()
 
     @property
     def shown_action(self) -> int:
-        """The number of the action that a screen shows itself; 0: none."""
+        """The number of the action run that the screen itself shows; 0: none."""
         return 0
 
     def action_running(self) -> None:
         self.navigator.open_running()
 
     def action_pause(self) -> None:
-        """Hold the screen still, or let it go on; of a recording: hold that, or play on."""
+        """Pause the screen or go on; in a replay, pause or play the recording."""
         if self.context.replay is not None:
             self.context.replay.player.turn()
             self.draw()
@@ -187,12 +185,12 @@ class LiveScreen(Closable, Screen[None]):
         self.draw()
 
     def action_out(self) -> None:
-        """One level out. Never out of the console."""
+        """One level back; never leaves the console."""
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 
     def paused_head(self, head: Widget, title: str) -> Text:
-        """How the line on top of a screen begins: that it is held still, if it is; what it is."""
+        """The beginning of a screen's title line."""
         line = Text()
         if self.paused_at is not None:
             line.append(" PAUSED ", style_of(head, "paused"))
@@ -201,7 +199,7 @@ class LiveScreen(Closable, Screen[None]):
 
 
 def filter_keys(tooltip: str) -> list[BindingType]:
-    """Keys that move the focus have priority: what is typed right after them goes the new way."""
+    """They have priority, so that what is typed right after them goes to the focused widget."""
     return [
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=tooltip),
         Binding("enter", "keep_filter", "keep it", priority=True),
@@ -210,13 +208,43 @@ def filter_keys(tooltip: str) -> list[BindingType]:
     ]
 
 
-class FilteredScreen(LiveScreen):
-    """A screen of one table, with a line for its filter: `#filter`; its keys are `filter_keys`."""
+class PolledScreen(LiveScreen):
+    """A screen of a table that is read again every few seconds while it is in sight."""
 
-    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = frozenset(
-        {"filter", "open", "pause", "refresh_now", "interval", "zone", "out"}
-    )
-    """While a filter is typed, the keys of these are letters."""
+    EVERY_SECONDS: ClassVar[float] = 5.0
+    table: KeyedTable[Any]
+
+    def on_mount(self) -> None:
+        self.query_one(".empty").display = False
+        self.set_focus(self.table)
+        self.reload()
+        self.every(self.EVERY_SECONDS, self._poll)
+
+    def reload(self) -> None:
+        """Start a job that reads the table."""
+        raise NotImplementedError
+
+    def _poll(self) -> None:
+        if self.is_seen and self.paused_at is None:
+            self.reload()
+
+    def show_rows(self, rows: Mapping[str, Any], why_empty: str) -> None:
+        """The table, or a text in its place."""
+        self.table.show(rows)
+        empty = self.query_one(".empty", Paragraph)
+        empty.set_text(Text(why_empty))
+        empty.display = not rows
+        self.table.display = bool(rows)
+        if rows and self.focused is None:
+            self.set_focus(self.table)
+
+    def action_refresh_now(self) -> None:
+        super().action_refresh_now()
+        self.reload()
+
+
+class FilteredScreen(LiveScreen):
+    """A screen of a table with the filter line `#filter`; its keys are `filter_keys`."""
 
     @property
     def listed(self) -> Widget:
@@ -235,7 +263,7 @@ class FilteredScreen(LiveScreen):
             return typing or self.is_filtered
         if action == "keep_filter":
             return typing
-        return not typing or action not in self.NOT_WHILE_TYPING
+        return not typing
 
     def action_filter(self) -> None:
         line = self.query_one("#filter", Input)

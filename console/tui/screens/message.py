@@ -27,7 +27,7 @@ from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
-from console.tui.tabs.tab import PacedQuestion
+from console.tui.tabs.tab import PacedQuery
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.widgets.messages import MessageHead, PayloadView
 
@@ -88,7 +88,7 @@ class MessageScreen(LiveScreen):
         self._wants_payload = False
         self._note = ""
         self._error: ConsoleError | None = None
-        self._question: PacedQuestion[ReadMessage] = PacedQuestion(
+        self._fetch: PacedQuery[ReadMessage] = PacedQuery(
             self, self.show_result, self.show_error, context.clock.monotonic, 2.0
         )
 
@@ -104,7 +104,6 @@ class MessageScreen(LiveScreen):
         self.query_one("#message-file").display = False
         self.query_one("#message-error").display = False
         self.set_focus(self.view)
-        super().on_mount()
         self._load()
 
     @property
@@ -130,7 +129,7 @@ class MessageScreen(LiveScreen):
             found = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
             return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
 
-        self._question.submit(work, wait=wait)
+        self._fetch.submit(work, wait=wait)
         self._draw_foot()
 
     def show_result(self, result: ReadMessage) -> None:
@@ -164,7 +163,7 @@ class MessageScreen(LiveScreen):
         self._draw_foot()
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        if not paused and self._question.due:
+        if not paused and self._fetch.due:
             self._load(wait=False)
         self._draw_head()
         self._draw_error()
@@ -206,7 +205,7 @@ class MessageScreen(LiveScreen):
         line = Text(no_wrap=True)
         view = self.view
         if view.payload is None:
-            reading = self._question.busy and self._wants_payload
+            reading = self._fetch.busy and self._wants_payload
             words = "Reading the payload ..." if reading else "Enter reads the payload."
             line.append("All of it is shown." if self.gone else words)
         else:

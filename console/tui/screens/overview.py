@@ -18,7 +18,7 @@ from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import FindingView, QueueKey
 from console.tui.screens.live import FilteredScreen, filter_keys
 from console.tui.tabs.findings import FindingsTable
-from console.tui.tabs.tab import PacedQuestion
+from console.tui.tabs.tab import PacedQuery
 from console.tui.text import TextView, first_line, plain, style_of
 from console.tui.views import QueueView, expand_saved, parse
 from console.tui.widgets.keyed_table import KeyedTable
@@ -52,7 +52,7 @@ class RingSlots(SlotStrip):
         self._read_key: QueueKey | None = None
         self._map: SlotMap | None = None
         self._why = ""
-        self._question: PacedQuestion[_RingMap] = PacedQuestion(
+        self._fetch: PacedQuery[_RingMap] = PacedQuery(
             self, self.show_map, self._failed, context.clock.monotonic, _RING_SECONDS
         )
 
@@ -77,7 +77,7 @@ class RingSlots(SlotStrip):
 
     def _load(self) -> None:
         key = self._key
-        if key is None or (key == self._read_key and not self._question.due):
+        if key is None or (key == self._read_key and not self._fetch.due):
             return
         conn = self._app_context.conn(key)
         if conn is None:
@@ -89,7 +89,7 @@ class RingSlots(SlotStrip):
         def work() -> _RingMap:
             return key, read_slot_map(conn.database, conn.find(*key[1:]))
 
-        self._question.submit(work)
+        self._fetch.submit(work)
 
     def show_map(self, result: _RingMap) -> None:
         key, ring_map = result
@@ -146,11 +146,6 @@ class OverviewScreen(FilteredScreen):
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
 
-    NOT_WHILE_TYPING: ClassVar[frozenset[str]] = FilteredScreen.NOT_WHILE_TYPING | {
-        *("actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
-        *("audit", "equivalent", "install", "connections"),
-    }
-
     def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:
         super().__init__(context)
         self._banner = banner
@@ -177,7 +172,6 @@ class OverviewScreen(FilteredScreen):
             self.query_one(hidden).display = False
         self.query_one(FindingsTable).stays_on_top = True
         self.listed.focus()
-        super().on_mount()
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         if not paused:

@@ -1,4 +1,4 @@
-"""What a verb's plan goes through: it is read, confirmed, run in this console; its end is told."""
+"""The screens of verbs that have a plan, which is run in this console."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from console.verbs.verb import Plan, Target, Verb, equivalent_command, values_fr
 
 
 class PlannedScreen(FormScreen):
-    """A screen of a verb that has a plan; `key` is known by then."""
+    """`key` is known once there is a plan."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -56,15 +56,9 @@ class PlannedScreen(FormScreen):
             yield TextView(id="result-words")
 
     def show_first_stage(self) -> None:
-        if self.running is None:
-            self.show_form()
-            return
-        planned = self.running.work
-        self.planned = planned if isinstance(planned, Plan) else None
-        self.show_stage(Stage.RUNNING)
-
-    def show_form(self) -> None:
-        """Nothing runs yet: the form."""
+        if self.running is not None and isinstance(self.running.work, Plan):
+            self.planned = self.running.work
+        super().show_first_stage()
 
     def focus_stage(self) -> None:
         super().focus_stage()
@@ -76,18 +70,9 @@ class PlannedScreen(FormScreen):
         if self.running is not None and self.stage is Stage.RUNNING:
             self.query_one(ProgressView).draw(self.running, now)
 
-    def update_progress(self) -> None:
-        if self.running is None or self.stage is not Stage.RUNNING or not self.is_seen:
-            return
-        self.query_one(ProgressView).draw(self.running, self.context.clock.monotonic())
-        if not self.running.active:
-            self.running.seen = True
-            self.show_outcome(self.running)
-
     # The plan.
 
     def back_to_form(self) -> None:
-        """What was planned is no longer meant."""
         self.planned = None
         super().back_to_form()
 
@@ -99,7 +84,7 @@ class PlannedScreen(FormScreen):
         production: bool,
         product: Product | None = None,
     ) -> None:
-        """To be read, then confirmed or not. `product`: whose script its SQL is, as a whole."""
+        """`product`: the one whose script the SQL is, if it is a whole script."""
         self.planned = planned = replace(planned, requires_name=planned.requires_name or production)
         masks = () if conn is None else conn.masks
         self.query_one(PlanPane).draw(planned.lines, planned.sample, planned.sql, masks, product)
@@ -111,12 +96,9 @@ class PlannedScreen(FormScreen):
         )
 
     def begin(self) -> None:
-        """In this console, whatever is on the screen."""
         if self.planned is not None and self.key is not None:
-            over = _over(self.app, self.context)
-            self.run_in_console(self.key, self.verb.name, self.planned, over)
-
-    # What runs.
+            on_finished = _on_finished(self.app, self.context)
+            self.run_in_console(self.key, self.verb.name, self.planned, on_finished)
 
     def action_pause_run(self) -> None:
         if self.running is not None:
@@ -133,7 +115,6 @@ class PlannedScreen(FormScreen):
             self.update_progress()
 
     def action_leave(self) -> None:
-        """It goes on by itself: the line at the bottom of every screen tells."""
         self.action_out()
 
     def show_outcome(self, running: ActionRun) -> None:
@@ -154,7 +135,6 @@ class PlannedScreen(FormScreen):
         self.show_stage(Stage.RESULT)
 
     def action_again(self) -> None:
-        """The same form, for a new plan: what is done already is no longer in it."""
         self.running = None
         if self.form.fields:
             self.show_stage(Stage.FORM)
@@ -163,7 +143,7 @@ class PlannedScreen(FormScreen):
 
     @property
     def _gone(self) -> bool:
-        """Whether what ran has left no queue to plan for."""
+        """Whether the run left no queue to plan for."""
         ended = None if self.running is None else self.running.result
         return ended is not None and ended.queue_removed
 
@@ -172,16 +152,15 @@ class PlannedScreen(FormScreen):
         self.notify("copied", timeout=2)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
-        """A queue that is gone is not planned for again."""
         if action == "again" and self._gone:
             return False
         return super().check_action(action, parameters)
 
 
-def _over(app: App[None], context: Context) -> Callable[[ActionRun], None]:
-    """After an action the sampler and the doctor read again, whoever is on the screen."""
+def _on_finished(app: App[None], context: Context) -> Callable[[ActionRun], None]:
+    """After an action the sampler and the doctor read again, whatever screen is open."""
 
-    def over(running: ActionRun) -> None:
+    def on_finished(running: ActionRun) -> None:
         for screen in app.screen_stack:
             if isinstance(screen, PlannedScreen):
                 screen.update_progress()
@@ -189,13 +168,13 @@ def _over(app: App[None], context: Context) -> Callable[[ActionRun], None]:
         if running.work.verb not in {"uninstall", "forget", "install", "adopt"}:
             context.navigator.examine(running.key)
 
-    return over
+    return on_finished
 
 
 class ActionScreen(PlannedScreen):
-    """The queue is looked up once; what a verb can be told depends on its design."""
+    """A verb for one queue; its fields depend on the queue's design."""
 
-    def __init__(  # what a form begins with, or an action that runs already
+    def __init__(
         self,
         context: Context,
         key: QueueKey,
@@ -206,14 +185,14 @@ class ActionScreen(PlannedScreen):
         *,
         queue: Queue | None = None,
     ) -> None:
-        """`options` are the form's other fields, by the command line's names; `queue`: what `key`
-        is, where that was looked up already."""
+        """`words`: filters; `options`: the other fields, by the command line's names; `queue`: that
+        of `key`, if it was looked up already."""
         super().__init__(context, key, running)
         self._key = key
         self.verb = get_verb(verb)
         self._initial = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
         if any(one.key == "id" and one.multiple for one in self.verb.parameters):
-            # Of a selection only what names single messages can be meant.
+            # The verb takes single messages, no filters.
             ids = [word.removeprefix("id=") for word in words if word.startswith("id=")]
             self._initial |= {"id": line_of(ids)} if ids else {}
         elif words:
@@ -226,17 +205,13 @@ class ActionScreen(PlannedScreen):
         super().draw_body(now, paused=paused)
 
     def update_progress(self) -> None:
-        """Count along while a plan is made; see how far it is, and when it has ended."""
         if self.stage is Stage.PLANNING:
             counted = f", {self._counted:,} counted" if self._counted else ""
             words = f"Making the plan{counted} ... Escape: back to the form."
             self.query_one("#planning", TextView).set_text(Text(words))
         super().update_progress()
 
-    # The form.
-
     def show_form(self) -> None:
-        """Look the queue up; then what can be said of it."""
         if self._queue is not None:
             self.show_form_for(self._queue)
             return
@@ -253,7 +228,7 @@ class ActionScreen(PlannedScreen):
         self.close_form("Nothing was changed.", error)
 
     def show_form_for(self, queue: Queue) -> None:
-        """What can be said of this verb on such a queue; where that is nothing, its plan."""
+        """Its fields; where it has none, the plan."""
         self._queue = queue
         why = self.verb.unavailable(queue)
         if why:
@@ -295,8 +270,6 @@ class ActionScreen(PlannedScreen):
     def show_plan(self, planned: Plan) -> None:
         conn = self.context.conn(self._key)
         self.present_plan(planned, conn, production=conn is not None and conn.production)
-
-    # The ways.
 
     def action_command(self) -> None:
         conn = self.context.conn(self._key)

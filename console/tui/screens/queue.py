@@ -111,7 +111,6 @@ class QueueScreen(LiveScreen):
 
     def on_mount(self) -> None:
         """The options do not change: they are asked for once."""
-        super().on_mount()
         self._ask_options()
 
     def _ask_options(self) -> None:

@@ -1,4 +1,4 @@
-"""The runs of the pipeline on this machine: how far each is, what became of it."""
+"""The runs of the pipeline on this machine."""
 
 import json
 from datetime import datetime
@@ -17,7 +17,7 @@ from console.pipeline.runs import Run, RunList, RunOutcome
 from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
 from console.tui.jobs import LatestQuery, start_job
-from console.tui.screens.live import LiveScreen, ScreenHead
+from console.tui.screens.live import PolledScreen, ScreenHead
 from console.tui.text import Paragraph, describe_error, first_line, plain, style_of
 from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
 
@@ -37,25 +37,22 @@ class RunDialog(FactsDialog):
     PANEL: ClassVar[str] = "run-entry"
 
     def __init__(self, context: Context, run: Run, said: str = "") -> None:
-        """`said`: the last of what it has written to its stderr."""
-        # Not `run`: that is Textual's.
-        self.shown = run
+        """`said`: the end of its stderr."""
         super().__init__(f"pipeline {plain(run.verb)}", facts(context, run), parts_of(run, said))
 
 
 def parts_of(run: Run, said: str) -> list[str]:
-    """What it said, why it ended and its result, whichever there is; safe to show."""
+    """Its messages, why it ended, its result; safe to show."""
     last = [] if run.lines or not said else said.splitlines()[-_SAID_LINES:]
     result = "" if run.result is None else json.dumps(run.result, indent=2, ensure_ascii=False)
     again = _AGAIN.get(run.outcome, "")
-    if run.verb == "verify":  # it keeps nothing half-way
+    if run.verb == "verify":  # it has no intermediate state
         again = again.replace("continues where it stopped", "starts it again")
     parts = ["\n".join(run.lines), "\n".join(last), again, result]
     return ["\n".join(map(plain, part.splitlines())) for part in parts if part]
 
 
 def facts(context: Context, run: Run) -> dict[str, str]:
-    """What is known of it beside its result, safe to show."""
     now = context.clock.utc()
     seconds, speed = run.seconds(now), run.rows_per_second(now)
     ended = "" if run.ended_at is None else context.moment(run.ended_at)
@@ -93,7 +90,6 @@ def size(number: int | None) -> str:
     return f"{number / 1e9:,.1f} GB"
 
 
-_EVERY_SECONDS = 1.0
 _DROP_ORDER = ("told", "lake", "place", "ended", "size", "took", "rate", "rows")
 _MARKS = {
     RunOutcome.RUNNING: "▶",
@@ -122,9 +118,10 @@ _NONE_YET = (
 )
 
 
-class RunsScreen(LiveScreen):
-    """The newest first; Enter shows one whole. What runs goes on when the console ends."""
+class RunsScreen(PolledScreen):
+    """The newest first. A run is a process of its own, which outlives the console."""
 
+    EVERY_SECONDS: ClassVar[float] = 1.0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "result", tooltip="show the whole run, with its result"),
         Binding(
@@ -137,15 +134,14 @@ class RunsScreen(LiveScreen):
     ]
 
     def __init__(self, context: Context, id_: str = "") -> None:
-        """`id_`: the run on which the cursor is to begin."""
+        """`id_`: the run under the cursor at first."""
         super().__init__(context)
         self._wanted = id_
         self._found: RunList | None = None
         self._now = context.clock.utc()
-        """When the runs were drawn."""
         self.table = KeyedTable(self._columns(), _DROP_ORDER, id="runs")
         self._error = ""
-        self._question: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
+        self._fetch: LatestQuery[RunList] = LatestQuery(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
         yield ScreenHead(id="runs-head", classes="head")
@@ -153,19 +149,8 @@ class RunsScreen(LiveScreen):
         yield Paragraph(id="runs-words", classes="empty")
         yield Paragraph(id="runs-detail", classes="pane-detail")
 
-    def on_mount(self) -> None:
-        self.query_one("#runs-words").display = False
-        self.set_focus(self.table)
-        super().on_mount()
-        self.look()
-        self.every(_EVERY_SECONDS, self._look_again)
-
-    def look(self) -> None:
-        self._question.submit(lambda: keeping.read(keeping.folder()), wait=False)
-
-    def _look_again(self) -> None:
-        if self.is_seen and self.paused_at is None:
-            self.look()
+    def reload(self) -> None:
+        self._fetch.submit(lambda: keeping.read(keeping.folder()), wait=False)
 
     def show(self, found: RunList) -> None:
         if self.paused_at is None or self._found is None:
@@ -182,16 +167,11 @@ class RunsScreen(LiveScreen):
     def _draw_runs(self) -> None:
         table, found = self.table, self._found or RunList()
         self._now = self.context.clock.utc()
-        table.show({run.id: run for run in found.runs})
+        why_empty = "Reading the runs ..." if self._found is None else _NONE_YET
+        self.show_rows({run.id: run for run in found.runs}, why_empty)
         if self._wanted in table.keys:
             table.move_cursor(table.keys.index(self._wanted))
             self._wanted = ""
-        words = self.query_one("#runs-words", Paragraph)
-        words.set_text(Text(_NONE_YET if self._found is not None else "Reading the runs ..."))
-        words.display = not found.runs
-        table.display = bool(found.runs)
-        if found.runs and self.focused is None:
-            self.set_focus(table)
         self._draw_head(found)
         self._draw_detail()
         self.refresh_bindings()
@@ -223,7 +203,7 @@ class RunsScreen(LiveScreen):
         )
 
     def _draw_detail(self) -> None:
-        """What the run under the cursor says, which a narrow table has no room for."""
+        """The message of the run under the cursor, for which a narrow table has no room."""
         detail, run = self.query_one("#runs-detail", Paragraph), self._run
         detail.display = run is not None
         if run is not None:
@@ -258,15 +238,10 @@ class RunsScreen(LiveScreen):
         return self.table.row
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """Only what runs can be asked to end."""
         if action == "stop":
             run = self._run
             return run is not None and run.running
         return True
-
-    def action_refresh_now(self) -> None:
-        super().action_refresh_now()
-        self.look()
 
     def action_open(self) -> None:
         run = self._run
@@ -283,7 +258,6 @@ class RunsScreen(LiveScreen):
             self.app.push_screen(RunDialog(self.context, run, words))
 
     def action_stop(self) -> None:
-        """Ask first: the run under the cursor is the one that is meant, whatever comes."""
         run = self._run
         if run is None:
             return
@@ -303,11 +277,11 @@ class RunsScreen(LiveScreen):
 
     def _asked(self, run: Run) -> None:
         self.notify(f"{plain(run.verb)} was asked to end.", markup=False)
-        self.look()
+        self.reload()
 
     def _not_stopped(self, error: ConsoleError) -> None:
         self.notify(first_line(str(error)), severity="error", markup=False)
-        self.look()
+        self.reload()
 
     def action_rollup(self) -> None:
         self.navigator.open_pipeline("rollup")

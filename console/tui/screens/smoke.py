@@ -42,13 +42,13 @@ _SAMPLES = 240
 
 
 class Trial:
-    """One smoke test that runs, or ran. Its thread writes; the screen only reads."""
+    """One smoke test. Its thread writes this; the screen only reads it."""
 
     def __init__(self) -> None:
         self.progress: SmokeProgress | None = None
         self.result: SmokeResult | None = None
         self.rates: deque[int] = deque(maxlen=_SAMPLES)
-        """Messages a second through, in each tenth of a second."""
+        """Messages per second, for each tenth of a second."""
         self._last = (0.0, 0)
 
     def take(self, now: SmokeProgress) -> None:
@@ -59,22 +59,20 @@ class Trial:
         self.progress = now
 
     def work(self, conn: OpenConnection, queue: Queue, *, live: bool) -> Plan:
-        """The test as any other work that runs in this console."""
-
         def run(control: Control, on_progress: OnProgress) -> Result:
-            def heard(now: SmokeProgress) -> None:
+            def take(now: SmokeProgress) -> None:
                 self.take(now)
                 on_progress(Progress(now.popped, now.total, "smoke test"))
 
             test = smoke_live if live else smoke.smoke_queue
             try:
-                self.result = test(conn.database, queue, control=control, on_progress=heard)
+                self.result = test(conn.database, queue, control=control, on_progress=take)
             except StoppedError as error:
                 return Result(Outcome.STOPPED, tuple(str(error).splitlines()))
-            good = "ok" if self.result.ok else "NOT OK"
-            outcome = Outcome.DONE if self.result.ok else Outcome.FAILED
+            ok = self.result.ok
+            count = formats.numbered(self.result.messages, "message")
             return Result(
-                outcome, (f"{good}: {formats.numbered(self.result.messages, 'message')}",)
+                Outcome.DONE if ok else Outcome.FAILED, (f"{'ok' if ok else 'NOT OK'}: {count}",)
             )
 
         subject = Subject.of(conn.database, queue, "smoke")
@@ -83,13 +81,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class SmokeWork(Plan):
-    """A smoke test among what runs in this console."""
-
     trial: Trial = field(default_factory=Trial)
 
 
 class SmokeScreen(FormScreen):
-    """Left alone it goes on; a line at the bottom of the other screens says so."""
+    """The form stays in sight under the result, for another test."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go", "begin", tooltip="start the test"),
@@ -113,7 +109,6 @@ class SmokeScreen(FormScreen):
         options: Mapping[str, str] | None = None,
         running: ActionRun | None = None,
     ) -> None:
-        """`options` are the form's fields; `running`: one to go back to."""
         super().__init__(context, key, running)
         self._how = "live" if (options or {}).get("live") else "beside"
         self._key = key
@@ -129,21 +124,8 @@ class SmokeScreen(FormScreen):
         with VerticalScroll(id="progress"):
             yield Paragraph(id="smoke-told")
 
-    def show_first_stage(self) -> None:
-        if self.running is None:
-            self.show_stage(Stage.FORM)
-        else:
-            self.update_progress()
-
-    def update_progress(self) -> None:
-        if self.running is None or not self.is_seen:
-            return
-        self.running.seen = not self.runs
-        stage = Stage.RUNNING if self.runs else Stage.RESULT
-        if self.stage is not stage:
-            self.show_stage(stage)
-        elif self.runs:
-            self._draw_told()
+    def show_form(self) -> None:
+        self.show_stage(Stage.FORM)
 
     def focus_stage(self) -> None:
         super().focus_stage()
@@ -159,13 +141,13 @@ class SmokeScreen(FormScreen):
         self.query_one("#action-head", TextView).set_text(head)
         how = self.form["how"]
         how.set_help("" if self._trial is not None else _WORDS[how.value])
-        self._draw_told()
+        self._draw_report()
 
     @property
     def _why_not(self) -> str:
         return why_not(self._conn, Rights.ADMIN)
 
-    def _draw_told(self) -> None:
+    def _draw_report(self) -> None:
         words = self.query_one("#smoke-told", Paragraph)
         text = Text()
         trial, running, error = self._trial, self.running, ""
@@ -197,7 +179,7 @@ class SmokeScreen(FormScreen):
             self.plan()
 
     def plan(self) -> None:
-        """Find the queue, then test it: a scratch queue, or one that is drained, loses nothing."""
+        """Start at once: neither a scratch queue nor a drained one can lose anything."""
         conn = self._conn
         self._trial, self.running = None, None
         if conn is None or self._why_not:
@@ -215,15 +197,14 @@ class SmokeScreen(FormScreen):
         self.make_plan(lambda: conn.find(*self._key[1:]), begin, "Looking up the queue")
 
     def action_stop(self) -> None:
-        """After the call that each of its threads is in."""
         if self.running is not None:
             self.running.control.stop()
-            self._draw_told()
+            self._draw_report()
 
     def action_command(self) -> None:
-        told = {"live": "yes"} if self.form["how"].value == "live" else {}
+        texts = {"live": "yes"} if self.form["how"].value == "live" else {}
         show_equivalent_command(
-            self, self._conn, SMOKE.name, self.key, words_from_texts(SMOKE, told)
+            self, self._conn, SMOKE.name, self.key, words_from_texts(SMOKE, texts)
         )
 
 

@@ -124,7 +124,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
         found = self.result
         line = Text(no_wrap=True)
         if found is None:
-            line.append("Counting ..." if self.question.busy else "", style_of(head, "quiet"))
+            line.append("Counting ..." if self.fetch.busy else "", style_of(head, "quiet"))
             return line
         if not found.counted:
             line.append("No errors.", style_of(head, "good"))

@@ -117,9 +117,7 @@ class HistoryTab(QueueTab):
             Column("words", "", lambda m: first_line(m.words), "", 10, 200),
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
-        self._question: LatestQuery[_Recorded] = LatestQuery(
-            self, self.show_result, self.show_error
-        )
+        self._fetch: LatestQuery[_Recorded] = LatestQuery(self, self.show_result, self.show_error)
 
     @property
     def command(self) -> Sequence[str]:
@@ -158,7 +156,7 @@ class HistoryTab(QueueTab):
             )
             return found, read_forecast(lake, connection, schema, name)
 
-        self._question.submit(work)
+        self._fetch.submit(work)
 
     def show_result(self, result: _Recorded) -> None:
         self.result, self.forecast = result

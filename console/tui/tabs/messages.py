@@ -21,7 +21,7 @@ from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
-from console.tui.tabs.tab import PacedQuestion, QueueTab, take_focus
+from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_row, columns_of, loaded
@@ -94,7 +94,7 @@ class MessagePane(Vertical):
         self._error: ConsoleError | None = None
         self._view: QueueView | None = None
         self._loading = False
-        self._question: PacedQuestion[LoadedPage] = PacedQuestion(
+        self._fetch: PacedQuery[LoadedPage] = PacedQuery(
             self, self.show_page, self.show_error, context.clock.monotonic, 5.0
         )
 
@@ -114,7 +114,7 @@ class MessagePane(Vertical):
 
     def poll(self) -> None:
         """Refresh the list while it is no longer than a page: that is cheap and moves nothing."""
-        if self._question.due and len(self._messages) <= PAGE and not self.paused:
+        if self._fetch.due and len(self._messages) <= PAGE and not self.paused:
             self._load(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
 
     def reload(self) -> None:
@@ -130,7 +130,7 @@ class MessagePane(Vertical):
 
     def _load(self, request: PageRequest, *, wait: bool = True) -> None:
         conn = self.context.conn(self.key)
-        if conn is None or (not wait and self._question.busy):
+        if conn is None or (not wait and self._fetch.busy):
             return
 
         def work() -> LoadedPage:
@@ -149,7 +149,7 @@ class MessagePane(Vertical):
         self._loading = not request.again
         if not request.again:
             self._last_request = request
-        self._question.submit(work, wait=wait)
+        self._fetch.submit(work, wait=wait)
         self._draw_head()
 
     def show_page(self, loaded_page: LoadedPage) -> None:

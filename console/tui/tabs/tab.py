@@ -106,7 +106,7 @@ def take_focus(tab: Widget, first: Widget) -> None:
         tab.screen.set_focus(first)
 
 
-class PacedQuestion(LatestQuery[T]):
+class PacedQuery(LatestQuery[T]):
     """A question that is asked again and again. The pause after an answer grows with the time that
     it took."""
 
@@ -217,7 +217,7 @@ class ReadingTab(QueueTab, Generic[T]):
         """Why the last reading failed."""
         self.paused = False
         now = context.clock.monotonic
-        self.question: PacedQuestion[T] = PacedQuestion(
+        self.fetch: PacedQuery[T] = PacedQuery(
             self, self.show_result, self.show_error, now, self.PACE_SECONDS, self.PAUSE
         )
 
@@ -235,7 +235,7 @@ class ReadingTab(QueueTab, Generic[T]):
         self.draw_words()
 
     def poll(self) -> None:
-        if self.question.due:
+        if self.fetch.due:
             self.reload(wait=False)
 
     def refresh_now(self) -> None:
@@ -245,7 +245,7 @@ class ReadingTab(QueueTab, Generic[T]):
         """Read it now; `wait=False`: not if that is being done already."""
         conn = self.conn
         if conn is not None:
-            self.question.submit(lambda: self.read(conn), wait=wait)
+            self.fetch.submit(lambda: self.read(conn), wait=wait)
 
     def show_result(self, result: T) -> None:
         clock = self.context.clock
@@ -304,7 +304,6 @@ class TableTab(ReadingTab[T]):
         yield TextView(classes="pane-detail", id=f"{self.NAME}-detail")
 
     def on_mount(self) -> None:
-        super().on_mount()
         take_focus(self, self.table)
 
     def poll(self) -> None:

@@ -195,9 +195,7 @@ class WaitsPane(Vertical):
         self._error: ConsoleError | None = None
         self._rests_until = 0.0
         self._stopped = threading.Event()
-        self._question: LatestQuery[WaitReport] = LatestQuery(
-            self, self.show_report, self.show_error
-        )
+        self._fetch: LatestQuery[WaitReport] = LatestQuery(self, self.show_report, self.show_error)
 
     def compose(self) -> ComposeResult:
         yield TextView(classes="pane-head", id="waits-head")
@@ -226,7 +224,7 @@ class WaitsPane(Vertical):
 
     def poll(self) -> None:
         rested = self.context.clock.monotonic() >= self._rests_until
-        if rested and not self.paused and not self._question.busy:
+        if rested and not self.paused and not self._fetch.busy:
             self.reload()
 
     def reload(self) -> None:
@@ -244,7 +242,7 @@ class WaitsPane(Vertical):
                 asked_to_end=self._stopped.is_set,
             )
 
-        self._question.submit(work, wait=False)
+        self._fetch.submit(work, wait=False)
         self.draw(paused=self.paused)
 
     def show_report(self, report: WaitReport) -> None:
