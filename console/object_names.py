@@ -37,7 +37,7 @@ def _suffixes(
     """
     texts = [
         s.template
-        for file in (design, "common")
+        for file in (*templates.lineage(engine, design), "common")
         for s in templates.statements(engine, file).values()
     ]
     found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}

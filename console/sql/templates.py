@@ -196,7 +196,7 @@ def head(engine: str, file: str) -> str:
 def statements_of(engine: str, design: str) -> Mapping[str, Statement]:
     """All statements of a design by name: its own, then what it is monitored by like others."""
     found = dict(statements(engine, design))
-    for file in (*_line(engine, design)[1:], *_shared(engine)):
+    for file in (*lineage(engine, design)[1:], *_shared(engine)):
         for name in statements(engine, file) if file not in SHARED[1:] else ():
             if name not in found and _find(engine, design, name) is not None:
                 found[name] = statement(engine, f"{design}.{name}")
@@ -220,7 +220,7 @@ def there_is(engine: str, of: str) -> bool:
 
 
 def _find(engine: str, file: str, name: str) -> Statement | None:
-    line = _line(engine, file)
+    line = lineage(engine, file)
     for one in (*line, *_shared(engine)):
         found = statements(engine, one).get(name)
         if found is not None and (one == file or _can_be(found, line)):
@@ -236,14 +236,14 @@ def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
 
 @until_given
 @cache
-def _line(engine: str, file: str) -> tuple[str, ...]:
+def lineage(engine: str, file: str) -> tuple[str, ...]:
     """The file, the one that it is like, the one that this is like; none of a design of a later
     console, which this one has no file of."""
     there = (queries_folder() / engine / f"{file}.sql").is_file() or (engine, file) in _GIVEN
     if not there:
         return ()
     like = _file(engine, file).like
-    return (file, *_line(engine, like)) if like else (file,)
+    return (file, *lineage(engine, like)) if like else (file,)
 
 
 @cache
@@ -384,7 +384,7 @@ def _with_definitions(template: str, found: Statement, scope: Scope) -> str:
 def _definition(name: str, found: Statement, scope: Scope) -> str | None:
     """What the design means by the name, else what all do; empty: nothing, for this queue."""
     design = scope.values.get("design")
-    files = _line(found.engine, design) if design else ()
+    files = lineage(found.engine, design) if design else ()
     for file in (*files, found.file, *_shared(found.engine)):
         text = _file(found.engine, file).definitions.get(name)
         if text is not None:

@@ -20,7 +20,10 @@
 m.[{id}] -- when role pushed_at
 
 -- define: pop_order
-m.[{id}]
+m.[{id}]{pop_direction}
+
+-- define: pop_direction
+-- ascending; stack.sql, which shares all of this, pops from the other end
 
 -- define: due_when_popped
 CAST(NULL AS datetime2(7))
@@ -50,7 +53,7 @@ BEGIN
     SET NOCOUNT, XACT_ABORT ON;
     {read_committed_only}
     {payload_in_bounds}
-    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when order=lax
+    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload); -- when not order=strict
     -- when order=strict
     DECLARE @lock int;
     BEGIN TRANSACTION;
@@ -109,18 +112,18 @@ BEGIN
     BEGIN TRANSACTION; -- when archive_at_pop=on
     WITH head AS (
         SELECT TOP (@n) m.id, m.payload, m.pushed_at
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when not order=strict
         FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
-        ORDER BY m.id
+        ORDER BY m.id{pop_direction}
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at INTO @popped (id, payload, pushed_at);
     -- when archive_at_pop=on
     -- Not OUTPUT's INTO, which has no order: the archive numbers its rows as they were popped.
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
-    SELECT p.id, p.payload, p.pushed_at, SYSUTCDATETIME(), N'done', 1, N'pop' FROM @popped AS p ORDER BY p.id;
+    SELECT p.id, p.payload, p.pushed_at, SYSUTCDATETIME(), N'done', 1, N'pop' FROM @popped AS p ORDER BY p.id{pop_direction};
     COMMIT TRANSACTION;
     -- end
-    SELECT p.id, p.payload, p.pushed_at, 1 AS attempts FROM @popped AS p ORDER BY p.id;
+    SELECT p.id, p.payload, p.pushed_at, 1 AS attempts FROM @popped AS p ORDER BY p.id{pop_direction};
 END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
@@ -132,9 +135,9 @@ BEGIN
     {read_committed_only}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.pushed_at
-        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when order=lax
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) -- when not order=strict
         FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) -- when order=strict
-        ORDER BY m.id
+        ORDER BY m.id{pop_direction}
     )
     DELETE FROM head OUTPUT deleted.id, deleted.payload, deleted.pushed_at, 1 AS attempts;
     -- end

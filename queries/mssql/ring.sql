@@ -3587,7 +3587,8 @@ ORDER BY f.kind, f.position;
 -- end
 
 -- name: archive_contents
--- one row: how many contents without a slot there were (proven here), and how many are in the archive now
+-- one row: how many contents without a slot there were, and how many are in the archive now
+-- Proven in this statement: see content_mismatches.
 -- when content=apart
 SET NOCOUNT ON;
 DECLARE @action_id bigint = :action_id;

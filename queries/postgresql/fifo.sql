@@ -26,7 +26,10 @@ SELECT m."{id}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 1 -- when
 256 -- when installed=no
 
 -- define: pop_order
-m."{id}"
+m."{id}"{pop_direction}
+
+-- define: pop_direction
+-- ascending; stack.sql, which shares all of this, pops from the other end
 
 -- define: due_when_popped
 CAST(NULL AS timestamptz)
@@ -38,7 +41,7 @@ CREATE TABLE "{schema}"."{queue}" (
     payload "{payload_type}" NOT NULL,
     pushed_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )
--- A queue's dead rows collect at its head, where every pop begins: vacuum early, not at a fraction of the depth.
+-- Dead rows collect at the end where every pop begins: vacuum early, not at a fraction of the depth.
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions
@@ -78,7 +81,7 @@ BEGIN
         DELETE FROM "{schema}"."{queue}" AS m
         WHERE m.id = (
             SELECT head.id FROM "{schema}"."{queue}" AS head
-            ORDER BY head.id LIMIT 1 FOR UPDATE SKIP LOCKED -- when order=lax
+            ORDER BY head.id{pop_direction} LIMIT 1 FOR UPDATE SKIP LOCKED -- when not order=strict
             ORDER BY head.id LIMIT 1 FOR UPDATE -- when order=strict
         )
         RETURNING m.id, m.payload, m.pushed_at
@@ -102,16 +105,16 @@ BEGIN
         -- An array, so that the choice is made once: a join may run it again and take more than n.
         WHERE m.id = ANY(ARRAY(
             SELECT head.id FROM "{schema}"."{queue}" AS head
-            ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE SKIP LOCKED -- when order=lax
+            ORDER BY head.id{pop_direction} LIMIT greatest(n, 0) FOR UPDATE SKIP LOCKED -- when not order=strict
             ORDER BY head.id LIMIT greatest(n, 0) FOR UPDATE -- when order=strict
         ))
         RETURNING m.id, m.payload, m.pushed_at
     -- when archive_at_pop=on
     ), archived AS (
         INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
-        SELECT p.id, p.payload, p.pushed_at, clock_timestamp(), 'done', 1, 'pop' FROM popped AS p ORDER BY p.id
+        SELECT p.id, p.payload, p.pushed_at, clock_timestamp(), 'done', 1, 'pop' FROM popped AS p ORDER BY p.id{pop_direction}
     -- end
-    ) SELECT p.id, p.payload, p.pushed_at, 1 FROM popped AS p ORDER BY p.id;
+    ) SELECT p.id, p.payload, p.pushed_at, 1 FROM popped AS p ORDER BY p.id{pop_direction};
 END
 $dbq$;
 

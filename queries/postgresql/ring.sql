@@ -2919,7 +2919,8 @@ UNION ALL
 -- end
 
 -- name: archive_contents
--- one row: how many contents without a slot there were (proven here), and how many are in the archive now
+-- one row: how many contents without a slot there were, and how many are in the archive now
+-- Proven in this statement: see content_mismatches.
 -- when content=apart
 WITH astray AS MATERIALIZED (
     {contents_without_slot}

@@ -206,7 +206,7 @@ def test_the_plan_that_is_asked_for_is_that_of_the_pops_own_choice(variant: Vari
 def test_a_pop_and_the_doctor_plan_under_the_same_settings() -> None:
     careful = templates.statements("postgresql", "server")["careful"].template
     for design in ("naive", "fifo", "stack", "pending", "claim", "status", "split"):
-        functions = templates.statements("postgresql", design)["functions"].template
+        functions = sql.statement("postgresql", f"{design}.functions").template
         pop = functions.partition('FUNCTION "{schema}"."{queue}_pop_many"(')[2].partition("$dbq$")[
             0
         ]

@@ -7,7 +7,6 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.engines.mssql import PRODUCT
-from console.sql import templates
 from tests.contract.variants import Variant
 from tests.microsoft.texts import COMMENT, VARIANTS, batches
 
@@ -148,14 +147,13 @@ def test_no_sql_is_hidden_in_text() -> None:
 def tables_of(variant: Variant) -> list[tuple[str, str]]:
     """The scripts that make its tables."""
     name = variant.design.name
-    made = templates.statements("mssql", name)
-    return [(name, script) for script in ("tables", "added") if script in made]
+    return [(name, of) for of in ("tables", "added") if sql.has(PRODUCT, f"{name}.{of}")]
 
 
 def script_of(variant: Variant, *names: tuple[str, str]) -> str:
     """Some scripts of the variant's queue, without comments."""
     queue = variant.queue("sales", "orders", "mssql")
-    found = (templates.statements("mssql", file)[name] for file, name in names)
+    found = (sql.statement("mssql", f"{file}.{name}") for file, name in names)
     texts = (sql.script(s, PRODUCT.dialect, queue.scope(PRODUCT)) for s in found)
     return COMMENT.sub("", "\n".join(texts))
 

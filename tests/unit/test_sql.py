@@ -283,7 +283,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(templates, "queries_folder", lambda: tmp_path)
     caches = (
         templates._file,
-        templates._line,
+        templates.lineage,
         templates._shared,
         templates._defined,
         templates._chosen,
