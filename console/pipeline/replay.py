@@ -1,4 +1,4 @@
-"""The plan of a replay, and the replay itself."""
+"""Replay: push archived messages into a queue again, each once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReplayPreview:
     source: QueueArchive
     filters: tuple[str, ...]
     count: int
-    """Messages that match, those that were replayed before too."""
+    """Messages that match, including those replayed before."""
     oldest: str | None
     newest: str | None
 
@@ -78,14 +78,12 @@ class ReplayPreview:
 
 @dataclass
 class ReplayResult:
-    """What came of it."""
-
     action_id: int
     pushed: int = 0
     before: int = 0
-    """Left out: replayed by an earlier run."""
+    """Skipped: replayed by an earlier run."""
     full: int = 0
-    """Not stored: the ring was full. The same command takes them when there is room."""
+    """Not stored: the ring was full. The same command pushes them once there is room."""
 
     def as_json(self) -> dict[str, int]:
         """The stable object of `--json`."""
@@ -99,18 +97,18 @@ class ReplayResult:
 
 
 def require_target(queue: Queue, source: QueueArchive) -> None:
-    """UsageError where the queue takes no such messages."""
+    """UsageError where the queue cannot take these messages."""
     if queue.kind is not Kind.INSTALLED:
         raise UsageError(
             f"Nothing can be pushed into {queue.name!r}: it is {queue.kind.value}.",
             next_step="Name an installed queue with --to.",
         )
-    held = queue.options.get("payload", "text")
-    wrong = [kind for kind in source.files if kind != held]
-    # A text is bytes too; what bytes are as text nobody has said.
-    if wrong and held != "bytes" and not (held == "text" and "bytes" not in wrong):
+    kept = queue.options.get("payload", "text")
+    wrong = [kind for kind in source.files if kind != kept]
+    # Text can be stored as bytes; bytes have no known encoding.
+    if wrong and kept != "bytes" and not (kept == "text" and "bytes" not in wrong):
         raise UsageError(
-            f"The queue {queue.name!r} keeps {held}, and the archive has {', '.join(wrong)}.",
+            f"The queue {queue.name!r} keeps {kept}, and the archive has {', '.join(wrong)}.",
             next_step=f"Replay into a queue with --option payload={wrong[0]}.",
         )
 
@@ -118,20 +116,19 @@ def require_target(queue: Queue, source: QueueArchive) -> None:
 def preview(
     queue: Queue, lake: Lake, source: QueueArchive, filters: Sequence[str], rows: DataFrame
 ) -> ReplayPreview:
-    """The plan; `rows` are those that are meant."""
+    """`rows`: the archived messages that match the filters."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the extra's
 
     require_target(queue, source)
     at = F.coalesce("archived_at", "done_at")
-    found = rows.agg(
+    row = rows.agg(
         F.count("*").alias("count"),
         F.min(at).cast("string").alias("oldest"),
         F.max(at).cast("string").alias("newest"),
     ).first()
-    assert found is not None  # noqa: S101  # an aggregate has a row
-    words = tuple(filters)
+    assert row is not None  # noqa: S101  # an aggregate has a row
     return ReplayPreview(
-        queue, lake.location, source, words, found["count"], found["oldest"], found["newest"]
+        queue, lake.location, source, tuple(filters), row["count"], row["oldest"], row["newest"]
     )
 
 
@@ -144,31 +141,31 @@ def replay(
     on_progress: Callable[[int], object] = lambda _: None,
     batch: int = BATCH,
 ) -> ReplayResult:
-    """Push rows, in their order, that were not pushed before. RefusedError beside another replay.
+    """Push the rows that were not pushed before, in order.
 
-    Each batch is one transaction: its push, the list, and the audit. A run that is cut off has
-    done whole batches.
+    A batch is one transaction: the push, the list of replayed messages, and the audit. So an
+    interrupted run has done whole batches. RefusedError where another replay is running.
     """
     lock = locks.lock_name("replay", lake.id(), offered.queue)
     with database.session("replay out of the lake") as session:
-        replaying = _Replaying(session, database, offered, lake.id())
+        run = _Replay(session, database, offered, lake.id())
         refusal = RefusedError(
             f"Another replay into {offered.queue.name!r} is running.",
             next_step="Wait for its end: dbq-console audit --running",
         )
         with locks.hold(session, lock, "exclusive", refusal):
-            replaying.require_list()
-            with replaying.action() as done:
+            run.require_list()
+            with run.action() as result:
                 rest = iter(rows)
-                while chosen := list(islice(rest, batch)):
-                    replaying.one(chosen, done)
-                    on_progress(done.pushed + done.before)
-                    if done.full:
+                while selected := list(islice(rest, batch)):
+                    run.push_batch(selected, result)
+                    on_progress(result.pushed + result.before)
+                    if result.full:
                         break
-    return done
+    return result
 
 
-class _Replaying:
+class _Replay:
     def __init__(
         self, session: Session, database: Database, offered: ReplayPreview, lake_id: str
     ) -> None:
@@ -177,13 +174,13 @@ class _Replaying:
         self._product: Product = database.product
         self._offered = offered
         self._queue = offered.queue
-        of = offered.source
-        whole = "\0".join((of.connection, of.schema, of.queue))
-        digest = hashlib.sha256(whole.encode()).hexdigest()[:40]
-        self._where = {"lake": lake_id, "source": digest}
+        source = offered.source
+        name = "\0".join((source.connection, source.schema, source.queue))
+        digest = hashlib.sha256(name.encode()).hexdigest()[:40]
+        self._key = {"lake": lake_id, "source": digest}
 
     def require_list(self) -> None:
-        """Make the list where there is none. RefusedError where this login may not."""
+        """Create the list of replayed messages if needed. RefusedError without the right to."""
         with self._session.transaction("read the audit") as connection:
             audit.require(connection)
             present = sql.value(connection, bool, "replay.has_list")
@@ -192,7 +189,7 @@ class _Replaying:
 
     @contextmanager
     def action(self) -> Iterator[ReplayResult]:
-        """The action in the audit; it ends as the body does."""
+        """The action in the audit; it ends as the body ends."""
         offered = self._offered
         source = f"{offered.source.schema}.{offered.source.queue} of {offered.source.connection}"
         detail = f"{source} out of {offered.lake}"
@@ -201,10 +198,10 @@ class _Replaying:
         with self._session.transaction("begin an action") as connection:
             number = audit.begin(connection, subject)
         outcome = "failed"
-        done = ReplayResult(number)
+        result = ReplayResult(number)
         try:
-            yield done
-            outcome = "stopped" if done.full else "done"
+            yield result
+            outcome = "stopped" if result.full else "done"
         except KeyboardInterrupt:
             outcome = "stopped"
             raise
@@ -212,26 +209,26 @@ class _Replaying:
             with suppress(ConsoleError), self._session.transaction("end an action") as connection:
                 audit.end(connection, number, outcome, detail)
 
-    def one(self, chosen: Sequence[Row], done: ReplayResult) -> None:
+    def push_batch(self, selected: Sequence[Row], result: ReplayResult) -> None:
         with self._session.transaction("replay a batch") as connection:
-            known = self._known(connection, [row["message"] for row in chosen])
-            fresh = [row for row in chosen if row["message"] not in known]
-            stored = self._push(connection, fresh)
+            before = self._replayed(connection, [row["message"] for row in selected])
+            new = [row for row in selected if row["message"] not in before]
+            stored = self._push(connection, new)
             if stored:
-                self._remember(connection, [row["message"] for row in stored], done.action_id)
-            skipped = {"pushed before, or no room for it": len(chosen) - len(stored)}
-            ledger = Ledger(len(chosen), len(stored), len(stored), skipped)
-            audit.batch(connection, done.action_id, ledger)
-        done.pushed += len(stored)
-        done.before += len(chosen) - len(fresh)
-        done.full += len(fresh) - len(stored)
+                self._record(connection, [row["message"] for row in stored], result.action_id)
+            skipped = {"pushed before, or no room for it": len(selected) - len(stored)}
+            ledger = Ledger(len(selected), len(stored), len(stored), skipped)
+            audit.batch(connection, result.action_id, ledger)
+        result.pushed += len(stored)
+        result.before += len(selected) - len(new)
+        result.full += len(new) - len(stored)
 
-    def _known(self, connection: Connection, messages: Sequence[str]) -> set[str]:
-        values = {**self._where, "messages": self._product.array(messages)}
+    def _replayed(self, connection: Connection, messages: Sequence[str]) -> set[str]:
+        values = {**self._key, "messages": self._product.array(messages)}
         return set(sql.values(connection, str, "replay.replayed", **values))
 
-    def _remember(self, connection: Connection, messages: Sequence[str], action_id: int) -> None:
-        values = {**self._where, "messages": self._product.array(messages)}
+    def _record(self, connection: Connection, messages: Sequence[str], action_id: int) -> None:
+        values = {**self._key, "messages": self._product.array(messages)}
         count = sql.value(connection, int, "replay.record_replayed", action_id=action_id, **values)
         if count != len(messages):
             raise RefusedError(
@@ -241,9 +238,9 @@ class _Replaying:
             )
 
     def _push(self, connection: Connection, rows: Sequence[Row]) -> list[Row]:
-        """Those that were stored. Messages in a row with the same title and due time go at once."""
+        """The stored rows. Consecutive rows with the same title and due time go in one call."""
         stored: list[Row] = []
-        for more, group in groupby(rows, key=self._more):
+        for arguments, group in groupby(rows, key=self._arguments):
             together = list(group)
             payloads = [self._payload(row) for row in together]
             pushed: list[str | None] = sql.values(
@@ -252,7 +249,7 @@ class _Replaying:
                 "replay.push",
                 self._queue.scope(self._product),
                 payloads=self._product.array(payloads),
-                **dict(more),
+                **dict(arguments),
             )
             if len(pushed) != len(together):
                 raise RefusedError(f"{self._queue.name!r} did not return a result for every push.")
@@ -261,8 +258,8 @@ class _Replaying:
                 break
         return stored
 
-    def _more(self, row: Row) -> tuple[tuple[str, Any], ...]:
-        """What the design's push takes beside payloads."""
+    def _arguments(self, row: Row) -> tuple[tuple[str, Any], ...]:
+        """Of the design's push, besides payloads."""
         if "due" in self._queue.design.push_takes:
             due = row["due_us"]
             return (("due_at", None if due is None else _EPOCH + timedelta(microseconds=due)),)

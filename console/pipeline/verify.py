@@ -1,14 +1,14 @@
-"""Logs compared on Spark.
+"""Verify: compare logs of pushes and pops on Spark.
 
-The schema of a log, Parquet, CSV with a head, or JSON lines, a file or a folder of files:
+A log is Parquet, CSV with a header, or JSON lines; a file or a folder of files:
 
-    id        text    of the message; required, and equal in both logs
-    number    bigint  rises with each push; in a log of pops with each pop, as an archive_id does
-    at        timestamp  when it was pushed, or popped; UTC where it has no zone
-    due_at    timestamp  not to be popped before; in either log
-    checksum  text    of the payload
+    id        text       of the message; required, the same in both logs
+    number    bigint     rises with each push; in a log of pops with each pop, as archive_id does
+    at        timestamp  when it was pushed or popped; UTC unless it has a zone
+    due_at    timestamp  in either log: not to be popped earlier
+    checksum  text       of the payload
 
-What is missing is not judged. Pops without a number are in the order of `at`.
+Missing columns are not checked. Pops without a number are ordered by `at`.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
+from pyspark.sql import functions as F  # noqa: N812
 
 from console.designs import Order
 from console.errors import UsageError
@@ -30,19 +30,19 @@ from console.pipeline.frames import read_location
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Which pops were overtaken, as `console.designs.order` judges it, for logs of any length.
+# Which pops were overtaken, as in `console.designs.order`, for logs of any length.
 #
-# A pop is overtaken where one that ran before it has a higher number and was not pushed earlier.
-# Of all that ran before only those matter that no other of them outdoes in both: the front,
-# which is one pop long where numbers rise with time. So a log can be judged in pieces: first the
-# front of each, then each piece with the fronts of those before it.
+# A pop is overtaken if an earlier pop has a higher number and was not pushed earlier. Of all
+# earlier pops only the Pareto front matters: those that no other exceeds in both number and time
+# (one pop, where numbers rise with time). So a log can be checked in pieces: first the front of
+# each piece, then each piece with the fronts of those before it.
 
 Point = tuple[int, float]
-"""A number, and when it was pushed: in any unit, as long as it rises; NaN: nobody wrote it down."""
+"""A push's number, and its time in any unit; NaN: unknown."""
 
 
 class Front:
-    """The pops that could overtake one that comes now."""
+    """The pops that can overtake a later one."""
 
     def __init__(self, points: Iterable[Point] = ()) -> None:
         self._points: list[Point] = []
@@ -51,7 +51,6 @@ class Front:
 
     @property
     def points(self) -> list[Point]:
-        """None of them outdoes another in both."""
         return list(self._points)
 
     def add(self, point: Point) -> None:
@@ -62,27 +61,27 @@ class Front:
         self._points.append((number, pushed))
 
     def overtook(self, point: Point) -> int:
-        """By how many numbers the farthest of them overtook it; 0: none did."""
+        """By how many numbers at most; 0: not overtaken."""
         number, pushed = point[0], -math.inf if math.isnan(point[1]) else point[1]
         return max((n - number for n, p in self._points if n > number and p >= pushed), default=0)
 
 
 def judge(points: Iterable[Point], front: Front) -> Iterator[int]:
-    """Of each pop, in the order in which they ran, by how far it was overtaken; 0: it was not."""
+    """For each pop, in order, by how many numbers it was overtaken; 0: it was not."""
     for point in points:
         yield front.overtook(point)
         front.add(point)
 
 
 def before(fronts: Sequence[Sequence[Point]]) -> list[list[Point]]:
-    """Of each piece of a log the front of all that ran before it, from the pieces' own fronts."""
-    found: list[list[Point]] = []
+    """For each piece of a log the front of all pieces before it, from the pieces' own fronts."""
+    earlier: list[list[Point]] = []
     so_far = Front()
     for one in fronts:
-        found.append(so_far.points)
+        earlier.append(so_far.points)
         for point in one:
             so_far.add(point)
-    return found
+    return earlier
 
 
 COLUMNS = {
@@ -93,9 +92,9 @@ COLUMNS = {
     "checksum": "string",
 }
 TOLERANCE = timedelta(seconds=1)
-"""A server's clock may be set back in the middle of a pop."""
+"""A server's clock may be set back during a pop."""
 ARCHIVE_COLUMNS = ("archive_id", "id", "pushed_at", "done_at", "archived_at", "due_at", "reason")
-"""The columns of an archive that are the log of its pops."""
+"""An archive's columns that make up its log of pops."""
 SHOWN = 10
 _NUMBERED = (Order.STRICT, Order.LAX, Order.NUMBERS)
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -106,27 +105,27 @@ _PIECE_ROWS = 1_000_000
 class VerifyResult:
     order: str
     pushes: int | None
-    """None: there is no log of them, so that what is lost is not known."""
+    """None: without a log of pushes it is not known what was lost."""
     pops: int
     lost: int | None
     doubled: int
     """Pops of a message after its first."""
     unknown: int | None
-    """Popped messages that nobody pushed."""
+    """Popped, but never pushed."""
     damaged: int
-    """Popped with another checksum than they were pushed with."""
+    """Popped with another checksum than pushed."""
     early: int
     """Popped before they were due."""
     overtaken: int | None
-    """Popped after one that was pushed later; None: no order of pushes is promised."""
+    """Popped after one pushed later; None: no order of pushes is promised."""
     farthest: int
-    """By how many numbers, at most."""
+    """Overtaken by so many numbers, at most."""
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """Ids, by what is wrong with them."""
+    """Ids, by what is wrong."""
 
     @property
     def broken(self) -> list[str]:
-        """What the design does not allow."""
+        """Which promises of the design."""
         always = ("lost", "doubled", "unknown", "damaged")
         broken = [name for name in always if getattr(self, name)]
         if self.order == Order.DUE.value and self.early:
@@ -137,11 +136,11 @@ class VerifyResult:
 
     def lines(self) -> list[str]:
         pushed = "" if self.pushes is None else f"{self.pushes:,} pushes, "
-        said = "as promised" if not self.broken else f"NOT as promised: {', '.join(self.broken)}"
+        verdict = "as promised" if not self.broken else f"NOT as promised: {', '.join(self.broken)}"
         names = ("lost", "doubled", "unknown", "damaged", "early", "overtaken")
-        told = ((name, getattr(self, name)) for name in names)
-        counts = ", ".join(f"{name} {'?' if n is None else f'{n:,}'}" for name, n in told)
-        lines = [f"{pushed}{self.pops:,} pops, order {self.order}: {said}", f"  {counts}"]
+        figures = ((name, getattr(self, name)) for name in names)
+        counts = ", ".join(f"{name} {'?' if n is None else f'{n:,}'}" for name, n in figures)
+        lines = [f"{pushed}{self.pops:,} pops, order {self.order}: {verdict}", f"  {counts}"]
         lines += [f"  {name}: {plain(' '.join(ids))}" for name, ids in self.examples.items()]
         return lines
 
@@ -151,21 +150,15 @@ class VerifyResult:
 
 
 def read_log(spark: "SparkSession", path: str) -> DataFrame:
-    """A log. UsageError where it has no ids or is of no kind that is known."""
-    found = _loaded(spark, path)
-    if "id" not in found.columns:
+    """UsageError where it has no ids or its format is not known."""
+    log = _loaded(spark, path)
+    if "id" not in log.columns:
         raise UsageError(
             f"The log {path} has no column `id`.",
-            why=f"It has: {', '.join(found.columns) or 'none'}.",
+            why=f"It has: {', '.join(log.columns) or 'none'}.",
             next_step=f"A log has the columns {', '.join(COLUMNS)}; id is required.",
         )
-    there = set(found.columns)
-    return found.select(
-        *[
-            (F.col(name) if name in there else F.lit(None)).cast(of).alias(name)
-            for name, of in COLUMNS.items()
-        ]
-    )
+    return log.select(*[_or_null(log, name, of) for name, of in COLUMNS.items()])
 
 
 def _loaded(spark: "SparkSession", path: str) -> DataFrame:
@@ -190,10 +183,10 @@ def _loaded(spark: "SparkSession", path: str) -> DataFrame:
 
 
 def pops_of_archive(rows: DataFrame, *, numbered: bool = True) -> DataFrame:
-    """The log of pops in rows of the lake; `numbered`: with the pushes' numbers and times in it.
+    """The log of pops in an archive.
 
-    Without a log of pushes the id has its time in it: a queue that was installed anew counts from 1
-    again, and what is counted then is another message.
+    `numbered`: without a log of pushes. Then ids contain the time of the push: a queue that was
+    installed again counts from 1 again.
     """
     id_ = F.concat_ws(" ", "id", F.col("pushed_at").cast("string")) if numbered else F.col("id")
     return rows.where(F.col("reason") == "pop").select(
@@ -210,39 +203,39 @@ def pops_of_archive(rows: DataFrame, *, numbered: bool = True) -> DataFrame:
 def verify(
     spark: "SparkSession", pushes: DataFrame | None, pops: DataFrame, order: Order, left: int = 0
 ) -> VerifyResult:
-    """Compare them. `left`: so many messages were in the queue when the log of pops ended."""
+    """`left`: messages in the queue when the log of pops ended."""
     messages = together(pushes, pops).persist()
     try:
         row = messages.agg(*_counts()).first()
         assert row is not None  # noqa: S101  # an aggregate has a row
-        found: dict[str, int] = {name: int(value or 0) for name, value in row.asDict().items()}
+        counts: dict[str, int] = {name: int(value or 0) for name, value in row.asDict().items()}
         known = pushes is not None
         result = VerifyResult(
             order=order.value,
-            pushes=found["pushes"] if known else None,
-            pops=found["pops"],
-            lost=max(0, found["lost"] - left) if known else None,
-            doubled=found["doubled"],
-            unknown=found["unknown"] if known else None,
-            damaged=found["damaged"],
-            early=found["early"],
+            pushes=counts["pushes"] if known else None,
+            pops=counts["pops"],
+            lost=max(0, counts["lost"] - left) if known else None,
+            doubled=counts["doubled"],
+            unknown=counts["unknown"] if known else None,
+            damaged=counts["damaged"],
+            early=counts["early"],
             overtaken=None,
             farthest=0,
         )
         result.examples = _examples(messages, result)
         if order in _NUMBERED:
-            _judge_order(spark, messages, result)
+            _check_order(spark, messages, result)
         return result
     finally:
         messages.unpersist()
 
 
 def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
-    """A row a message: how often it was pushed and popped, and what is known of either."""
+    """A row per message: its pushes and pops."""
     popped = F.struct(
         "number", F.unix_micros("at").alias("at"), F.unix_micros("due_at").alias("due"), "id"
     )
-    mine = pops.select(
+    rows = pops.select(
         "id",
         F.lit(0).alias("pushes"),
         F.lit(1).alias("pops"),
@@ -251,9 +244,8 @@ def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
         _or_null(pops, "push_number", "bigint"),
         _micros_or_null(pops, "pushed_at"),
     )
-    rows = mine
     if pushes is not None:
-        theirs = pushes.select(
+        pushed = pushes.select(
             "id",
             F.lit(1).alias("pushes"),
             F.lit(0).alias("pops"),
@@ -262,9 +254,9 @@ def together(pushes: DataFrame | None, pops: DataFrame) -> DataFrame:
             F.unix_micros("at").alias("pushed_at"),
             F.unix_micros("due_at").alias("push_due"),
         )
-        rows = mine.unionByName(theirs, allowMissingColumns=True)
+        rows = rows.unionByName(pushed, allowMissingColumns=True)
     else:
-        rows = mine.withColumns(
+        rows = rows.withColumns(
             {
                 "push_checksum": F.lit(None).cast("string"),
                 "push_due": F.lit(None).cast("bigint"),
@@ -294,7 +286,7 @@ def _micros_or_null(rows: DataFrame, name: str) -> Column:
 
 
 def _wrong() -> dict[str, Column]:
-    """How often a message is wrong, in each way."""
+    """For each kind of error, how often a message has it."""
     pushes, pops, none = F.col("pushes"), F.col("pops"), F.lit(0)
     expected = F.col("push_checksum")
     differs = (F.col("least_checksum") != expected) | (F.col("most_checksum") != expected)
@@ -327,8 +319,8 @@ def _examples(messages: DataFrame, result: VerifyResult) -> dict[str, list[str]]
     return found
 
 
-def _judge_order(spark: "SparkSession", messages: DataFrame, result: VerifyResult) -> None:
-    """Count what was overtaken: pieces of the log by time, each sorted, judged side by side."""
+def _check_order(spark: "SparkSession", messages: DataFrame, result: VerifyResult) -> None:
+    """Count overtaken pops: the log in sorted pieces, checked in parallel."""
     pops = messages.select(F.explode("popped").alias("pop"), "push_number", "pushed_at", "id")
     known = pops.select("push_number", "pushed_at", "id", "pop.number", "pop.at").where(
         F.col("push_number").isNotNull()
@@ -337,42 +329,42 @@ def _judge_order(spark: "SparkSession", messages: DataFrame, result: VerifyResul
     assert counted is not None  # noqa: S101  # an aggregate has a row
     if not counted["all"]:
         return
-    # Numbers are drawn as pops run; times may be of their commits.
-    place = "number" if counted["numbered"] == counted["all"] else "at"
+    # Numbers are drawn as pops run; times may be those of commits.
+    position = "number" if counted["numbered"] == counted["all"] else "at"
     pieces = max(2, math.ceil(counted["all"] / _PIECE_ROWS))
     log = (
-        known.where(F.col(place).isNotNull())
+        known.where(F.col(position).isNotNull())
         .select(
-            F.col(place).alias("place"),
+            F.col(position).alias("position"),
             "push_number",
             F.col("pushed_at").cast("double").alias("pushed"),
             "id",
         )
-        .repartitionByRange(pieces, "place")
-        .sortWithinPartitions("place", "push_number")
+        .repartitionByRange(pieces, "position")
+        .sortWithinPartitions("position", "push_number")
         .select(F.spark_partition_id().alias("piece"), "push_number", "pushed", "id")
         .persist()
     )
     try:
         with _batches(spark):
             fronts = _fronts(log)
-            row = log.mapInArrow(_judging(fronts), _FOUND).collect()
+            rows = log.mapInArrow(_checker(fronts), _OVERTAKEN).collect()
     finally:
         log.unpersist()
-    result.overtaken = sum(one["overtaken"] for one in row)
-    result.farthest = max((one["farthest"] for one in row), default=0)
-    shown = [id_ for one in sorted(row, key=lambda one: one["piece"]) for id_ in one["ids"]]
-    if shown:
-        result.examples["overtaken"] = shown[:SHOWN]
+    result.overtaken = sum(one["overtaken"] for one in rows)
+    result.farthest = max((one["farthest"] for one in rows), default=0)
+    ids = [id_ for one in sorted(rows, key=lambda one: one["piece"]) for id_ in one["ids"]]
+    if ids:
+        result.examples["overtaken"] = ids[:SHOWN]
 
 
 _FRONTS = "piece int, number bigint, pushed double"
-_FOUND = "piece int, overtaken bigint, farthest bigint, ids array<string>"
+_OVERTAKEN = "piece int, overtaken bigint, farthest bigint, ids array<string>"
 
 
 @contextmanager
 def _batches(spark: "SparkSession") -> Iterator[None]:
-    """Many rows a batch, for the while: the pipeline's sessions hand over one at a time."""
+    """Larger Arrow batches than the pipeline's sessions are configured with."""
     was = spark.conf.get(_BATCH)
     spark.conf.set(_BATCH, "20000")
     try:
@@ -382,7 +374,7 @@ def _batches(spark: "SparkSession") -> Iterator[None]:
 
 
 def _fronts(log: DataFrame) -> dict[int, list[Point]]:
-    """Of each piece the front of all before it."""
+    """For each piece the front of all before it."""
     own: dict[int, list[Point]] = {}
     for row in log.mapInArrow(_front_of, _FRONTS).collect():
         own.setdefault(row["piece"], []).append((row["number"], row["pushed"]))
@@ -406,12 +398,12 @@ def _front_of(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]"
         yield pa.RecordBatch.from_arrays(columns, names=["piece", "number", "pushed"])
 
 
-def _judging(
+def _checker(
     fronts: dict[int, list[Point]],
 ) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    def judged(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def check(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         front, piece, overtaken, farthest = Front(), None, 0, 0
-        shown: list[str] = []
+        ids: list[str] = []
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -422,19 +414,19 @@ def _judging(
                 if by:
                     overtaken += 1
                     farthest = max(farthest, by)
-                    if len(shown) < SHOWN:
-                        shown.append(batch.column(3)[at].as_py())
+                    if len(ids) < SHOWN:
+                        ids.append(batch.column(3)[at].as_py())
         if piece is not None:
             columns = [
                 pa.array([piece], pa.int32()),
                 pa.array([overtaken], pa.int64()),
                 pa.array([farthest], pa.int64()),
-                pa.array([shown], pa.list_(pa.string())),
+                pa.array([ids], pa.list_(pa.string())),
             ]
             names = ["piece", "overtaken", "farthest", "ids"]
             yield pa.RecordBatch.from_arrays(columns, names=names)
 
-    return judged
+    return check
 
 
 def _points(batch: "pa.RecordBatch") -> Sequence[Point]:

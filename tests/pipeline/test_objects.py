@@ -109,7 +109,7 @@ def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
 
 def test_a_login_in_a_place_is_refused_and_not_shown() -> None:
     for place in (f"s3://key:{SECRET}@bucket/x", f"s3://bucket/x?secret_key={SECRET}&region=x"):
-        with pytest.raises(UsageError, match="with a login") as error:
+        with pytest.raises(UsageError, match="has a login") as error:
             Lake(place)
         assert SECRET not in str(error.value)
     assert not _LOGIN.search("abfss://container@account.dfs.core.windows.net/x"), "an address"

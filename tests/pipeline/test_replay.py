@@ -82,7 +82,7 @@ def test_a_batch_that_fails_leaves_nothing_of_itself(
         raise _KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(job._Replaying, "_remember", fails)  # after the push, before the commit
+        patch.setattr(job._Replay, "_record", fails)  # after the push, before the commit
         with pytest.raises(_KilledError):
             replayed(client, lake, rows(1, 2))
     assert payloads(client) == []
