@@ -244,12 +244,12 @@ def _smoke(call: Call, /, name: str | None, design: str | None, *, live: bool) -
 
 
 def _prove(call: Call, /, designs: str, output: str | None) -> None:
-    from console.prove.run import proven  # noqa: PLC0415  # a verb imports what it uses
+    from console.prove.run import prove_designs  # noqa: PLC0415  # a verb imports what it uses
 
     database = call.database(Rights.ADMIN, "prove")
     if call.production(database):
         narrate("This is a PRODUCTION database: the proof kills sessions of its own only.")
-    report = proven(database, call.schema_for(database), designs, narrate)
+    report = prove_designs(database, call.schema_for(database), designs, narrate)
     lines = report.markdown
     if output is not None:
         try:

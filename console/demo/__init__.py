@@ -1,10 +1,10 @@
-"""The demo: a real server, one queue of every design, live traffic with faults in it.
+"""The demo: a real server, one queue of every design, live traffic with faults.
 
     with Demo() as demo:
         database = open_database(demo.url, label="demo")
 
-The traffic runs in processes of its own. They and the server go with the process that made them,
-however that one ends.
+The traffic runs in processes of its own. They and the server end with the process that started
+them, however that one ends.
 """
 
 import os
@@ -18,7 +18,7 @@ from sqlalchemy import URL, make_url
 
 from console.actions.install import install
 from console.demo import plan
-from console.demo.child import Child, held, noted
+from console.demo.child import Child, signals_deferred, signals_noted
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConsoleError
@@ -30,16 +30,15 @@ _TRAFFIC_WITHIN_SECONDS = 60.0
 
 
 class Demo:
-    """A server with one queue of every design and live traffic, from `with` to the end of it.
+    """A server with one queue of every design and live traffic, as a context manager.
 
-    A Ctrl-C or SIGTERM while it starts takes effect when it can be cleaned up after; while it
-    stops, it has no effect.
+    A Ctrl-C or SIGTERM during the start takes effect once it can be cleaned up; while it stops, it
+    has no effect.
     """
 
     stuck_after_seconds = plan.STUCK_AFTER_SECONDS
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
         self._server: EmbeddedServer | None = None
         self._workers: list[Child] = []
         self._url = ""
@@ -48,20 +47,20 @@ class Demo:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy's URL of the demo's database: its password is in a file of this user, so that
-        the URL can be shown, and pasted."""
+        """SQLAlchemy's URL of the database. The password is in a file of this user, so that the URL
+        can be shown and pasted."""
         return self._url
 
     @property
     def recordings(self) -> Path | None:
-        """A folder that goes with the server, however that ends; None: it is not there."""
+        """A folder that is removed with the server; None: it does not run."""
         folder = None if self._server is None else self._server.folder
         return None if folder is None else folder / "recordings"
 
     def __enter__(self) -> Self:
         try:
-            with held() as asked_to_end:
-                self._start(asked_to_end)
+            with signals_deferred() as stop_requested:
+                self._start(stop_requested)
         except BaseException:
             self.stop()
             raise
@@ -72,24 +71,24 @@ class Demo:
 
     def stop_traffic(self) -> None:
         """End the workers; queues and server stay as they are."""
-        with noted():
+        with signals_noted():
             for worker in self._workers:
-                worker.ask_to_leave()  # all at once, then wait for each
+                worker.request_stop()
             for worker in self._workers:
                 worker.stop()
             self._workers.clear()
 
     def stop(self) -> None:
-        """End everything and leave nothing behind. May be called again."""
-        with noted():
+        """May be called again."""
+        with signals_noted():
             self.stop_traffic()
             if self._server is not None:
                 self._server.stop()
                 self._server = None
 
-    def _start(self, asked_to_end: Event) -> None:
+    def _start(self, stop_requested: Event) -> None:
         self._server = EmbeddedServer.start()
-        if asked_to_end.is_set() or self._server.folder is None:
+        if stop_requested.is_set() or self._server.folder is None:
             return
         self._url = _with_passfile(self._server.create_database("demo"), self._server.folder)
         _install_queues(self._url)
@@ -97,14 +96,14 @@ class Demo:
         with log.open("ab") as output:
             for role in ("traffic", "faults"):
                 self._workers.append(Child(role, {"url": self._url}, output))
-        flows = self._workers[0].wait_for_word(_TRAFFIC_WITHIN_SECONDS, asked_to_end)
+        flows = self._workers[0].wait_for_line(_TRAFFIC_WITHIN_SECONDS, stop_requested)
         self.started_at = time.monotonic()
-        if not flows and not asked_to_end.is_set():
-            raise ConsoleError("The demo's traffic did not start.", why=_last_words(log))
+        if not flows and not stop_requested.is_set():
+            raise ConsoleError("The demo's traffic did not start.", why=_last_lines(log))
 
 
 def _with_passfile(url: str, folder: Path) -> str:
-    """The URL without its password, which the driver finds in a file that goes with the server."""
+    """The URL with its password moved to a file in the server's folder."""
     whole = make_url(url)
     file = folder / "passfile"
     words = (whole.host, whole.port, "*", whole.username, whole.password)
@@ -119,43 +118,43 @@ def _with_passfile(url: str, folder: Path) -> str:
 def _install_queues(url: str) -> None:
     database = open_database(url)
     try:
-        for lane in plan.LANES:
-            install(database, lane.queue(database.product))
+        for demo_queue in plan.DEMO_QUEUES:
+            install(database, demo_queue.queue(database.product))
     finally:
         database.close()
 
 
-def _last_words(log: Path) -> str:
+def _last_lines(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-5:])
 
 
 _INTERVAL_SECONDS = 1.0
 _SETTLED_WITHIN_SECONDS = 3.0
-_SETTLES_SECONDS = 0.2
+_SETTLE_PAUSE_SECONDS = 0.2
 
 
 def run_headless(seconds: float) -> list[QueueSnapshot]:
-    """Run the demo for so long from the first traffic; the status of each queue at the end.
+    """Run the demo for `seconds` from the first traffic; the status of each queue at the end.
 
-    Rates are means over the whole run. Ctrl-C and SIGTERM only end it early: the answer is the
-    same. When this returns nothing is left of the demo.
+    Rates are means over the whole run. Ctrl-C and SIGTERM only end it early. When this returns,
+    nothing is left of the demo.
     """
-    with noted() as asked_to_end, Demo() as demo:
-        # Asked to end while it started, there is nothing to examine.
-        return [] if asked_to_end.is_set() else _watch(demo, seconds, asked_to_end)
+    with signals_noted() as stop_requested, Demo() as demo:
+        # If stopped during the start, there is nothing to report.
+        return [] if stop_requested.is_set() else _watch(demo, seconds, stop_requested)
 
 
-def _watch(demo: Demo, seconds: float, asked_to_end: Event) -> list[QueueSnapshot]:
+def _watch(demo: Demo, seconds: float, stop_requested: Event) -> list[QueueSnapshot]:
     database = open_database(demo.url, timeouts=SAMPLING_TIMEOUTS, label="demo")
     means = _Means()
     try:
         ends_at = demo.started_at + seconds
-        last = _look(demo, database, means)
-        while (left := ends_at - time.monotonic()) > 0 and not asked_to_end.is_set():
-            asked_to_end.wait(min(left, _INTERVAL_SECONDS))
-            last = _look(demo, database, means) or last
-        # The engine's counters trail their sessions, up to the moment when those end.
+        last = _sample(demo, database, means)
+        while (left := ends_at - time.monotonic()) > 0 and not stop_requested.is_set():
+            stop_requested.wait(min(left, _INTERVAL_SECONDS))
+            last = _sample(demo, database, means) or last
+        # The engine's counters lag behind the sessions until these end.
         ended_at = time.monotonic()
         demo.stop_traffic()
         rates = means.settled(demo, database, ended_at)
@@ -184,7 +183,7 @@ class _Means:
         return rates
 
     def settled(self, demo: Demo, database: Database, ended_at: float) -> dict[str, Rates]:
-        """The rates up to the traffic's end, once the counters move no more."""
+        """The rates up to the traffic's end, once the counters have settled."""
         deadline = time.monotonic() + _SETTLED_WITHIN_SECONDS
         before: list[object] = []
         while True:
@@ -194,11 +193,11 @@ class _Means:
             if now == before or time.monotonic() > deadline:
                 return self.add(replace(sample, taken_at=ended_at))
             before = list(now)
-            time.sleep(_SETTLES_SECONDS)
+            time.sleep(_SETTLE_PAUSE_SECONDS)
 
 
-def _look(demo: Demo, database: Database, means: _Means) -> DatabaseSample | None:
-    """One sample, taken into the means; None where it fails: the next one may not."""
+def _sample(demo: Demo, database: Database, means: _Means) -> DatabaseSample | None:
+    """One sample, added to the means; None if it fails."""
     try:
         sample = take_sample(database, stuck_after_seconds=demo.stuck_after_seconds)
     except ConsoleError as error:

@@ -1,4 +1,4 @@
-"""A worker process, seen from the process that starts it."""
+"""Worker processes, and signals in the process that starts them."""
 
 import json
 import os
@@ -17,20 +17,20 @@ from console import processes
 
 
 @contextmanager
-def noted() -> Iterator[threading.Event]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP only set the event that is given."""
+def signals_noted() -> Iterator[threading.Event]:
+    """In the body, Ctrl-C, SIGTERM and SIGHUP only set the event."""
     event = threading.Event()
-    with _taken(event, []):
+    with _signals_recorded(event, []):
         yield event
 
 
 @contextmanager
-def held() -> Iterator[threading.Event]:
-    """Inside, the same; afterwards the first one that came does what it would have done."""
+def signals_deferred() -> Iterator[threading.Event]:
+    """The same; afterwards the first signal that came takes effect."""
     event = threading.Event()
     numbers: list[int] = []
     try:
-        with _taken(event, numbers):
+        with _signals_recorded(event, numbers):
             yield event
     finally:
         if numbers:
@@ -38,20 +38,20 @@ def held() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _taken(event: threading.Event, numbers: list[int]) -> Iterator[None]:
+def _signals_recorded(event: threading.Event, numbers: list[int]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread gets signals, and only it may say what they do
+        yield  # only the main thread can handle signals
         return
 
     def note(number: int, _: FrameType | None) -> None:
         numbers.append(number)
         event.set()
 
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    # Under nohup a lost terminal is no reason to end.
+    handled = [signal.SIGINT, signal.SIGTERM]
+    # Under nohup SIGHUP stays ignored.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        wanted.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in wanted}
+        handled.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         yield
     finally:
@@ -67,12 +67,12 @@ class Child:
     """One worker process. `role` is a key of `console.demo.worker.ROLES`."""
 
     def __init__(self, role: str, settings: dict[str, object], log: IO[bytes] | None) -> None:
-        """Start it. What it has to tell goes to `log`, or to where our own log goes."""
+        """Start it. Its log goes to `log`, or else to our own standard error."""
         self._process = processes.start("console.demo.worker", role, stderr=log)
         processes.send_line(self._process, json.dumps(settings))
 
-    def wait_for_word(self, seconds: float, give_up: Event) -> bool:
-        """Wait for the one line that a worker says. False: it ended, was late, or we gave up."""
+    def wait_for_line(self, seconds: float, give_up: Event) -> bool:
+        """Wait for the one line that a worker sends. False: it ended, was late, or `give_up`."""
         output = self._process.stdout
         deadline = time.monotonic() + seconds
         while output is not None and not give_up.is_set() and time.monotonic() < deadline:
@@ -80,14 +80,14 @@ class Child:
                 return bool(os.read(output.fileno(), 100))
         return False
 
-    def ask_to_leave(self) -> None:
-        """Close its input; it finishes what it has in hand and ends."""
+    def request_stop(self) -> None:
+        """Close its input; it finishes its current work and ends."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """Ask it to leave and wait until it has; kill it where that takes too long."""
-        self.ask_to_leave()
+        """Request a stop and wait for it; kill it if that takes too long."""
+        self.request_stop()
         try:
             self._process.wait(_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
-"""The demo's traffic: for each queue one producer and one consumer, in threads of one process that
-go on whatever the database does. What the messages say is made up."""
+"""The demo's traffic: a producer and a consumer for each queue, in threads of one process that
+continue whatever the database does, with made-up messages."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import PushExtras, push_many, push_many_with
-from console.demo.plan import LANES, Lane
+from console.demo.plan import DEMO_QUEUES, DemoQueue
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError
 
@@ -33,7 +33,7 @@ def payload(queue: str, number: int, chance: random.Random) -> str:
 
 
 def error_text(queue: str, message_id: str, chance: random.Random) -> str:
-    """Why a message could not be processed: a few kinds a queue, each time with other details."""
+    """A few error groups for each queue, each time with other details."""
     make = chance.choices(_ERRORS[queue], weights=(6, 3, 1))[0]
     return make(message_id, chance)
 
@@ -153,23 +153,23 @@ _TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=10.0, lock_seconds=5.0
 _log = logging.getLogger(__name__)
 
 
-class Member(Protocol):
-    """What one thread does."""
+class Worker(Protocol):
+    """The work of one thread."""
 
     name: str
 
     def step(self) -> float:
-        """Do a little and return how many seconds to wait; ConsoleError means: again, later."""
+        """Do a little and return the seconds to wait. After a ConsoleError it is called again."""
 
     def close(self) -> None:
-        """Finish what is in hand, after the last step."""
+        """Finish the current work, after the last step."""
 
 
-def run_threads(members: Sequence[Member], stop: threading.Event) -> None:
-    """Run each member in a thread of its own until stopped, then wait until all have finished."""
+def run_workers(workers: Sequence[Worker], stop: threading.Event) -> None:
+    """Run each worker in a thread of its own until stopped, then wait until all have finished."""
     threads = [
-        threading.Thread(target=_keep_on, args=(member, stop), name=member.name, daemon=True)
-        for member in members
+        threading.Thread(target=_run_worker, args=(worker, stop), name=worker.name, daemon=True)
+        for worker in workers
     ]
     for thread in threads:
         thread.start()
@@ -184,113 +184,108 @@ def open_for(url: str, application_name: str) -> Database:
     return open_database(url, timeouts=_TIMEOUTS, application_name=application_name)
 
 
-def say(word: str) -> None:
-    """Tell the process that started this one, which may be gone."""
+def send_line(word: str) -> None:
+    """To the process that started this one, which may have ended."""
     with contextlib.suppress(OSError):
         os.write(1, f"{word}\n".encode())
 
 
-def _keep_on(member: Member, stop: threading.Event) -> None:
-    told = ""
-    trouble_pause = _FIRST_PAUSE_SECONDS
+def _run_worker(worker: Worker, stop: threading.Event) -> None:
+    logged = ""
+    error_pause = _FIRST_PAUSE_SECONDS
     while not stop.is_set():
         try:
-            pause = member.step()
+            pause = worker.step()
         except (ConsoleError, SQLAlchemyError) as error:
-            if str(error) != told:  # an hour of the same is one line of the log
-                told = str(error)
-                _log.warning("%s: %s", member.name, " ".join(told.split()))
-            pause = trouble_pause
-            trouble_pause = min(trouble_pause * 2, _LONGEST_PAUSE_SECONDS)
+            if str(error) != logged:  # a repeated error is logged once
+                logged = str(error)
+                _log.warning("%s: %s", worker.name, " ".join(logged.split()))
+            pause = error_pause
+            error_pause = min(error_pause * 2, _LONGEST_PAUSE_SECONDS)
         else:
-            told, trouble_pause = "", _FIRST_PAUSE_SECONDS
+            logged, error_pause = "", _FIRST_PAUSE_SECONDS
         stop.wait(pause)
     with contextlib.suppress(ConsoleError, SQLAlchemyError):
-        member.close()
+        worker.close()
 
 
 _TICK_SECONDS = 0.2
 _BUSY_TICK_SECONDS = 0.05
 """While the producer rushes: a ring that is full stays full between two samples."""
 _WORK_SECONDS = (0.05, 0.2)
-"""How long a consumer of kept rows works on what it has claimed."""
+"""How long a consumer works on what it has claimed."""
 _DUE_SECONDS = (0.0, 2.0)
-"""When a message with a due time is due, from its push: less than a short demo."""
+"""From push to due time."""
 _JITTER = (0.75, 1.25)
-"""Of every pause, so that no two flows and no sampler keep step."""
+"""A factor of every pause, so that workers and samplers stay out of step."""
 
 
 class TrafficClock:
-    """Seconds since the first traffic, and who is told when that comes."""
+    """Seconds since the start; it also reports the first traffic."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._lock = threading.Lock()
-        self._said = False
+        self._reported = False
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def traffic_flows(self) -> None:
-        """Say so, once."""
+        """Report it, once."""
         with self._lock:
-            if not self._said:
-                self._said = True
-                say("started")
+            if not self._reported:
+                self._reported = True
+                send_line("started")
 
 
 class _Flow:
-    """How many messages are due, at a rate that changes. Long arrears are forgotten."""
+    """The number of messages due at a changing rate. A long backlog is dropped."""
 
     def __init__(self) -> None:
-        self._looked = time.monotonic()
+        self._counted_at = time.monotonic()
         self._due = 0.0
 
     def due(self, rate: float) -> int:
-        looked, self._looked = self._looked, time.monotonic()
-        # After a hindrance nobody pushes or pops a minute's worth at once.
-        self._due += rate * min(self._looked - looked, 3 * _TICK_SECONDS)
+        before, self._counted_at = self._counted_at, time.monotonic()
+        # After an interruption, do not push or pop a minute's worth at once.
+        self._due += rate * min(self._counted_at - before, 3 * _TICK_SECONDS)
         whole = int(self._due)
         self._due -= whole
         return whole
 
 
-class _OfLane:
-    """Whoever pushes to a queue or pops from it."""
+class _Worker:
+    role = ""
 
-    does = ""
-
-    def __init__(self, url: str, lane: Lane, clock: TrafficClock) -> None:
-        self.name = f"{lane.name}-{self.does}"
+    def __init__(self, url: str, demo_queue: DemoQueue, clock: TrafficClock) -> None:
+        self.name = f"{demo_queue.name}-{self.role}"
         self._database = open_for(url, self.name)
-        self._queue = lane.queue(self._database.product)
-        self._lane = lane
+        self._queue = demo_queue.queue(self._database.product)
+        self._demo_queue = demo_queue
         self._clock = clock
         self._flow = _Flow()
-        self._chance = random.Random(lane.name)  # noqa: S311 (a demo, no secret)
+        self._chance = random.Random(demo_queue.name)  # noqa: S311 (a demo, no secret)
 
     def close(self) -> None:
-        """Leave the server."""
         self._database.close()
 
 
-class Producer(_OfLane):
-    """Pushes the messages of one queue. What a full queue turns away is not pushed again."""
+class Producer(_Worker):
+    """Pushes the messages of one queue. What a full queue rejects is not pushed again."""
 
-    does = "producer"
+    role = "producer"
     _number = 0
 
     def step(self) -> float:
-        """Push what is due."""
         now = self._clock.now
         payloads = []
-        for _ in range(self._flow.due(self._lane.rate_at(now))):
+        for _ in range(self._flow.due(self._demo_queue.rate_at(now))):
             self._number += 1
-            payloads.append(payload(self._lane.name, self._number, self._chance))
+            payloads.append(payload(self._demo_queue.name, self._number, self._chance))
         if payloads:
-            with self._database.transaction(f"push to {self._lane.name!r}") as connection:
+            with self._database.transaction(f"push to {self._demo_queue.name!r}") as connection:
                 if "scheduled" in self._queue.states:
                     due = self._chance.uniform(*_DUE_SECONDS)
                     push_many_with(
@@ -299,48 +294,46 @@ class Producer(_OfLane):
                 else:
                     push_many(connection, self._queue, payloads)
             self._clock.traffic_flows()
-        rushes = self._lane.rush is not None and self._lane.rush.is_on(now)
+        rushes = self._demo_queue.rush is not None and self._demo_queue.rush.is_on(now)
         tick = _BUSY_TICK_SECONDS if rushes else _TICK_SECONDS
         return tick * self._chance.uniform(*_JITTER)
 
 
-class Consumer(_OfLane):
+class Consumer(_Worker):
     """Pops the messages of one queue, as many as it can; completes what the queue keeps."""
 
-    does = "consumer"
-    _in_hand: Sequence[PoppedMessage] = ()
+    role = "consumer"
+    _claimed: Sequence[PoppedMessage] = ()
 
     def step(self) -> float:
-        """Pop what is there and can be worked on; finish it."""
         self._finish()  # what an earlier step could not
-        count = self._flow.due(self._lane.capacity_at(self._clock.now))
+        count = self._flow.due(self._demo_queue.capacity_at(self._clock.now))
         if count:
-            with self._database.transaction(f"pop from {self._lane.name!r}") as connection:
+            with self._database.transaction(f"pop from {self._demo_queue.name!r}") as connection:
                 messages = pop_many(connection, self._queue, count, self.name)
             if self._queue.finishes and messages:
-                self._in_hand = messages
+                self._claimed = messages
                 time.sleep(self._chance.uniform(*_WORK_SECONDS))
                 self._finish()
         return _TICK_SECONDS * self._chance.uniform(*_JITTER)
 
     def close(self) -> None:
-        """Finish what is in hand, then leave the server."""
         self._finish()
         super().close()
 
     def _finish(self) -> None:
-        if self._in_hand:
-            with self._database.transaction(f"complete messages of {self._lane.name!r}") as c:
-                for message in self._in_hand:
+        if self._claimed:
+            with self._database.transaction(f"complete messages of {self._demo_queue.name!r}") as c:
+                for message in self._claimed:
                     complete(c, self._queue, message)
-            self._in_hand = ()
+            self._claimed = ()
 
 
 def run(settings: dict[str, str], stop: threading.Event) -> None:
-    """Let it flow until stopped. `settings`: the database's `url`."""
+    """`settings`: the database's `url`."""
     clock = TrafficClock()
-    members: list[Member] = []
-    for lane in LANES:
-        members.append(Producer(settings["url"], lane, clock))
-        members.append(Consumer(settings["url"], lane, clock))
-    run_threads(members, stop)
+    workers: list[Worker] = []
+    for demo_queue in DEMO_QUEUES:
+        workers.append(Producer(settings["url"], demo_queue, clock))
+        workers.append(Consumer(settings["url"], demo_queue, clock))
+    run_workers(workers, stop)

@@ -1,4 +1,4 @@
-"""What the console claims of each design, proven on a server that somebody has.
+"""Proves what the console claims of each design on an operator's own server.
 
-On scratch queues only: what it makes it names by a prefix of its own, and takes away again.
+On scratch queues only, whose names have a prefix of their own, and which are removed again.
 """

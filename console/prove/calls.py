@@ -1,4 +1,4 @@
-"""What is claimed of push and pop: order, rollback, kill, isolation, full, empty."""
+"""Claims about push and pop: order, rollback, kill, isolation, full, empty."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +17,12 @@ from console.formats import numbered
 from console.prove.trial import Claim, Trial, require
 
 _MESSAGES = 5
-_AT_A_LEVEL = 20
+_MESSAGES_PER_LEVEL = 20
 _CONSUMERS = 2
-_OURS = "READ COMMITTED"
-"""At this level every design has to work; at others a pop may be refused, if that costs nothing."""
+_REQUIRED_LEVEL = "READ COMMITTED"
+"""Every design has to work at this level; at others a pop may be refused, if that costs nothing."""
 _MOST_SECONDS = 10.0
-"""Of consumers that are in each other's way, until what is left is popped one by one."""
+"""For consumers that block each other; then the rest is popped by one."""
 
 
 def _order(trial: Trial) -> str:
@@ -45,10 +45,10 @@ def _pop_rolled_back(trial: Trial) -> str:
     if trial.draws_numbers:
         left = trial.figures().ready
         require(left == _MESSAGES - 2, f"{left} of {_MESSAGES} ready, though 2 are consumed")
-        parked = f", after the repair: {trial.mended('orphan')[1]}"
-    came = trial.drained(sent)
+        parked = f", after the repair: {trial.require_repaired('orphan')[1]}"
+    came = trial.require_drained(sent)
     attempts = {message.attempts for message in came}
-    require(attempts == {1}, f"attempts {sorted(attempts)}, though nobody has had them before")
+    require(attempts == {1}, f"attempts {sorted(attempts)}, though they were never popped before")
     return f"2 popped and rolled back, {len(came)} of {len(sent)} came{parked}"
 
 
@@ -58,7 +58,7 @@ def _push_rolled_back(trial: Trial) -> str:
         trial.push_one(connection)
         push_many(connection, trial.queue, trial.payloads(2))
         connection.rollback()
-    came = trial.drained(before + trial.push(1))
+    came = trial.require_drained(before + trial.push(1))
     return f"3 pushed and rolled back, {len(came)} pushed and committed: {len(came)} came"
 
 
@@ -70,28 +70,28 @@ def _killed(trial: Trial) -> str:
         trial.push_one(connection)
     require(len(taken) == 2, f"a pop of 2 gave {len(taken)}")
     if trial.draws_numbers:
-        trial.mended("orphan")
-    came = trial.drained(sent)
+        trial.require_repaired("orphan")
+    came = trial.require_drained(sent)
     return f"killed after it popped 2 and pushed 1: {len(came)} of {len(sent)} came, of its own 0"
 
 
 @dataclass
 class _Consumer:
-    """Pops at a level, in a thread of its own, until all are popped."""
+    """Pops at an isolation level, in a thread of its own, until all are popped."""
 
     trial: Trial
     level: str
     popped: list[PoppedMessage]
-    """By all of them."""
+    """By all consumers."""
     until: float
     refused: str = ""
-    again: int = 0
+    retries: int = 0
 
     def run(self) -> None:
         """ConnectionFailedError, DisprovedError."""
         while not self.refused:
             self.try_once()
-            if len(self.popped) >= _AT_A_LEVEL or time.monotonic() >= self.until:
+            if len(self.popped) >= _MESSAGES_PER_LEVEL or time.monotonic() >= self.until:
                 return
 
     def try_once(self) -> None:
@@ -100,7 +100,7 @@ class _Consumer:
                 came = pop_many(connection, self.trial.queue, 1, "prove")
             self.popped += came
         except BusyError:
-            self.again += 1
+            self.retries += 1
         except ConnectionFailedError:
             raise
         except ConsoleError as error:
@@ -108,12 +108,12 @@ class _Consumer:
 
 
 def isolated(level: str) -> Callable[[Trial], str]:
-    """Several consumers at a level."""
+    """The proof with several consumers at an isolation level."""
 
     def prove(trial: Trial) -> str:
         before = trial.figures()
         pushed = _push_at(trial, level)
-        sent = trial.push(_AT_A_LEVEL - len(pushed))
+        sent = trial.push(_MESSAGES_PER_LEVEL - len(pushed))
         popped: list[PoppedMessage] = []
         until = time.monotonic() + _MOST_SECONDS
         consumers = [_Consumer(trial, level, popped, until) for _ in range(_CONSUMERS)]
@@ -126,17 +126,17 @@ def isolated(level: str) -> Callable[[Trial], str]:
         if refused and not at_level and trial.draws_numbers:
             after = trial.figures()
             require(after.next_pop == before.next_pop, "a refused pop has consumed a number")
-        require(at_level or refused or any(one.again for one in consumers), "nobody got a message")
-        require(level != _OURS or not refused, f"a pop was refused: {refused}")
+        retries = sum(one.retries for one in consumers)
+        require(at_level or refused or retries, "no message was popped")
+        require(level != _REQUIRED_LEVEL or not refused, f"a pop was refused: {refused}")
         came = trial.numbers([*popped, *trial.drain()])
-        # Two consumers write their answers down in any order: which came is what matters.
+        # The order is not defined between two consumers.
         trial.require_these(sorted(came, reverse=_newest_first(trial)), pushed + sent)
-        trial.others_get(pushed + sent)
-        again = sum(one.again for one in consumers)
-        told = f"; refused: {' '.join(refused.split())}" if refused else ""
+        trial.require_others_get(pushed + sent)
+        refusal = f"; refused: {' '.join(refused.split())}" if refused else ""
         return (
             f"{numbered(len(came), 'message')}, each once: {at_level} by {_CONSUMERS} consumers at "
-            f"this level, {again} tried again{told}"
+            f"this level, {retries} retried{refusal}"
         )
 
     return prove
@@ -147,7 +147,7 @@ def _newest_first(trial: Trial) -> bool:
 
 
 def _push_at(trial: Trial, level: str) -> list[int]:
-    """The numbers of what a push at the level stored: nothing, where that is refused."""
+    """The number that a push at this level stored; none if it is refused."""
     number = trial.pushed
     try:
         with trial.database.transaction("push", isolation=level) as connection:
@@ -159,9 +159,9 @@ def _push_at(trial: Trial, level: str) -> list[int]:
 
 
 def levels(database: Database) -> Sequence[str]:
-    """The isolation levels at which the designs are put to the test."""
+    """The isolation levels to prove the designs at."""
     there = database.product.dialect.get_isolation_level_values(None)  # type: ignore[arg-type]
-    return [level for level in (_OURS, "SERIALIZABLE", "SNAPSHOT") if level in there]
+    return [level for level in (_REQUIRED_LEVEL, "SERIALIZABLE", "SNAPSHOT") if level in there]
 
 
 def _full(trial: Trial) -> str:
@@ -175,7 +175,7 @@ def _full(trial: Trial) -> str:
     after = trial.figures()
     numbers = (after.next_push, after.next_pop)
     require(numbers == (before.next_push, before.next_pop), f"numbers went on to {numbers}")
-    came = trial.drained(sent)
+    came = trial.require_drained(sent)
     return f"{size} stored, then 0 of 4, no number consumed; {len(came)} came"
 
 
@@ -195,12 +195,11 @@ def _empty(trial: Trial) -> str:
     if before.next_push is not None:
         drawn = trial.figures().next_push
         require(drawn == before.next_push + 1, f"{before.next_push} was next, then {drawn}")
-    trial.drained(sent)
+    trial.require_drained(sent)
     return "2 pops gave no row, no error, no number consumed; then 1 pushed: 1 came"
 
 
 def claims(database: Database) -> list[Claim]:
-    """All of them, for the levels that the engine has."""
     return [
         Claim("an empty queue answers with no row", _empty),
         Claim("every message once, intact, in the promised order", _order),

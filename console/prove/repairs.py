@@ -1,4 +1,4 @@
-"""What is claimed of the doctor, of purge and restore: faults made for real, then mended."""
+"""Claims about purge and restore, and about the doctor: real faults, found and repaired."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,19 +27,19 @@ _AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)
 
 def _purged(trial: Trial) -> str:
     sent = trial.push(_MESSAGES)
-    with trial.database.transaction("look at the queue", read_only=True) as connection:
+    with trial.database.transaction("find the queue's messages", read_only=True) as connection:
         source = MessageSource.of(connection, trial.whole)
     purged = _moved(trial, Purge(source, reason="prove"))
     left = trial.pop(_MESSAGES)
     require(not left, f"{numbered(len(left), 'message')} came after a purge of all")
     restored = _moved(trial, Restore(source))
-    # Where a pop deletes they are pushed again at the end; else their keys bring them back.
-    came = trial.drained(sent)
+    # If a pop deletes, they are pushed again at the end; else their keys bring them back.
+    came = trial.require_drained(sent)
     return f"{purged} purged, 0 came; {restored} restored, {len(came)} of {len(sent)} came"
 
 
 def _moved(trial: Trial, action: MessageAction) -> int:
-    """How many, by the ledger: out of the source is into the target."""
+    """The number of messages; the ledger has to balance."""
     planned = plan.make(trial.database, action)
     require(planned.count == _MESSAGES, f"{action.verb} planned {planned.count} of {_MESSAGES}")
     done = execute.execute(trial.database, action, planned)
@@ -53,7 +53,7 @@ def _moved(trial: Trial, action: MessageAction) -> int:
 
 
 def _nothing_left_behind(trial: Trial) -> str:
-    """By calls that are rolled back, where nothing crashes."""
+    """By rolled-back calls, without a crash."""
     sent = trial.push(_MESSAGES)
     with trial.database.transaction("pop and roll back") as connection:
         pop_many(connection, trial.queue, 2, "prove")
@@ -63,19 +63,22 @@ def _nothing_left_behind(trial: Trial) -> str:
         connection.rollback()
     named = ""
     if trial.draws_numbers:
-        (orphans, parked), (holes, dropped) = trial.mended("orphan"), trial.mended("hole")
+        (orphans, parked), (holes, dropped) = (
+            trial.require_repaired("orphan"),
+            trial.require_repaired("hole"),
+        )
         named = f"{orphans}: {parked}; {holes}: {dropped}; then "
     found = trial.diagnosis()
-    grave = [one for one in found.findings if one.code.severity is not Severity.NOTE]
-    require(not grave, f"the doctor finds {'; '.join(one.summary for one in grave)}")
-    came = trial.drained(sent)
+    severe = [one for one in found.findings if one.code.severity is not Severity.NOTE]
+    require(not severe, f"the doctor finds {'; '.join(one.summary for one in severe)}")
+    came = trial.require_drained(sent)
     return f"{named}no finding, {len(came)} of {len(sent)} came"
 
 
 def _code_missing(trial: Trial) -> str:
     with trial.database.transaction("plant a fault") as connection:
         sql.run(connection, "prove.drop_pop", trial.queue.scope(connection))
-    return trial.mended("code_missing")[1]
+    return trial.require_repaired("code_missing")[1]
 
 
 def _claims_gone(trial: Trial) -> str:
@@ -86,22 +89,22 @@ def _claims_gone(trial: Trial) -> str:
         popped.extend(pop_many(connection, trial.queue, 2, "prove"))
 
     with trial.killed(claim) as connection:
-        # What ends a session wants to see it at the queue.
+        # end-session requires the session to be active at the queue.
         trial.push_one(connection)
     require(len(popped) == 2, f"a pop of 2 gave {len(popped)}")
-    told = trial.mended("claims_gone", _AT_ONCE)[1]
-    trial.drained(sent)
-    return told
+    _, repaired = trial.require_repaired("claims_gone", _AT_ONCE)
+    trial.require_drained(sent)
+    return repaired
 
 
 def _rows_held(trial: Trial) -> str:
     sent = trial.push(2)
-    told = ""
+    repaired = ""
     with trial.dying() as connection:
         pop_many(connection, trial.queue, 1, "prove")
-        told = trial.mended("rows_held", _AT_ONCE)[1]
-    trial.drained(sent)
-    return told
+        _, repaired = trial.require_repaired("rows_held", _AT_ONCE)
+    trial.require_drained(sent)
+    return repaired
 
 
 def _payload_missing(trial: Trial) -> str:
@@ -116,20 +119,20 @@ def _without_payloads(trial: Trial, code: str) -> str:
     trial.push(2)
     with trial.database.transaction("plant a fault") as connection:
         sql.run(connection, "prove.drop_payloads", trial.queue.scope(connection))
-    told = trial.mended(code)[1]
+    _, repaired = trial.require_repaired(code)
     popped = trial.pop(2)
     require(not popped, f"{numbered(len(popped), 'message')} without a payload came")
-    return told
+    return repaired
 
 
 def _holds_rows(queue: Queue) -> bool:
-    """A pop that is not committed is all that holds a message; Service Broker's locks are others"""
+    """Whether an uncommitted pop is visible as row locks; Service Broker's locks are different."""
     return queue.design.flow is Flow.DELETED and not queue.design.waits_itself
 
 
 @dataclass(frozen=True)
 class _Fault:
-    """One that is made for real, which the doctor has to name and to mend."""
+    """A real fault that the doctor has to find and repair."""
 
     code: str
     prove: Callable[[Trial], str]
@@ -148,18 +151,18 @@ class _Fault:
 _FAULTS = (
     _Fault("code_missing", _code_missing, lambda _: True, ""),
     _Fault("claims_gone", _claims_gone, claims.applies, "it keeps no popped message"),
-    _Fault("rows_held", _rows_held, _holds_rows, "a pop that is not committed is seen otherwise"),
+    _Fault("rows_held", _rows_held, _holds_rows, "an uncommitted pop holds no rows of its table"),
     _Fault(
         "payload_missing",
         _payload_missing,
         messages.applies,
-        "its payloads are no table of their own",
+        "its payloads are not in a table of their own",
     ),
     _Fault(
         "slot_without_content",
         _content_missing,
         lambda queue: queue.partitions > 0,
-        "its messages do not lie apart from slots",
+        "its messages are not stored apart from slots",
     ),
 )
 

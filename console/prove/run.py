@@ -1,4 +1,4 @@
-"""All claims on all designs, one scratch queue after the other, none of which is left: a report."""
+"""Proves all claims on all designs, one scratch queue after the other, and reports."""
 
 import time
 from collections import Counter
@@ -42,13 +42,13 @@ from console.prove.trial import (
 
 ALL = "all"
 MOST_SECONDS = 270.0
-"""Then no claim is begun any more: the last one takes less than the rest of 5 minutes."""
+"""No claim is started later, so that all is done within 5 minutes."""
 INSTALLS = "installs whole, as this console prints it"
 LEAVES_NOTHING = "uninstalls without a trace"
 NOT_TRIED = "not tried: the 5 minutes were over"
 
 _OF_EVERY_DESIGN = (PAYLOAD, NOTIFY, ARCHIVE_AT_POP)
-"""Options that change none of what is claimed here."""
+"""Options that do not affect any claim."""
 
 InstallScratch = Callable[[Database, Queue], AbstractContextManager[None]]
 
@@ -60,33 +60,33 @@ class Proof:
         self,
         database: Database,
         schema: str,
-        tell: Callable[[str], None],
+        on_progress: Callable[[str], None],
         *,
         install_scratch: InstallScratch = scratch_queue,
         most_seconds: float | None = None,
     ) -> None:
-        """`schema`: where the scratch queues go. `install_scratch` installs one for as long as its
-        context is open. `most_seconds`: else `MOST_SECONDS`."""
+        """`schema` gets the scratch queues. `install_scratch` installs one while its context is
+        open. `most_seconds` defaults to `MOST_SECONDS`."""
         self._database = database
         self._schema = schema
-        self._tell = tell
-        self._scratching = install_scratch
+        self._on_progress = on_progress
+        self._install_scratch = install_scratch
         self._until = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
         self._token = new_token()
 
     def run(self, designs: str = ALL) -> Generator[Line, None, None]:
-        """Line by line. UsageError for a design that there is not."""
+        """UsageError for a design that does not exist."""
         queues = [self._queue(*one) for one in _chosen(designs, self._database.product)]
         database, name = self._database, PROOF_APPLICATION + self._token
-        # Others tell by this session that the queues are in use.
+        # To other runs this session shows that the scratch queues are in use.
         with session_named(database, name):
             found = find_leftovers(database, PROOF_PREFIX)
-            drop_leftovers(database, found, remove, self._tell, "proof")
-            for words, queue in queues:
-                yield from self._design(words, queue)
+            drop_leftovers(database, found, remove, self._on_progress, "proof")
+            for label, queue in queues:
+                yield from self._design(label, queue)
 
     def _queue(self, of: Design, given: dict[str, str]) -> tuple[str, Queue]:
-        """What the design is called in the report, and its queue."""
+        """The design's label in the report, and its queue."""
         product = self._database.product
         options = of.complete_options(given, product.name)
         if "size" in options and "size" not in given:
@@ -96,42 +96,42 @@ class Proof:
         object_names.check(product, queue)
         return ":".join((of.name, *(f"{key}={value}" for key, value in given.items()))), queue
 
-    def _design(self, words: str, queue: Queue) -> Iterator[Line]:
+    def _design(self, label: str, queue: Queue) -> Iterator[Line]:
         if why := missing_requirement(self._database, queue.design):
-            yield Line(words, INSTALLS, Outcome.NOT_APPLICABLE, why)
+            yield Line(label, INSTALLS, Outcome.NOT_APPLICABLE, why)
             return
         trial = Trial(self._database, queue)
         made = ExitStack()
         with made:
             installing = Claim(INSTALLS, lambda _: self._installed(made, queue))
-            yield (first := self._line(words, installing, trial))
+            yield (first := self._line(label, installing, trial))
             there = first.outcome is Outcome.PROVEN
             for claim in claims_of(self._database, queue) if there else ():
-                yield (line := self._line(words, claim, trial))
+                yield (line := self._line(label, claim, trial))
                 if line.outcome is Outcome.FAILED:
-                    # What it left behind is not the next one's.
+                    # The next claim gets a new queue.
                     made.close()
-                    made.enter_context(self._scratching(self._database, queue))
+                    made.enter_context(self._install_scratch(self._database, queue))
                     trial = Trial(self._database, queue)
-        yield self._line(words, Claim(LEAVES_NOTHING, self._gone), trial)
+        yield self._line(label, Claim(LEAVES_NOTHING, self._nothing_left), trial)
 
-    def _line(self, words: str, claim: Claim, trial: Trial) -> Line:
-        if time.monotonic() > self._until and claim.words != LEAVES_NOTHING:
-            return Line(words, claim.words, Outcome.NOT_APPLICABLE, NOT_TRIED)
-        return line_of(words, claim, trial)
+    def _line(self, label: str, claim: Claim, trial: Trial) -> Line:
+        if time.monotonic() > self._until and claim.text != LEAVES_NOTHING:
+            return Line(label, claim.text, Outcome.NOT_APPLICABLE, NOT_TRIED)
+        return prove_claim(label, claim, trial)
 
     def _installed(self, made: ExitStack, queue: Queue) -> str:
-        made.enter_context(self._scratching(self._database, queue))
+        made.enter_context(self._install_scratch(self._database, queue))
         there = parts(self._database, queue)
         others = [one for one in there if one.how is not None]
-        require(not others, f"other than printed: {', '.join(one.name for one in others)}")
+        require(not others, f"different from print: {', '.join(one.name for one in others)}")
         kinds = [one.kind for one in there]
         return f"{kinds.count('table')} tables, {kinds.count('function')} functions, as printed"
 
-    def _gone(self, trial: Trial) -> str:
+    def _nothing_left(self, trial: Trial) -> str:
         product, queue = self._database.product, trial.queue
         names = object_names.of(product, queue)
-        with self._database.transaction("look what is left", read_only=True) as connection:
+        with self._database.transaction("list what is left", read_only=True) as connection:
             left = [one.name for one in relations.named(connection, queue.schema, names)]
             left += [one.name for one in installed_code(connection, queue, names)]
             left += [one.name for one in catalog.queues(connection) if one.name == queue.name]
@@ -139,15 +139,14 @@ class Proof:
         return f"0 objects of {len(names)} names"
 
 
-def line_of(words: str, claim: Claim, trial: Trial) -> Line:
-    """Put it to the test. ConnectionFailedError: the server is gone, which is no answer.
-
-    RefusedError: this login may not install, which is none about the design either.
+def prove_claim(label: str, claim: Claim, trial: Trial) -> Line:
+    """ConnectionFailedError if the server is gone, RefusedError if this login may not install:
+    neither says anything about the design.
     """
     began = time.monotonic()
 
     def line(outcome: Outcome, evidence: str) -> Line:
-        return Line(words, claim.words, outcome, evidence, time.monotonic() - began)
+        return Line(label, claim.text, outcome, evidence, time.monotonic() - began)
 
     if why := claim.lacks(trial.queue):
         return line(Outcome.NOT_APPLICABLE, why)
@@ -162,30 +161,32 @@ def line_of(words: str, claim: Claim, trial: Trial) -> Line:
         raise
     except ConsoleError as error:
         _let_interrupts_through(error)
-        if claim.words == INSTALLS and type(error) is RefusedError:
+        if claim.text == INSTALLS and type(error) is RefusedError:
             raise
         return line(Outcome.FAILED, " ".join(f"{error.what} {error.why}".split()))
 
 
 def _let_interrupts_through(error: Exception) -> None:
-    """What an interrupt broke off disproves nothing."""
+    """A claim that was interrupted is not disproven."""
     if (interrupt := interrupt_behind(error)) is not None:
         raise interrupt
 
 
 def claims_of(database: Database, queue: Queue) -> list[Claim]:
-    """All about such a queue, while it is installed; each of all its subscribers."""
-    found = [
+    """The claims about such a queue while it is installed, each for all its subscribers."""
+    claims = [
         *calls.claims(database),
         *repairs.CLAIMS,
         *server.CLAIMS,
         *server.claims(database.product, queue),
     ]
-    return [replace(one, prove=partial(Trial.by_each, prove=one.prove)) for one in found]
+    return [
+        replace(one, prove=partial(Trial.with_each_subscriber, prove=one.prove)) for one in claims
+    ]
 
 
 def _chosen(words: str, product: Product) -> Sequence[tuple[Design, dict[str, str]]]:
-    """The designs that are named; all: each, and with each choice that only such a queue has."""
+    """The named designs; for `all` each design, also with each choice of its own options."""
     if words != ALL:
         return [design_and_options(one, product) for one in _separated(words)]
     found: list[tuple[Design, dict[str, str]]] = []
@@ -199,7 +200,7 @@ def _chosen(words: str, product: Product) -> Sequence[tuple[Design, dict[str, st
 
 
 def _separated(words: str) -> list[str]:
-    """`ring:subscribers=a,b,fifo` is two: what is no design goes on with the list before it."""
+    """`ring:subscribers=a,b,fifo` is two: a word that is no design continues the list before it."""
     found: list[str] = []
     for one in words.split(","):
         if found and "subscribers=" in found[-1] and one.partition(":")[0] not in DESIGNS:
@@ -210,15 +211,12 @@ def _separated(words: str) -> list[str]:
 
 
 TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=30.0)
-"""Of a call: one that waits for longer fails, and its claim with it."""
 
 _HEAD = ("| claim | result | evidence |", "| --- | --- | --- |")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Of one run."""
-
     connection: str
     server: str
     """Product and version."""
@@ -229,22 +227,18 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether there was time for every claim."""
         return all(line.evidence != NOT_TRIED for line in self.lines)
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, and everything was tried that can be."""
         return self.complete and not self.counts[Outcome.FAILED]
 
     @property
     def counts(self) -> Counter[Outcome]:
-        """Lines by their outcome."""
         return Counter(line.outcome for line in self.lines)
 
     @property
     def summary(self) -> str:
-        """One line."""
         counts = ", ".join(f"{self.counts[one]} {one.value}" for one in Outcome)
         late = "" if self.complete else f"; {NOT_TRIED}"
         return f"{counts}, in {self.seconds:.0f} s{late}"
@@ -266,7 +260,7 @@ class Report:
 
     @property
     def markdown(self) -> list[str]:
-        """What failed first; then design by design."""
+        """Failures first; then each design."""
         failed = [line for line in self.lines if line.outcome is Outcome.FAILED]
         designs = dict.fromkeys(line.design for line in self.lines)
         found = [
@@ -275,7 +269,7 @@ class Report:
             f"- {self.summary}",
             f"- {plain(self.connection)}, schema {plain(self.schema)}, "
             f"{self.began:%Y-%m-%d %H:%M:%S} UTC",
-            "- on scratch queues, which are gone; no other queue was touched",
+            "- on scratch queues, which were removed; no other queue was touched",
         ]
         if failed:
             found += ["", "## Failed", ""]
@@ -290,13 +284,15 @@ class Report:
         return found
 
 
-def proven(database: Database, schema: str, designs: str, tell: Callable[[str], None]) -> Report:
-    """Prove it all; `tell` hears how far it is. RefusedError where this login may not install."""
+def prove_designs(
+    database: Database, schema: str, designs: str, on_progress: Callable[[str], None]
+) -> Report:
+    """RefusedError if this login may not install."""
     database.timeouts = TIMEOUTS  # before its first connection
     began, started = datetime.now(UTC), time.monotonic()
     lines: list[Line] = []
-    for line in Proof(database, schema, tell).run(designs):
-        tell(f"{line.design}: {line.claim}: {line.outcome.value}")
+    for line in Proof(database, schema, on_progress).run(designs):
+        on_progress(f"{line.design}: {line.claim}: {line.outcome.value}")
         lines.append(line)
     return Report(
         database.label,

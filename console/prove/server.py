@@ -1,10 +1,10 @@
-"""What is claimed of the server: the rights of the three roles, and what its manual leaves open.
+"""Claims about the server: the rights of the three roles, and what its manual leaves open.
 
-Each try of a role is a transaction of its own, in which the roles are made where they are missing,
-somebody gets one, becomes that member and makes one call; then all of it is rolled back.
+Each call as a role is a transaction of its own that creates missing roles, makes a member of one,
+becomes that member and makes the call; then all of it is rolled back.
 
-Only an engine that has the statement of a question is asked it. What a design rests on is a claim
-about that design; the answers stand beside it in the report.
+Behaviour that a design depends on is a claim about that design, for engines that have its
+statement.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,10 +28,10 @@ _ROLES = ("reader", "operator", "admin")
 
 
 @dataclass(frozen=True)
-class _Try:
-    """One thing that somebody does, and from which role on the server lets them."""
+class _Operation:
+    """An operation, and the least role that may do it."""
 
-    what: str
+    name: str
     least: str
     do: Callable[[Connection, Trial], object]
 
@@ -39,7 +39,7 @@ class _Try:
         return _ROLES.index(role) >= _ROLES.index(self.least)
 
 
-def _look(connection: Connection, trial: Trial) -> None:
+def _count_rows(connection: Connection, trial: Trial) -> None:
     sql.value(connection, int, "prove.count_rows", trial.queue.scope(connection))
 
 
@@ -47,7 +47,7 @@ def _pop(connection: Connection, trial: Trial) -> None:
     pop_many(connection, trial.queue, 1, "prove")
 
 
-def _take_away(connection: Connection, trial: Trial) -> None:
+def _delete_rows(connection: Connection, trial: Trial) -> None:
     sql.run(connection, "prove.delete_directly", trial.queue.scope(connection))
 
 
@@ -66,88 +66,88 @@ def _named(queue: Queue, name: str) -> Queue:
     return replace(queue, name=name, roles=roles)
 
 
-_TRIES = (
-    _Try("look at it", "reader", _look),
-    _Try("push", "operator", lambda connection, trial: trial.push_one(connection)),
-    _Try("pop", "operator", _pop),
-    _Try("delete rows", "operator", _take_away),
-    _Try("install", "admin", _install),
+_OPERATIONS = (
+    _Operation("look at it", "reader", _count_rows),
+    _Operation("push", "operator", lambda connection, trial: trial.push_one(connection)),
+    _Operation("pop", "operator", _pop),
+    _Operation("delete rows", "operator", _delete_rows),
+    _Operation("install", "admin", _install),
 )
 
 
-class _DoneError(Exception):
-    """It was let through: the transaction is undone."""
+class _AllowedError(Exception):
+    """The server allowed the call; raised to roll the transaction back."""
 
 
 def _prove(trial: Trial) -> str:
     with trial.database.session("try the rights of the roles") as session:
         try:
             for role in _ROLES:
-                _tried(session, trial, role, lambda _, __: None)
+                _call_as(session, trial, role, lambda _, __: None)
         except ConsoleError as error:
             why = " ".join((error.why or error.what).split())
             raise NotApplicableError(f"this login may not make the roles: {why}") from error
-        told = []
+        allowed = []
         for role in _ROLES:
-            may = [one for one in _TRIES if _let(session, trial, role, one)]
-            told.append(f"{role}: {', '.join(one.what for one in may)}")
-    tries = len(_ROLES) * len(_TRIES)
-    return f"{tries} tries, the server let through what it should: {'; '.join(told)}"
+            may = [one for one in _OPERATIONS if _require_rights(session, trial, role, one)]
+            allowed.append(f"{role}: {', '.join(one.name for one in may)}")
+    calls = len(_ROLES) * len(_OPERATIONS)
+    return f"{calls} calls, of which the server allowed what it should: {'; '.join(allowed)}"
 
 
-def _let(session: Session, trial: Trial, role: str, one: _Try) -> bool:
-    """Whether the server let it. DisprovedError where it should not have, or should."""
+def _require_rights(session: Session, trial: Trial, role: str, one: _Operation) -> bool:
+    """Whether the server allowed it. DisprovedError if that is wrong."""
     try:
-        _tried(session, trial, role, one.do)
+        _call_as(session, trial, role, one.do)
     except RefusedError as error:
         why = " ".join((error.why or error.what).split())
-        require(not one.allowed(role), f"a {role} may not {one.what}: {why}")
+        require(not one.allowed(role), f"a {role} may not {one.name}: {why}")
         return False
-    require(one.allowed(role), f"a {role} may {one.what}")
+    require(one.allowed(role), f"a {role} may {one.name}")
     return True
 
 
 @contextmanager
-def itself_again(session: Session) -> Iterator[None]:
-    """Whoever the session became: a connection goes back to its pool as it came."""
+def revert_identity(session: Session) -> Iterator[None]:
+    """Afterwards the session is its own user again, so that its connection can be reused."""
     try:
         yield
-    except _DoneError:
+    except _AllowedError:
         pass
     finally:
-        doing = "be itself again"
+        doing = "revert to the own user"
         try:
             with session.transaction(doing) as connection:
                 sql.run(connection, "prove.revert")
         except ConsoleError:
-            # Nobody may get it as it is: the next call has a new one.
+            # This connection must not be reused.
             with suppress(ConnectionFailedError), session.transaction(doing) as connection:
                 connection.invalidate()
 
 
-def _tried(
+def _call_as(
     session: Session, trial: Trial, role: str, do: Callable[[Connection, Trial], object]
 ) -> None:
-    """Do it as somebody who has the role; nothing of it stays. RefusedError."""
+    """Call as a member of the role, then roll back. RefusedError if the server refuses it."""
     scope = sql.Scope({"role": f"dbq_{role}", "member": f"{trial.queue.name}_{role}"})
-    with itself_again(session), session.transaction(f"act as a {role}") as connection:
+    with revert_identity(session), session.transaction(f"act as a {role}") as connection:
         if not sql.value(connection, bool, "prove.roles_there"):
             sql.run(connection, "roles.roles", sql.Scope({"schema": trial.queue.schema}))
             sql.run(connection, "roles.queue", trial.whole.scope(connection))
         sql.run(connection, "prove.make_member", scope)
         sql.run(connection, "prove.become", scope)
         do(connection, trial)
-        # The member is gone with the rollback: whoever it was is itself before that.
+        # The rollback removes the member, so revert first.
         sql.run(connection, "prove.revert")
-        raise _DoneError
+        raise _AllowedError
 
 
 CLAIMS = (Claim("the server lets each of the three roles do what it may, and no more", _prove),)
 
 
 def _readpast(trial: Trial) -> str:
-    """A pop skips what another one has locked: also where locks are the transaction's."""
-    with trial.database.transaction("ask for optimized locking", read_only=True) as connection:
+    """A pop skips what another one has locked, also with transaction-level locks."""
+    with trial.database.transaction("read optimized locking", read_only=True) as connection:
         on = sql.value(connection, bool | None, "prove.optimized_locking")
     sent = trial.push(4)
     with trial.database.transaction("hold one message") as connection:
@@ -169,15 +169,15 @@ def _readpast(trial: Trial) -> str:
 
 def _waits(queue: Queue) -> str:
     strict = queue.design.order_with(queue.options) is Order.STRICT
-    return "it reads past nothing: one pops at a time" if strict else ""
+    return "it skips nothing: one pops at a time" if strict else ""
 
 
 def _own_row(trial: Trial) -> str:
-    """Whose a claim is, procedures read there, and they run as the owner of the queues."""
+    """Procedures run as the owner of the queues, and read there who claims."""
     doing = "act as the owner of the queues"
     with (
         trial.database.session(doing) as session,
-        itself_again(session),
+        revert_identity(session),
         session.transaction(doing) as connection,
     ):
         sql.run(connection, "prove.become", sql.Scope({"member": "dbq_owner"}))
@@ -202,26 +202,26 @@ def _index_zero(trial: Trial) -> str:
 
 
 def _restarted(trial: Trial) -> str:
-    with trial.database.transaction("ask when it was started", read_only=True) as connection:
+    with trial.database.transaction("read the start time", read_only=True) as connection:
         started = sql.value(connection, datetime, "prove.started")
     before = trial.figures().next_push
     sent = trial.push(1)
     after = trial.figures().next_push
-    trial.drained(sent)
+    trial.require_drained(sent)
     require(after == (before or 0) + 1, f"without a restart already: {before}, then {after}")
     raise NotApplicableError(
-        f"needs a restart, and this server runs since {started:%Y-%m-%d %H:%M}; without one "
+        f"needs a restart, and this server has run since {started:%Y-%m-%d %H:%M}; without one "
         f"{before} was next, then {after}"
     )
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question, and the design that depends on its answer."""
+    """A claim about the server, and the design that depends on it."""
 
     design: str
     statement: str
-    """Without which the engine is not asked."""
+    """An engine without it is not checked."""
     claim: Claim
 
 
@@ -253,7 +253,6 @@ QUESTIONS = (
 
 
 def claims(product: Product, queue: Queue) -> list[Claim]:
-    """Those that the engine is asked about such a queue."""
     return [
         one.claim
         for one in QUESTIONS

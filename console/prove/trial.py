@@ -1,4 +1,4 @@
-"""A claim about a design, and the scratch queue on which it is tried."""
+"""A claim about a design, and the scratch queue to prove it on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,23 +31,23 @@ _UNORDERED = {Order.NONE, Order.SESSIONS}
 
 
 class DisprovedError(Exception):
-    """The claim does not hold: what was seen instead."""
+    """The claim does not hold; the message is what was seen instead."""
 
 
 class NotApplicableError(Exception):
-    """The claim cannot be put to the test here, and why."""
+    """Why the claim cannot be proven or disproven here."""
 
 
 def require(holds: object, otherwise: str) -> None:
-    """DisprovedError where it does not hold."""
     if not holds:
         raise DisprovedError(otherwise)
 
 
 class Trial:
-    """One scratch queue. Its messages are numbered from 0 by the order of their pushes.
+    """One scratch queue. Its messages are numbered from 0 in the order of their pushes.
 
-    Of a ring with subscribers one of them, `queue`, is who pops; the others are to get the same.
+    If a ring has subscribers, `queue` is the view of the one that pops; the others have to get the
+    same messages.
     """
 
     def __init__(self, database: Database, queue: Queue) -> None:
@@ -56,20 +56,20 @@ class Trial:
         self.queue = queue.views[0]
         self._next = 0
 
-    def by_each(self, prove: "Callable[[Trial], str]") -> str:
-        """Put to the test with each subscriber in turn as who pops; what was seen."""
-        told = {}
+    def with_each_subscriber(self, prove: "Callable[[Trial], str]") -> str:
+        """The evidence with each subscriber in turn as the one that pops."""
+        evidence = {}
         for view in self.whole.views:
             self.queue = view
             try:
-                told[view.subscriber] = prove(self)
+                evidence[view.subscriber] = prove(self)
             except DisprovedError as seen:
                 raise DisprovedError(f"{view.subscriber}: {seen}".removeprefix(": ")) from seen
-        return "; ".join(f"{name}: {seen}".removeprefix(": ") for name, seen in told.items())
+        return "; ".join(f"{name}: {seen}".removeprefix(": ") for name, seen in evidence.items())
 
     @property
     def draws_numbers(self) -> bool:
-        """Whether a call that is rolled back leaves a number behind: a ring."""
+        """Whether a rolled-back call consumes a number: in a ring."""
         return self.queue.design.flow is Flow.NUMBERS
 
     @property
@@ -92,12 +92,12 @@ class Trial:
         return list(range(first, first + count))
 
     def push_one(self, connection: Connection) -> str | None:
-        """Push one message in a transaction that is open; its id."""
+        """Push one message in the caller's transaction; its id."""
         (payload,) = self.payloads(1)
         return push(connection, self.queue, payload)
 
     def pop(self, n: int, by: Queue | None = None) -> list[PoppedMessage]:
-        """At most so many, in one transaction. `by`: another subscriber's view."""
+        """At most `n`, in one transaction. `by`: another subscriber's view."""
 
         def once() -> list[PoppedMessage]:
             with self.database.transaction("pop") as connection:
@@ -106,13 +106,13 @@ class Trial:
         return retry_transient(once)
 
     def numbers(self, messages: Sequence[PoppedMessage]) -> list[int]:
-        """Which they are. DisprovedError where a payload is not what was pushed."""
+        """Their numbers. DisprovedError if a payload is not what was pushed."""
         found = [number_of(message.payload, self.queue) for message in messages]
         require(-1 not in found, f"{numbered(found.count(-1), 'message')} came damaged")
         return found
 
     def finish(self, messages: Sequence[PoppedMessage], by: Queue | None = None) -> None:
-        """Complete them where the design keeps what was popped."""
+        """Complete them, if the design keeps popped messages."""
         if not self.queue.finishes:
             return
         with self.database.transaction("complete") as connection:
@@ -125,19 +125,19 @@ class Trial:
         while popped := self.pop(_POPS_OF, by):
             self.finish(popped, by)
             came += popped
-            # A queue that gives what it has given already would give it for ever.
+            # A queue that returns messages twice would never end.
             require(len(came) <= 2 * self._next, f"{len(came)} came, of {self._next} ever pushed")
         return came
 
-    def drained(self, expected: Sequence[int]) -> list[PoppedMessage]:
-        """All that is there, which has to be these, each once, in the design's order."""
+    def require_drained(self, expected: Sequence[int]) -> list[PoppedMessage]:
+        """All messages left: they have to be these, each once, in the design's order."""
         came = self.drain()
         self.require_these(self.numbers(came), expected)
-        self.others_get(expected)
+        self.require_others_get(expected)
         return came
 
-    def others_get(self, expected: Sequence[int]) -> None:
-        """Whatever became of this subscriber's pops, each other one gets these, each once."""
+    def require_others_get(self, expected: Sequence[int]) -> None:
+        """Each other subscriber gets these, each once, whatever happened to this one's pops."""
         for view in self.whole.views:
             if view.subscriber != self.queue.subscriber:
                 try:
@@ -146,7 +146,7 @@ class Trial:
                     raise DisprovedError(f"beside it {view.subscriber}: {seen}") from seen
 
     def require_these(self, came: Sequence[int], expected: Sequence[int]) -> None:
-        """DisprovedError where they are others, or came in another order than is promised."""
+        """DisprovedError if they are others, or not in the promised order."""
         lost, foreign = set(expected) - set(came), set(came) - set(expected)
         doubled = len(came) - len(set(came))
         require(
@@ -157,18 +157,18 @@ class Trial:
         order = self.queue.design.order_with(self.queue.options)
         if order in _UNORDERED:
             return
-        wanted = sorted(expected, reverse=order is Order.LIFO)
-        require(list(came) == wanted, f"came in the order {list(came)}, not {wanted}")
+        ordered = sorted(expected, reverse=order is Order.LIFO)
+        require(list(came) == ordered, f"came in the order {list(came)}, not {ordered}")
 
     def figures(self) -> StatusRow:
-        """As an operator sees the queue. DisprovedError where they cannot be read."""
+        """DisprovedError if they cannot be read."""
         (seen,) = take_sample(self.database, only=[self.queue]).queues
         if seen.row is None:
             raise DisprovedError(f"its figures cannot be read: {seen.problem}")
         return seen.row
 
     def diagnosis(self, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
-        """What the doctor says. That nobody consumes the queue is nothing to it, here."""
+        """Without a finding on the missing consumers."""
         (found,) = diagnose(
             self.database,
             [self.whole],
@@ -177,8 +177,9 @@ class Trial:
         )
         return found
 
-    def mended(self, code: str, thresholds: Thresholds = DEFAULTS) -> tuple[str, str]:
-        """The summary of the finding of that code, and what its repair did: then it is gone."""
+    def require_repaired(self, code: str, thresholds: Thresholds = DEFAULTS) -> tuple[str, str]:
+        """The summary of the finding with this code, and what its repair did; it has to be gone
+        afterwards."""
         found = self.diagnosis(thresholds)
         summary = next((one.summary for one in found.findings if one.code.name == code), None)
         if summary is None:
@@ -187,9 +188,9 @@ class Trial:
             raise DisprovedError(f"the doctor found {codes}, not {code}{unseen}")
         repairs = allowed_repairs(found, Rights.ADMIN, {code})
         require(repairs, f"{code} has no repair")
-        told = [try_repair(repair, self.database) for repair in repairs]
-        lines = "; ".join(line for one in told for line in one.lines)
-        require(not any(one.failed for one in told), f"{code} was not repaired: {lines}")
+        results = [try_repair(repair, self.database) for repair in repairs]
+        lines = "; ".join(line for one in results for line in one.lines)
+        require(not any(one.failed for one in results), f"{code} was not repaired: {lines}")
         left = [one.code.name for one in self.diagnosis(thresholds).findings]
         require(code not in left, f"{code} is still there after its repair: {lines}")
         return summary, lines
@@ -200,7 +201,7 @@ class Trial:
     ) -> Iterator[Connection]:
         """A transaction whose session is killed at the end of the block, as `end-session` does.
 
-        `committed`: what the session has done and committed before.
+        `committed`: what the session does and commits before.
         """
         with self.dying(committed) as connection:
             session = self.session(connection)
@@ -224,17 +225,14 @@ class Trial:
                     self.session(connection)
         except ConnectionFailedError:
             return
-        raise DisprovedError("a session that was killed went on")
+        raise DisprovedError("a killed session went on")
 
     @staticmethod
     def session(connection: Connection) -> str:
-        """Which it is."""
         return sql.value(connection, str, "prove.session")
 
 
 class Outcome(StrEnum):
-    """What came of a claim."""
-
     PROVEN = "proven"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
@@ -246,25 +244,25 @@ def _nothing(_: Queue) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence about a queue, and how it is put to the test."""
+    """One sentence about a queue, and its proof."""
 
-    words: str
+    text: str
     prove: Callable[[Trial], str]
-    """Its evidence, in figures. DisprovedError, NotApplicableError; any other error of the console
+    """Returns its evidence, in figures. DisprovedError, NotApplicableError; any other ConsoleError
     disproves it too."""
     lacks: Callable[[Queue], str] = _nothing
-    """Why it says nothing of such a queue; empty: it does."""
+    """Why it does not apply to such a queue; empty: it does."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What came of one claim about one design."""
+    """The result of one claim about one design."""
 
     design: str
     claim: str
     outcome: Outcome
     evidence: str
-    """What was seen; of what failed or does not apply, why."""
+    """What was seen, or why it failed or does not apply."""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import UsageError
 from console.prove import run
-from console.prove.run import NOT_TRIED, Proof, claims_of, line_of
+from console.prove.run import NOT_TRIED, Proof, claims_of, prove_claim
 from console.prove.trial import Line, Outcome, Trial
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -69,7 +69,7 @@ def test_a_claim_is_put_to_each_subscriber_in_turn(use: Use) -> None:
     with client.database.transaction("look") as connection:
         queue = catalog.find(connection, client.queue.name, client.queue.schema)
     for claim in claims_of(client.database, queue)[:4]:
-        line = line_of("", claim, Trial(client.database, queue))
+        line = prove_claim("", claim, Trial(client.database, queue))
         assert (line.outcome, of_both(line)) == (Outcome.PROVEN, True), line
 
 
@@ -79,9 +79,9 @@ def test_of_each_claim_some_design_is_proven(database: Database) -> None:
         Variant(DESIGNS[name], dict(option.split("=") for option in options)).queue("s", "q")
         for name, *options in (words.split(":") for words in SHORT)
     ]
-    everything = {one.words: one for queue in queues for one in claims_of(database, queue)}
+    everything = {one.text: one for queue in queues for one in claims_of(database, queue)}
     for claim in everything.values():
-        assert any(not claim.lacks(queue) for queue in queues), claim.words
+        assert any(not claim.lacks(queue) for queue in queues), claim.text
 
 
 def test_time_that_is_over_is_told_and_nothing_is_left(database: Database) -> None:

@@ -21,7 +21,7 @@ from console.doctor.repairs import RepairResult
 from console.engines import Database, open_database
 from console.errors import ConsoleError
 from console.prove import run, trial
-from console.prove.run import INSTALLS, LEAVES_NOTHING, Proof, line_of
+from console.prove.run import INSTALLS, LEAVES_NOTHING, Proof, prove_claim
 from console.prove.server import QUESTIONS
 from console.prove.trial import Claim, Outcome, Trial
 from tests.cli.calls import Console
@@ -109,7 +109,7 @@ def test_a_defect_disproves_its_claim(
 ) -> None:
     on_trial = trial_of(use_postgresql, design)
     planted(on_trial, defect)
-    line = line_of(design, claim_of(on_trial, words), on_trial)
+    line = prove_claim(design, claim_of(on_trial, words), on_trial)
     assert line.outcome is Outcome.FAILED, line.evidence
     assert line.evidence
 
@@ -122,7 +122,7 @@ def trial_of(use: Use, design: str) -> Trial:
 
 def claim_of(on_trial: Trial, words: str) -> Claim:
     claims = run.claims_of(on_trial.database, on_trial.queue)
-    (found,) = [one for one in claims if one.words.startswith(words)]
+    (found,) = [one for one in claims if one.text.startswith(words)]
     return found
 
 
@@ -154,12 +154,12 @@ def test_a_doctor_who_fails_disproves_his_claims(
         monkeypatch.setattr(trial, "examine", lambda *_, **__: nothing)
     else:
         monkeypatch.setattr(trial, "try_repair", lambda *_: RepairResult(()))
-    line = line_of("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
+    line = prove_claim("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
     assert line.outcome is Outcome.FAILED
     assert code in line.evidence
     if code == "code_missing":
         monkeypatch.undo()
-        on_trial.mended(code)  # else nobody could uninstall it
+        on_trial.require_repaired(code)  # else nobody could uninstall it
 
 
 STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
@@ -187,7 +187,7 @@ def test_what_an_engine_answers_to_a_question(use_postgresql: Use, design: str) 
     for name, answer, outcome, words in ANSWERS[design]:
         with pytest.MonkeyPatch.context() as patch:
             answered(patch, f"prove.{name}", answer)
-            line = line_of("", question_of(on_trial, name), on_trial)
+            line = prove_claim("", question_of(on_trial, name), on_trial)
         assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
 
 
@@ -197,7 +197,7 @@ def test_a_pop_that_does_not_skip_disproves_readpast(
     on_trial = trial_of(use_postgresql, "fifo")
     answered(monkeypatch, "prove.optimized_locking", True)
     planted(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
-    line = line_of("", question_of(on_trial, "optimized_locking"), on_trial)
+    line = prove_claim("", question_of(on_trial, "optimized_locking"), on_trial)
     assert line.outcome is Outcome.FAILED, line.evidence
 
 
@@ -311,7 +311,7 @@ def test_what_an_interrupt_broke_off_is_no_answer(postgresql: Database) -> None:
 
     queue = Variant(DESIGNS["fifo"], {}).queue("public", "never_made", "postgresql")
     with pytest.raises(KeyboardInterrupt):
-        line_of("fifo", Claim("it is cut off", cut_off), Trial(postgresql, queue))
+        prove_claim("fifo", Claim("it is cut off", cut_off), Trial(postgresql, queue))
 
 
 def test_one_that_runs_is_left_alone(postgresql: Database) -> None:

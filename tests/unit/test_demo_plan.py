@@ -14,19 +14,21 @@ from console.engines import product
 
 
 def test_one_queue_of_every_design() -> None:
-    assert sorted(lane.design for lane in plan.LANES) == sorted(designs_on("postgresql"))
-    assert len({lane.name for lane in plan.LANES}) == len(plan.LANES)
+    assert sorted(lane.design for lane in plan.DEMO_QUEUES) == sorted(designs_on("postgresql"))
+    assert len({lane.name for lane in plan.DEMO_QUEUES}) == len(plan.DEMO_QUEUES)
 
 
-@pytest.mark.parametrize("lane", plan.LANES, ids=lambda lane: lane.name)
-def test_half_of_the_traffic_flows_at_any_time(lane: plan.Lane) -> None:
+@pytest.mark.parametrize("lane", plan.DEMO_QUEUES, ids=lambda lane: lane.name)
+def test_half_of_the_traffic_flows_at_any_time(lane: plan.DemoQueue) -> None:
     for tenths in range(6000):
         now = tenths / 10
         assert lane.capacity_at(now) >= lane.rate_at(now) / 2 > 0
 
 
 def test_every_passing_fault_begins_early_and_ends() -> None:
-    passing = [lane.rush or lane.slowness for lane in plan.LANES if lane.rush or lane.slowness]
+    passing = [
+        lane.rush or lane.slowness for lane in plan.DEMO_QUEUES if lane.rush or lane.slowness
+    ]
     for fault in (*passing, plan.HOLDING):
         assert fault is not None
         assert not fault.is_on(0)
@@ -35,14 +37,14 @@ def test_every_passing_fault_begins_early_and_ends() -> None:
 
 
 def test_rush_fills_the_ring() -> None:
-    (ring,) = (lane for lane in plan.LANES if lane.design == "ring")
+    (ring,) = (lane for lane in plan.DEMO_QUEUES if lane.design == "ring")
     assert ring.rush is not None
     surplus = (ring.rush_rate - ring.capacity) * ring.rush.lasting_seconds
     assert surplus > 2 * int(ring.options["size"])
 
 
 def test_held_rows_are_of_a_fifo_that_skips_them() -> None:
-    (lane,) = (lane for lane in plan.LANES if lane.name == plan.HELD_QUEUE)
+    (lane,) = (lane for lane in plan.DEMO_QUEUES if lane.name == plan.HELD_QUEUE)
     assert lane.design == "fifo"
     assert lane.queue(product("postgresql")).options["order"] == "lax"
 
@@ -51,8 +53,8 @@ def test_no_more_than_fifty_broken_messages_a_queue() -> None:
     assert plan.ERRORS_AT_MOST + plan.KILLED_AT_MOST * plan.CLAIMS_OF_KILLED <= 50
 
 
-@pytest.mark.parametrize("lane", plan.LANES, ids=lambda lane: lane.name)
-def test_payloads_are_small_json(lane: plan.Lane) -> None:
+@pytest.mark.parametrize("lane", plan.DEMO_QUEUES, ids=lambda lane: lane.name)
+def test_payloads_are_small_json(lane: plan.DemoQueue) -> None:
     chance = random.Random(1)
     texts = [payload(lane.name, number, chance) for number in range(100)]
     assert [json.loads(text)["id"] for text in texts] == list(range(100))
@@ -70,7 +72,7 @@ def test_errors_are_of_a_few_kinds_with_other_details_each(queue: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_noted_signal_only_sets_the_event(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with child.noted() as event:
+    with child.signals_noted() as event:
         signal.raise_signal(number)
         assert event.is_set()
     assert signal.getsignal(number) == before
@@ -79,20 +81,20 @@ def test_noted_signal_only_sets_the_event(number: signal.Signals) -> None:
 def test_held_signal_takes_effect_afterwards() -> None:
     finished = False
 
-    def held() -> None:
+    def signals_deferred() -> None:
         nonlocal finished
-        with child.held():
+        with child.signals_deferred():
             signal.raise_signal(signal.SIGINT)
             finished = True
 
     with pytest.raises(KeyboardInterrupt):
-        held()
+        signals_deferred()
     assert finished
 
 
 def test_held_signal_is_noted_outside() -> None:
-    with child.noted() as outer:
-        with child.held() as inner:
+    with child.signals_noted() as outer:
+        with child.signals_deferred() as inner:
             signal.raise_signal(signal.SIGINT)
             assert inner.is_set()
             assert not outer.is_set()
@@ -103,7 +105,7 @@ def test_signals_are_left_alone_outside_the_main_thread() -> None:
     seen: list[bool] = []
 
     def hold() -> None:
-        with child.held() as event:
+        with child.signals_deferred() as event:
             seen.append(event.is_set())
 
     thread = threading.Thread(target=hold)
