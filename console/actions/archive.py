@@ -84,7 +84,7 @@ class Purge(RowAction):
     ) -> Ledger:
         if self.source.queue.design.waits_itself:
             bound = self.bound(action_id)
-            statement = self.source.own(self.statement)
+            statement = self.source.statement_name(self.statement)
             return broker.receive(connection, self.source, statement, chosen, **bound)
         return super().run_batch(connection, chosen, action_id)
 
@@ -250,7 +250,7 @@ class ArchiveSelection:
     def __init__(self, source: MessageSource, criteria: SelectionCriteria, taken: Taken) -> None:
         """UsageError for filters that do not apply to an archive."""
         check_payload(source, criteria.filters)
-        filters = replace(source.known(criteria.filters), limit=None, keep_newest=None)
+        filters = replace(source.normalize(criteria.filters), limit=None, keep_newest=None)
         self._filters, *self._others = filters.each
         self._criteria = criteria
         self._source = source
@@ -262,7 +262,7 @@ class ArchiveSelection:
         while self._continues():
             look = max(most, _READ_AT_ONCE) if self._narrowed else most
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
-                self._source.begin(connection, self._criteria.database)
+                self._source.begin_read(connection, self._criteria.database)
                 rows = self._fetch(connection, look, most)
             if rows:
                 self._after = rows[-1].archive_id
@@ -336,7 +336,7 @@ def last_purge(source: MessageSource, criteria: SelectionCriteria) -> int | None
         newest = next((e.action_id for e in audit.entries(connection, wanted, 1)), None)
     while True:
         with criteria.session.transaction(read_task(queue)) as connection:
-            source.begin(connection, criteria.database)
+            source.begin_read(connection, criteria.database)
             found = sql.row(
                 connection,
                 _Purges,

@@ -74,7 +74,7 @@ class CanaryTracker:
         """Called in the transaction that makes them ready: later archive rows come after it."""
         self._messages = list(messages)
         if self._source.queue.kind is Kind.INSTALLED:
-            statement = self._source.own("archive_end")
+            statement = self._source.statement_name("archive_end")
             self._archive_end = sql.value(
                 connection, int, statement, scope(self._source, Storage.TABLE)
             )
@@ -105,7 +105,7 @@ class CanaryTracker:
         rows = sql.rows(
             connection,
             _Archived,
-            self._source.own("archived_after"),
+            self._source.statement_name("archived_after"),
             scope(self._source, Storage.TABLE),
             ids=self._source.product.array(ids),
             archive_id=self._archive_end,

@@ -152,7 +152,7 @@ def _pages(
     partial: _Partial,
     progress: Progress,
 ) -> Iterator[int]:
-    parts = source.known(request.filters).each
+    parts = source.normalize(request.filters).each
     cutoff = datetime.fromisoformat(progress.cutoff)
     with_payload = request.payload_bytes is not None
     while progress.part < len(parts):
@@ -175,13 +175,13 @@ def _pages(
             )
         progress.after = None if search.next is None else search.next.text
         progress.part += search.next is None
-        progress.messages += len(search.found)
-        progress.payloads_cut += sum(one.payload_cut for one in search.found)
+        progress.messages += len(search.messages)
+        progress.payloads_cut += sum(one.payload_cut for one in search.messages)
         progress.complete = progress.complete and not source.hidden
-        partial.write(search.found, progress, with_payload=with_payload)
+        partial.write(search.messages, progress, with_payload=with_payload)
         yield progress.messages
         if progress.part < len(parts):
-            read = max(search.read, len(search.found))
+            read = max(search.read, len(search.messages))
             time.sleep(max(0.0, read / request.rate - (time.monotonic() - begun)))
 
 

@@ -130,7 +130,7 @@ def _sent(connection: Connection, queue: Queue, file: OwnFile) -> dict[str, str]
     found = {}
     for verb in file.sets:
         within = scope(source, Storage.TABLE, verb=verb)
-        text = sql.script(source.own("make_ready"), connection.dialect, within)
+        text = sql.script(source.statement_name("make_ready"), connection.dialect, within)
         found[verb] = sql.UNTRUSTED.sub("", text).strip()
     return found
 

@@ -331,7 +331,7 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
     scope = queue.scope(source.product, counters=counters, **_COUNTS_ONLY)
     estimates, archived = None, None
     with session.transaction(f"count the messages of {queue.name!r}") as connection:
-        source.begin(connection, database)
+        source.begin_read(connection, database)
         row = next(iter(sql.rows(connection, StatusRow, f"{of}.status", scope)), None)
         if row is not None and row.over() and sql.has(connection, f"{of}.estimate"):
             over = queue.scope(source.product, counters=counters, over="|".join(row.over()))

@@ -161,8 +161,8 @@ def claims(
     require_interface(queue)
     require_subscriber(queue)
     require_finishes(queue)
-    source = MessageSource.ours(database.product, queue)
-    return [ClaimKey(one, attempts) for one in dict.fromkeys(map(source.id_of, ids))]
+    source = MessageSource.installed(database.product, queue)
+    return [ClaimKey(one, attempts) for one in dict.fromkeys(map(source.normalize_id, ids))]
 
 
 def finish_claims(

@@ -84,7 +84,7 @@ def rule_obstacles(session: Session, source: MessageSource) -> list[str]:
     if not source.queue.design.library:
         return []
     with session.transaction("look for the library's own function") as connection:
-        rule = source.own("rule")
+        rule = source.statement_name("rule")
         problem: str | None = sql.value(
             connection, str | None, rule, source.queue.scope(source.product)
         )
@@ -93,7 +93,7 @@ def rule_obstacles(session: Session, source: MessageSource) -> list[str]:
 
 def target_state(connection: Connection, source: MessageSource) -> TargetState:
     within = scope(source, Storage.TABLE)
-    return sql.row(connection, TargetState, source.own("target_state"), within)
+    return sql.row(connection, TargetState, source.statement_name("target_state"), within)
 
 
 @dataclass(frozen=True)
@@ -275,13 +275,13 @@ class Requeue(RowAction):
         self, session: Session, chosen: Sequence[Message]
     ) -> Mapping[str, list[Message]]:
         """Jobs that a library has retired itself."""
-        if not sql.has(self.source.product, self.source.own("not_requeued")):
+        if not sql.has(self.source.product, self.source.statement_name("not_requeued")):
             return {}
         with session.transaction("find jobs that the library has retired") as connection:
             rows = sql.rows(
                 connection,
                 _Retired,
-                self.source.own("not_requeued"),
+                self.source.statement_name("not_requeued"),
                 self.source.queue.scope(self.source.product),
                 keys=self.source.product.array([message.id or "" for message in chosen]),
             )
@@ -358,7 +358,7 @@ class RequeueTo(RowAction):
         """Messages that the other queue cannot take."""
         left: dict[str, list[Message]] = defaultdict(list)
         with session.transaction("measure payloads") as connection:
-            self.source.pass_gate(connection)
+            self.source.wait_for_relay(connection)
             for storage, messages in by_storage(self.source.queue, chosen):
                 unfit = self._unfit_ids(connection, storage, [message.id for message in messages])
                 for message in messages:
@@ -369,7 +369,7 @@ class RequeueTo(RowAction):
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         target = self._to.queue
         with session.transaction("read the other queue") as connection:
-            self._to.pass_gate(connection)
+            self._to.wait_for_relay(connection)
             now = target_state(connection, self._to)
         lines = [
             f"they go into {target.label} as new messages behind {now.count} that are ready; they "
@@ -408,7 +408,7 @@ class RequeueTo(RowAction):
                 rows = sql.rows(
                     connection,
                     _PayloadCheck,
-                    self.source.own("oversized"),
+                    self.source.statement_name("oversized"),
                     self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )
@@ -428,7 +428,9 @@ class RequeueTo(RowAction):
     def script(self) -> str:
         ring = self.source.queue.design.flow is Flow.NUMBERS
         within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
-        return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
+        return sql.script(
+            self.source.statement_name(self.statement), self.source.product.dialect, within
+        )
 
     def _move(self, connection: Connection, held: LockedRows, action_id: int) -> Ledger:
         del action_id
@@ -441,7 +443,7 @@ class RequeueTo(RowAction):
             moved = sql.row(
                 connection,
                 Moved,
-                self.source.own(self.statement),
+                self.source.statement_name(self.statement),
                 self._scope(held.storage),
                 places=self.source.product.array(places),
             )

@@ -68,11 +68,11 @@ class Reschedule(RowAction):
     def consequences(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         doing = f"count what is due in {self.source.queue.name!r}"
         with session.transaction(doing) as connection:
-            self.source.pass_gate(connection)
+            self.source.wait_for_relay(connection)
             before = sql.value(
                 connection,
                 int,
-                self.source.own("due_before"),
+                self.source.statement_name("due_before"),
                 scope(self.source, Storage.TABLE),
                 **self.bound(0),
             )

@@ -157,7 +157,7 @@ class Restore(MessageAction):
             lines.append("those that were claimed come back as errors")
         if pushed:
             with session.transaction("read the queue") as connection:
-                self.source.pass_gate(connection)
+                self.source.wait_for_relay(connection)
                 now = target_state(connection, self.source)
             lines.append(
                 f"{pushed:,} are pushed again and get a new id; {self._position(now.count)}"
@@ -186,13 +186,13 @@ class Restore(MessageAction):
             name, within = "restore_rows", scope(self.source, Storage.TABLE, ids="kept")
         else:
             name, within = "restore_by_push", scope(self.source, Storage.TABLE)
-        return sql.script(self.source.own(name), self.source.product.dialect, within)
+        return sql.script(self.source.statement_name(name), self.source.product.dialect, within)
 
     def run_batch(
         self, connection: Connection, chosen: Sequence[Message], action_id: int
     ) -> Ledger:
         del action_id
-        self.source.pass_gate(connection)
+        self.source.wait_for_relay(connection)
         rows = self._rows(connection, chosen, lock="yes")
         held = [message for message in chosen if message.key in rows]
         fit = [message for message in held if not rows[message.key].too_long]
@@ -241,7 +241,7 @@ class Restore(MessageAction):
         rows = sql.rows(
             connection,
             _ArchivedNow,
-            self.source.own("lock_archived"),
+            self.source.statement_name("lock_archived"),
             scope(self.source, self._storage, lock=lock, rows=kept),
             keys=self.source.product.array([message.key for message in chosen]),
         )
@@ -253,7 +253,7 @@ class Restore(MessageAction):
         return sql.row(
             connection,
             Moved,
-            self.source.own(name),
+            self.source.statement_name(name),
             scope(self.source, self._storage, **conditions),
             keys=self.source.product.array([message.key for message in messages]),
         )

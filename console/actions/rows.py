@@ -143,7 +143,7 @@ def rows_of(
     return sql.rows(
         connection,
         CurrentRow,
-        source.own("lock_rows"),
+        source.statement_name("lock_rows"),
         scope(source, storage, lock=lock, hashed=hashed),
         keys=source.product.array([key_of(source.queue, storage, message) for message in messages]),
         due=source.product.array([due_of(message) for message in messages]),
@@ -246,7 +246,7 @@ class QueueSelection:
         bare = replace(filters, limit=None, keep_newest=None)
         for state in states:
             check(source.queue, replace(bare, state=state))
-        each = source.known(bare).each
+        each = source.normalize(bare).each
         self._left = [replace(one, state=state) for state in states for one in each]
         """The scans that remain: one for each state and id."""
         check_payload(source, bare)
@@ -267,7 +267,7 @@ class QueueSelection:
             search = Search(self._source, query, self._after)
             self._run(search)
             self._bound.rows += search.read
-            found = self._new(search.found)
+            found = self._new(search.messages)
             if search.next is not None:
                 self._after = search.next.text
             elif search.complete:
@@ -276,7 +276,7 @@ class QueueSelection:
                 # No order to continue in: from the beginning, as long as new ones are found.
                 found = found[:most]
                 self._seen.update(message.id for message in found)
-            elif len(search.found) >= limit:
+            elif len(search.messages) >= limit:
                 self._extra += limit
             else:
                 self._next_scan()
@@ -305,9 +305,9 @@ class QueueSelection:
         self._extra = 0
 
     def _run(self, search: Search) -> None:
-        while not search.ended:
+        while not search.finished:
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
-                self._source.begin(connection, self._criteria.database)
+                self._source.begin_read(connection, self._criteria.database)
                 search.step(connection)
 
 
@@ -400,12 +400,14 @@ class RowAction(MessageAction):
         if ring:
             storage = Storage.SLOTS if "ready" in self.states else Storage.IN_HAND
         within = scope(self.source, storage, **self._conditions)
-        return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
+        return sql.script(
+            self.source.statement_name(self.statement), self.source.product.dialect, within
+        )
 
     def run_batch(
         self, connection: Connection, chosen: Sequence[Message], action_id: int
     ) -> Ledger:
-        self.source.pass_gate(connection)
+        self.source.wait_for_relay(connection)
         locked, skipped = lock_rows(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
         if self.tracker is not None and self.tracker.enabled:
@@ -419,7 +421,7 @@ class RowAction(MessageAction):
         moved = sql.row(
             connection,
             Moved,
-            self.source.own(self.statement),
+            self.source.statement_name(self.statement),
             scope(self.source, held.storage, **self._conditions),
             places=self.source.product.array(list(held.places)),
             state=held.state,

@@ -97,7 +97,7 @@ def _one(
     source: MessageSource, name: str, within: sql.Scope | None = None, **values: object
 ) -> Iterator[Shown]:
     """The design's statement of that name, if it has one."""
-    of = name if "." in name else source.own(name)
+    of = name if "." in name else source.statement_name(name)
     if sql.has(source.product, of):
         dialect = source.product.dialect
         found = sql.statement(dialect.name, of)

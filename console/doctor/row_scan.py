@@ -53,7 +53,7 @@ def scan_rows(
     def read(after: ScanKey | None) -> list[AnyCountedRow]:
         with context.limited_transaction() as connection:
             source = MessageSource.of(connection, context.queue)
-            source.pass_gate(connection)
+            source.wait_for_relay(connection)
             request = ScanRequest(scan, read_limit=CHUNK_ROWS, after=after)
             bound = values_of(source, request) | values
             return sql.rows(connection, row_type, query(source, request, last), **bound)

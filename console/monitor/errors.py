@@ -108,7 +108,7 @@ def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[
         def read(scan: Scan, key: ScanKey | None) -> list[ErrorRow]:
             request = ScanRequest(scan, read_limit=_PAGE, after=key, error_length=TEXT_LENGTH)
             with session.transaction(read_task(queue)) as connection:
-                source.begin(connection, database)
+                source.begin_read(connection, database)
                 return fetch(connection, source, request, ErrorRow, "error_texts")
 
         def after(scan: Scan, rows: list[ErrorRow]) -> tuple[int, ScanKey | None]:

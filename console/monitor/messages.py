@@ -83,12 +83,12 @@ def read_page(
         with session.transaction(read_task(queue)) as connection:
             source = MessageSource.of(connection, queue)
         check_payload(source, filters)
-        wanted = replace(wanted, filters=source.known(filters))
+        wanted = replace(wanted, filters=source.normalize(filters))
         if len(wanted.filters.ids) > 1:
             return _look_at_each(database, session, source, wanted, after)
         search = Search(source, wanted, after)
         run_search(database, session, source, search)
-        found = _each_with_history(database, session, source, wanted, search.found)
+        found = _each_with_history(database, session, source, wanted, search.messages)
     return Page(queue, tuple(found), search.next, search.complete)
 
 
@@ -110,18 +110,18 @@ def _look_at_each(
         one = replace(wanted, filters=filters, limit=wanted.limit - len(found))
         search = Search(source, one, None)
         run_search(database, session, source, search)
-        found += _each_with_history(database, session, source, one, search.found)
+        found += _each_with_history(database, session, source, one, search.messages)
         complete = complete and search.complete and search.next is None
     return Page(source.queue, tuple(found), None, complete)
 
 
 def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
     """To its end, in short transactions."""
-    while not search.ended:
+    while not search.finished:
         with session.transaction(read_task(source.queue)) as connection:
-            source.begin(connection, database)
+            source.begin_read(connection, database)
             started = time.monotonic()
-            while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
+            while not search.finished and time.monotonic() - started < _TRANSACTION_SECONDS:
                 search.step(connection)
 
 
@@ -136,7 +136,7 @@ def _each_with_history(
     if not (wanted.filters.ids and source.queue.keeps_history and found):
         return found
     with session.transaction(read_task(source.queue)) as connection:
-        source.begin(connection, database)
+        source.begin_read(connection, database)
         return [_with_history(connection, source, one, wanted.masks) for one in found]
 
 
@@ -148,7 +148,7 @@ def _with_history(
     if not queue.keeps_history or found.id is None:
         return found
     scope = queue.scope(source.product)
-    rows = sql.rows(connection, PastAttempt, source.own("history"), scope, id=found.id)
+    rows = sql.rows(connection, PastAttempt, source.statement_name("history"), scope, id=found.id)
     kept = (replace(one, error=_masked_whole(one.error, masks)) for one in rows)
     return replace(found, history=tuple(kept))
 
@@ -182,7 +182,7 @@ def message(
     ):
         source = MessageSource.of(connection, queue)
         source.check(scan, place)
-        source.begin(connection, database)
+        source.begin_read(connection, database)
         request = wanted.scan_request(scan, after=place, exactly=True)
         if scan.chunks:
             number = number_of(place)

@@ -1,8 +1,8 @@
-"""A queue whose messages are read, one statement over a scan of it, and the search through scans.
+"""Statements over a scan of a queue's messages, and the search through its scans.
 
-A statement joins a design's `messages`, `chunk` of common.sql and what is wanted of it to one, so
-that a DBA sees exactly the conditions that were asked for; every value is bound. A search goes on
-until a page is full, the scans end, or a bound is met.
+A statement is composed of a design's `messages`, `chunk` of common.sql and a last step, so that a
+DBA sees exactly the conditions that apply; every value is bound. A search goes on until a page is
+full, the scans end, or a bound is reached.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 READ_MOST = 50_000
-"""So many messages one search reads at most, to find those that match."""
+"""Messages that one search reads at most."""
 READ_AT_ONCE = 2_000
 PAGES_MOST = 2_000
-"""So many pages of a table without an index one search reads at most."""
+"""Pages of a table without an index that one search reads at most."""
 PAGES_AT_ONCE = 32
 SECONDS_MOST = 5.0
-"""After this time a search begins no further statement."""
+"""After this time a search starts no further statement."""
 STATEMENT_SECONDS = 5.0
 _INTEGER_BITS = {
     **dict.fromkeys(("tinyint", "smallint"), 15),
@@ -58,60 +58,56 @@ _INTEGER_BITS = {
 
 @dataclass(frozen=True)
 class MessageSource:
-    """A queue whose messages are read, and of what types its ids and payloads are."""
+    """A queue whose messages are read, with the types of its ids and payloads."""
 
     product: Product
     queue: Queue
     payload: str
-    """text, json or bytes; empty: nothing tells the payload."""
+    """text, json or bytes; empty: it has no payload column."""
     id_type: str
     hidden: Mapping[str, str] = field(default_factory=dict)
-    """The states whose messages the server hides from this login, and why."""
+    """State -> why the server hides its messages from this login."""
 
     @classmethod
     def of(cls, connection: Connection, queue: Queue) -> MessageSource:
-        """Asks the server only where the table is somebody else's."""
+        """Queries the server only for adopted tables."""
         product = product_of(connection)
         if queue.kind is Kind.INSTALLED:
-            return cls.ours(product, queue)
+            return cls.installed(product, queue)
         found = relations.columns(connection, queue.schema, queue.table)
         types = {column.name: column.type for column in found}
         body = queue.roles.get("payload")
-        kind = "" if body is None else _kind(types.get(body, ""), product)
+        kind = "" if body is None else _payload_kind(types.get(body, ""), product)
         id_type = types.get(queue.roles.get("id", ""), "")
         return cls(product, queue, kind, id_type, _hidden(connection, queue))
 
     @classmethod
-    def ours(cls, product: Product, queue: Queue) -> MessageSource:
-        """Of a queue that the console installed: nothing has to be asked."""
+    def installed(cls, product: Product, queue: Queue) -> MessageSource:
+        """Of a queue that the console installed; needs no query."""
         id_type = product.id_types[queue.design.id_type]
         return cls(product, queue, queue.options["payload"], id_type)
 
-    def own(self, name: str) -> str:
-        """The statement of the design's own file."""
+    def statement_name(self, name: str) -> str:
+        """Of a statement in the design's file."""
         return f"{self.queue.design.name}.{name}"
 
-    def begin(self, connection: Connection, database: Database) -> None:
-        """What comes first in a transaction that reads messages."""
+    def begin_read(self, connection: Connection, database: Database) -> None:
+        """First in a transaction that reads messages."""
         limit_transaction(connection, database, STATEMENT_SECONDS)
-        self.pass_gate(connection)
+        self.wait_for_relay(connection)
 
-    def pass_gate(self, connection: Connection) -> None:
-        """What comes first in any transaction at a ring: it waits while a relay runs.
-
-        Of a library's table: its functions find each other by the search path. RefusedError where
-        the server hides its rows: nothing of it may then be told as none.
-        """
-        self.check_seen(None)
+    def wait_for_relay(self, connection: Connection) -> None:
+        """First in any transaction: at a ring it waits while a relay runs; for a library's table it
+        sets the search path. RefusedError if the server hides all rows."""
+        self.check_visible(None)
         ours = self.queue.kind is Kind.INSTALLED or self.queue.design.library
-        if sql.has(connection, self.own("wait_for_relay")) and ours:
+        if sql.has(connection, self.statement_name("wait_for_relay")) and ours:
             connection.execute(
-                sql.query(self.own("wait_for_relay"), connection.dialect, self._scope())
+                sql.query(self.statement_name("wait_for_relay"), connection.dialect, self._scope())
             )
 
-    def check_seen(self, state: str | None) -> None:
-        """RefusedError where the server hides the messages of that state from this login; of none:
-        where it hides all of them."""
+    def check_visible(self, state: str | None) -> None:
+        """RefusedError if the server hides messages of that state (None: all) from this login."""
         of_all = set(self.queue.states) <= self.hidden.keys()
         if of_all or state in self.hidden:
             what = "messages" if of_all else f"{state} messages"
@@ -123,14 +119,13 @@ class MessageSource:
             )
 
     def extent(self, connection: Connection) -> Extent:
-        """The ends of its scan by chunks."""
-        return sql.row(connection, Extent, self.own("extent"), self._scope())
+        return sql.row(connection, Extent, self.statement_name("extent"), self._scope())
 
     def _scope(self) -> sql.Scope:
         return self.queue.scope(self.product)
 
-    def id_of(self, text: str) -> str:
-        """The text in the form that ids have here. UsageError where none can be it."""
+    def normalize_id(self, text: str) -> str:
+        """The id in the server's form. UsageError if no id can be that text."""
         bits = _INTEGER_BITS.get(self.id_type)
         if bits is not None:
             if _INTEGER.fullmatch(text) and -(2**bits) <= int(text) < 2**bits:
@@ -148,23 +143,23 @@ class MessageSource:
             next_step=f"A key of it looks like {key}: dbq-console messages shows them, as id.",
         )
 
-    def known(self, filters: Filters) -> Filters:
-        """The same with ids in the form that they have here, each once."""
-        return replace(filters, ids=tuple(dict.fromkeys(map(self.id_of, filters.ids))))
+    def normalize(self, filters: Filters) -> Filters:
+        """With the ids in the server's form, each once."""
+        return replace(filters, ids=tuple(dict.fromkeys(map(self.normalize_id, filters.ids))))
 
     def check(self, scan: Scan, key: ScanKey) -> None:
-        """UsageError where the key can be no message's of the scan."""
+        """UsageError if no message of the scan can have the key."""
         if not key.id:
             return
         if scan.by is By.LOCATION or (scan.by is By.TIME and not self.id_type):
-            fits = _PLACE.fullmatch(key.id)
+            fits = _LOCATION.fullmatch(key.id)
         elif scan.by in {By.ARRIVAL, By.NUMBER}:
             fits = _INTEGER.fullmatch(key.id)
         else:
-            self.id_of(key.id)
+            self.normalize_id(key.id)
             return
         if not fits:
-            raise UsageError(f"{key.text!r} is not a place in the queue {self.queue.name!r}.")
+            raise UsageError(f"{key.text!r} is not a position in the queue {self.queue.name!r}.")
 
 
 @dataclass(frozen=True)
@@ -182,15 +177,15 @@ def _hidden(connection: Connection, queue: Queue) -> dict[str, str]:
 
 
 _UUIDS: Mapping[str, Callable[[str], str]] = {"uuid": str.lower, "uniqueidentifier": str.upper}
-"""As each engine writes them out."""
+"""As each engine writes them."""
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
-_PLACE = re.compile(r"\([0-9]{1,10},[0-9]{1,5}\)")
+_LOCATION = re.compile(r"\([0-9]{1,10},[0-9]{1,5}\)")
 
 
-def _kind(column: str, product: Product) -> str:
-    """What payload a column of somebody else's holds, by its type."""
+def _payload_kind(column: str, product: Product) -> str:
+    """The kind of payload in an adopted table's column, by its type."""
     kinds = {"json": "json", "binary": "bytes", "image": "bytes"}
-    for kind in ("text", "bytes", "json"):  # where JSON is kept as text, text may be JSON
+    for kind in ("text", "bytes", "json"):  # JSON that is kept as text has the type of text
         kinds[product.payload_types[kind].partition("(")[0]] = kind
     return kinds.get(column.partition("(")[0], "text")
 
@@ -210,12 +205,12 @@ def fetch(
 
 def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
     """The whole statement of a request."""
-    steps = [("scanned", source.own(request.scan.statement)), ("chunk", "common.chunk")]
+    steps = [("scanned", source.statement_name(request.scan.statement)), ("chunk", "common.chunk")]
     return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, request))
 
 
 def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
-    """The conditions and names that the statements of one request are rendered with."""
+    """The conditions and names for rendering the statements of a request."""
     queue, scan, filters = source.queue, request.scan, request.filters
     scope = (queue.of(scan.subscriber) if scan.subscriber else queue).scope(source.product)
     roles = scan.roles(queue)
@@ -252,7 +247,7 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
 
 
 def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
-    """Everything that a statement may bind; what its text does not name is not sent."""
+    """All values that a statement may bind; those it does not name are not sent."""
     filters = request.filters
     first, last = request.chunk or (0, 0)
     slots = request.slots or 1
@@ -282,7 +277,7 @@ def values_of(source: MessageSource, request: ScanRequest) -> dict[str, object]:
 
 
 def _seconds(name: str, seconds: float | None) -> dict[str, object]:
-    """An interval as one number, and in the whole numbers that SQL Server's DATEADD takes."""
+    """An interval as one number, and as the integers that SQL Server's DATEADD takes."""
     whole, rest = divmod(seconds or 0.0, 1)
     return {name: seconds, f"{name}_s": int(whole), f"{name}_us": round(rest * 1e6)}
 
@@ -292,83 +287,82 @@ def yes_no(condition: object) -> str:
 
 
 class Search:
-    """The messages for one page, found a step at a time."""
+    """Finds the messages of one page, a statement at a time."""
 
-    def __init__(self, source: MessageSource, wanted: MessageQuery, after: str | None) -> None:
-        filters = source.known(wanted.filters)
+    def __init__(self, source: MessageSource, query: MessageQuery, after: str | None) -> None:
+        filters = source.normalize(query.filters)
         if len(filters.ids) > 1:
             raise ValueError("one search is for one id")
-        self.found: list[Message] = []
+        self.messages: list[Message] = []
         self.next: ScanKey | None = None
-        """Where to go on; None: there is nothing more, or no order to go on in."""
+        """Where the next page begins; None: there is none, or no order."""
         self.read = 0
-        """About how many messages were read to find them."""
+        """About how many messages were read."""
         self.complete = True
-        """False: it ended before the page was full, or left out a state, and there may be more."""
+        """False: it stopped before the page was full, or left out a hidden state."""
         self._source = source
-        self._wanted = replace(wanted, filters=filters)
-        source.check_seen(filters.state)
+        self._query = replace(query, filters=filters)
+        source.check_visible(filters.state)
         scans = scans_for(source.queue, filters)
         self._scans = tuple(scan for scan in scans if scan.state not in source.hidden)
         self.complete = len(self._scans) == len(scans)
-        self._at = 0
+        self._index = 0
         self._key: ScanKey | None = None
         if after is not None:
-            self._at, self._key = read_key(after, self._scans)
-            source.check(self._scans[self._at], self._key)
+            self._index, self._key = read_key(after, self._scans)
+            source.check(self._scans[self._index], self._key)
         self._last: ScanKey | None = None
         self._installed = source.queue.kind is Kind.INSTALLED
         self._holes = 0
         self._bound = ReadBound(1, SECONDS_MOST)
-        """In shares of all that may be read."""
-        self.ended = not self._scans
+        """`rows` is the share read of all that may be read."""
+        self.finished = not self._scans
 
     def step(self, connection: Connection) -> None:
-        """One statement further."""
-        scan = self._scans[self._at]
+        scan = self._scans[self._index]
         if scan.chunks:
             self._next_chunk(connection, scan)
         else:
             self._next_rows(connection, scan)
-        if not self.ended and not self._bound.goes_on(0):
+        if not self.finished and not self._bound.goes_on(0):
             self._stop()
 
     @property
     def _room(self) -> int:
-        """One more than the page takes says that it is not the last."""
-        return self._wanted.limit - len(self.found) + 1
+        """One more than the page holds, to know whether it is the last."""
+        return self._query.limit - len(self.messages) + 1
 
     def _next_rows(self, connection: Connection, scan: Scan) -> None:
-        filters = self._wanted.filters
-        request = self._wanted.scan_request(
+        filters = self._query.filters
+        request = self._query.scan_request(
             scan, after=self._key if self._key and self._key.id else None
         )
         if filters.id is not None and scan.by is By.ID:
-            request = self._wanted.scan_request(
+            request = self._query.scan_request(
                 scan, after=ScanKey(scan.name, id=filters.id), exactly=True
             )
         dense = not filters.narrowing and scan.name != "parked"
-        # Of which kind an error is only we can tell: then all that match come back.
+        # The server cannot tell error groups apart: all errors that match come back.
         most = self._room if filters.error_group is None else READ_AT_ONCE
         request = replace(request, read_limit=self._room if dense else READ_AT_ONCE, n=most)
         rows = fetch(connection, self._source, request, MessageRow, "matching")
         more = bool(rows) and rows[-1].position >= request.read_limit
         self.read += rows[-1].position if rows else 0
         if self._take(rows, scan) or (more and not rows[-1].key_id):
-            self._end_full()
-        elif more and not self.ended:
+            self._end_with_more()
+        elif more and not self.finished:
             self._key = key_of(scan, rows[-1])
             self._bound.rows += request.read_limit / READ_MOST
-        elif not self.ended:
+        elif not self.finished:
             self._next_scan()
 
     def _next_chunk(self, connection: Connection, scan: Scan) -> None:
         extent = self._source.extent(connection)
         if extent.first is None or extent.last is None:
-            self._take_any(connection, scan)
+            self._take_unordered(connection, scan)
             return
-        down = self._wanted.scan_request(scan).down
-        room = PAGES_AT_ONCE if scan.by is By.LOCATION else self._numbers()
+        down = self._query.scan_request(scan).down
+        room = PAGES_AT_ONCE if scan.by is By.LOCATION else self._numbers_at_once()
         chunk = next_chunk(scan, extent, self._key, down=down, room=room)
         if chunk is None:
             self._next_scan()
@@ -376,11 +370,11 @@ class Search:
         number = self._number_of_the_id(scan)
         if number is not None and extent.first <= number <= extent.last:
             self._take(self._read(connection, scan, (number, number), extent), scan)
-        if self.ended:
+        if self.finished:
             return
         if self._take(self._read(connection, scan, chunk, extent), scan):
-            self._end_full()
-        elif not self.ended:
+            self._end_with_more()
+        elif not self.finished:
             self._key = beyond(scan, chunk, down=down)
             self._holes += 1
             most = PAGES_MOST if scan.by is By.LOCATION else READ_MOST
@@ -390,24 +384,24 @@ class Search:
         self, connection: Connection, scan: Scan, chunk: tuple[int, int], extent: Extent
     ) -> list[MessageRow]:
         after = self._key if scan.by is By.LOCATION and self._key and self._key.id else None
-        request = self._wanted.scan_request(scan, after=after)
+        request = self._query.scan_request(scan, after=after)
         request = replace(request, chunk=chunk, slots=extent.slots, n=self._room)
         return fetch(connection, self._source, request, MessageRow, "matching")
 
     def _number_of_the_id(self, scan: Scan) -> int | None:
-        """Where a message of a ring is, unless a relay has moved it: read before the rest."""
-        sought = self._wanted.filters.id
-        first_look = self._key is None and self._installed
-        return int(sought) if sought and first_look and scan.by is By.NUMBER else None
+        """The number of a ring's message with the id, unless a relay moved it: tried first."""
+        sought = self._query.filters.id
+        first_step = self._key is None and self._installed
+        return int(sought) if sought and first_step and scan.by is By.NUMBER else None
 
-    def _numbers(self) -> int:
-        """How many to read: what the page needs, and ever more where they turn out to be holes."""
-        if self._wanted.filters.narrowing:
+    def _numbers_at_once(self) -> int:
+        """As many as the page needs, and ever more if they turn out to be holes."""
+        if self._query.filters.narrowing:
             return READ_AT_ONCE
         return min(READ_AT_ONCE, self._room << min(self._holes, 10))
 
-    def _take_any(self, connection: Connection, scan: Scan) -> None:
-        """What comes first where nothing gives an order: there is no place to go on from."""
+    def _take_unordered(self, connection: Connection, scan: Scan) -> None:
+        """The first messages where there is no order, and so no next page."""
         if scan.by is By.NUMBER:
             raise UsageError(
                 f"The messages of {self._source.queue.name!r} cannot be found.",
@@ -417,50 +411,49 @@ class Search:
         if self._key is not None:
             name = self._source.queue.name
             raise UsageError(f"The list of {name!r} has no order to continue in.")
-        look = READ_MOST if self._wanted.filters.narrowing else self._room
-        request = replace(self._wanted.scan_request(scan), read_limit=look, n=self._room)
+        limit = READ_MOST if self._query.filters.narrowing else self._room
+        request = replace(self._query.scan_request(scan), read_limit=limit, n=self._room)
         rows = fetch(connection, self._source, request, MessageRow, "matching")
         more = self._take(rows, scan)
-        self.complete = not more and all(row.position < look for row in rows)
-        self.ended = True
+        self.complete = not more and all(row.position < limit for row in rows)
+        self.finished = True
 
     def _take(self, rows: Sequence[MessageRow], scan: Scan) -> bool:
-        """Put what matches on the page; whether there is one more than it takes."""
-        state = self._wanted.filters.state
+        """Put the matching rows on the page; whether there are more."""
+        state = self._query.filters.state
         for row in rows:
-            if row.matches and state in (None, row.state) and self._of_the_kind(row):
-                if len(self.found) == self._wanted.limit:
+            if row.matches and state in (None, row.state) and self._in_error_group(row):
+                if len(self.messages) == self._query.limit:
                     return True
-                self.found.append(self._wanted.message(row, scan))
+                self.messages.append(self._query.message(row, scan))
                 self._last = key_of(scan, row)
-                # The one with that id; of somebody else's table nobody knows that, and each of
-                # several subscribers may have it.
+                # An id is unique, but not in adopted tables, nor among subscribers.
                 one = self._installed and not scan.subscriber
-                self.ended = self._wanted.filters.id is not None and one
+                self.finished = self._query.filters.id is not None and one
         return False
 
-    def _of_the_kind(self, row: MessageRow) -> bool:
-        kind = self._wanted.filters.error_group
-        return kind is None or kind == group_key(row.error or "")
+    def _in_error_group(self, row: MessageRow) -> bool:
+        key = self._query.filters.error_group
+        return key is None or key == group_key(row.error or "")
 
     def _next_scan(self) -> None:
-        self._at, self._key = self._at + 1, None
-        self.ended = self._at == len(self._scans)
+        self._index, self._key = self._index + 1, None
+        self.finished = self._index == len(self._scans)
 
-    def _end_full(self) -> None:
+    def _end_with_more(self) -> None:
         """The page is full, and there is more."""
-        self.ended = True
+        self.finished = True
         if self._last is not None and self._last.id:
             self.next = self._last
         else:
-            self.complete = False  # without ids there is no place to go on from
+            self.complete = False  # without ids there is no key to go on from
 
     def _stop(self) -> None:
-        """A bound is met."""
-        scan = self._scans[self._at]
-        if len(self.found) == self._wanted.limit:
-            self._end_full()
+        """A bound is reached."""
+        scan = self._scans[self._index]
+        if len(self.messages) == self._query.limit:
+            self._end_with_more()
             return
         self.next = self._key or ScanKey(scan.name, dated=scan.dated)
         self.complete = False
-        self.ended = True
+        self.finished = True

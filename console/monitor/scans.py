@@ -1,7 +1,7 @@
-"""In which order the messages of a queue can be scanned: by an index, from any key on.
+"""The scans of a queue's messages: in the order of an index, from any key on.
 
-A queue is a few scans, one after the other: one for each state, where an index serves it. Which
-they are follows from what the design is; the SQL is the statement `messages` of its file.
+Most queues have one scan per state. They follow from the design; the SQL is the statement
+`messages` of its file.
 """
 
 import re
@@ -22,14 +22,14 @@ SINCE: Mapping[str, str] = {
     "error": "done_at",
     "done": "done_at",
 }
-"""State -> the role whose time says since when a message is in it."""
+"""State -> the role with the time since which a message is in it."""
 _NEWEST_FIRST = {"error", "done"}
-"""What happened last is asked for first; else, what will be popped or has waited longest."""
+"""In other states, what is popped next or has waited longest comes first."""
 _IN_HAND_ROLES = (
     *("id", "payload", "pushed_at", "attempts"),
     *("claimed_at", "claimed_by", "error", "done_at"),
 )
-"""What a ring's <queue>_in_hand tells."""
+"""The columns of a ring's <queue>_in_hand."""
 _EVERYTHING = 2**31 - 1
 _TIME = re.compile(
     r"-?infinity|\d{4,6}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([+-]\d\d(:?\d\d){0,2}|Z)?"
@@ -39,33 +39,33 @@ _TIME = re.compile(
 class By(Enum):
     ID = "id"
     TIME = "time"
-    """A time, and the id where several have the same."""
+    """A time, then the id."""
     NUMBER = "number"
-    """A ring's numbers, one chunk of slots after the other."""
+    """A ring's numbers, a chunk of slots at a time."""
     LOCATION = "location"
     """The row's location in the table (ctid), a chunk of pages at a time."""
     ARRIVAL = "arrival"
-    """A number of the engine's own, which is not the message's id."""
+    """A number of the engine, which is not the message's id."""
 
 
 @dataclass(frozen=True)
 class Scan:
-    """One index (or table) from its one end to the other."""
+    """One index (or table) from end to end."""
 
     name: str
-    """The state, where it has only one; of one subscriber's, with the name: `claimed:billing`."""
+    """The state, if there is one; with the subscriber, if there is one: `claimed:billing`."""
     by: By
     state: str = ""
-    """Of its messages; empty: theirs differ."""
+    """Of its messages; empty: of several states."""
     newest_first: bool = False
     dated: bool = True
-    """False: those of the state that lack the time by which the others are in order."""
+    """False: the messages that lack the time by which the others are ordered."""
     in_hand: bool = False
-    """What was popped from a ring and is not finished."""
+    """Messages that were popped from a ring and are not finished."""
     subscriber: str = ""
-    """Whose that is, where a ring is looked at as a whole: several may hold one id."""
+    """If a ring is read as a whole: several may hold the same id."""
     by_age: bool = False
-    """Whether it is in the order of the time since which its messages are in their state."""
+    """Whether it is ordered by the time since which messages are in their state."""
     statement: str = "messages"
     """In the design's file."""
 
@@ -75,7 +75,7 @@ class Scan:
 
     @property
     def chunks(self) -> bool:
-        """Whether it goes on by chunks whose ends are known before they are read."""
+        """Whether it is read in chunks whose ends are known beforehand."""
         return self.by in {By.NUMBER, By.LOCATION}
 
     def roles(self, queue: Queue) -> dict[str, str]:
@@ -86,7 +86,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScanKey:
-    """A place in a scan: that of one message or, without an id, the scan's beginning."""
+    """A position in a scan: a message or, without an id, its beginning."""
 
     scan: str
     time: str = ""
@@ -95,7 +95,7 @@ class ScanKey:
 
     @property
     def text(self) -> str:
-        """One word: `ready,,17`, `error,2026-11-21T19:07:45.12+00,17`; `error`: its beginning."""
+        """`ready,,17`, `error,2026-11-21T19:07:45.12+00,17`; `error`: its beginning."""
         if self.dated and not self.id:
             return self.scan
         return f"{self.scan},{self.time.replace(' ', 'T')},{self.id}"
@@ -118,30 +118,30 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
     **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
 }
-"""What the statements over a scan may ask for in `-- when`, beside a queue's own options."""
+"""The `-- when` conditions of statements over a scan, besides a queue's options."""
 
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What is asked of one scan."""
+    """What one statement reads of a scan."""
 
     scan: Scan
     read_limit: int = _EVERYTHING
-    """At most so many messages are read."""
+    """Messages that are read at most."""
     n: int = _EVERYTHING
-    """At most so many of those that match come back."""
+    """Matching messages that are returned at most."""
     after: ScanKey | None = None
     exactly: bool = False
-    """The message at `after` itself."""
+    """Just the message at `after`."""
     reverse: bool = False
     filters: Filters = NOTHING
     moment: datetime | None = None
-    """Ages are measured from then, and what came into its state later is left out. None: now."""
+    """Ages are measured from then, without messages that changed state later. None: now."""
     payload_length: int | None = None
-    """So much of each payload; None: nothing of it."""
+    """Length of each payload that is read; None: nothing."""
     error_length: int = 1000
     chunk: tuple[int, int] | None = None
-    """The first and the last number or page; of numbers, those of one lap."""
+    """The first and the last page, or number of one lap."""
     slots: int | None = None
 
     @property
@@ -150,7 +150,7 @@ class ScanRequest:
 
     @property
     def sorted(self) -> str:
-        """The order of its rows, as the conditions of the SQL call it."""
+        """The order of its rows, as the condition in SQL."""
         if self.scan.by is By.LOCATION and self.chunk is None:
             return "no"
         by = "time" if self.scan.by is By.TIME else "id" if self.scan.dated else "undated"
@@ -159,7 +159,7 @@ class ScanRequest:
 
 @dataclass(frozen=True)
 class Extent:
-    """The ends of what a scan by chunks goes through; None where they cannot be told."""
+    """The ends of a scan by chunks; None: not known."""
 
     first: int | None
     last: int | None
@@ -167,12 +167,12 @@ class Extent:
 
 
 def scans_of(queue: Queue) -> tuple[Scan, ...]:
-    """All scans of the queue, in the order in which its messages are shown."""
+    """In the order in which the queue's messages are shown."""
     design = queue.design
     if design.flow is Flow.NUMBERS:
         return _of_a_ring(queue)
     if design.keeps_row:
-        return tuple(scan for state in _told(queue) for scan in _of_a_state(queue, state))
+        return tuple(scan for state in _known_states(queue) for scan in _of_a_state(queue, state))
     if design.order is Order.DUE:
         return tuple(Scan(state, By.TIME, state) for state in queue.states)
     if design.order is Order.NONE:
@@ -183,7 +183,7 @@ def scans_of(queue: Queue) -> tuple[Scan, ...]:
 
 
 def scans_by_id(queue: Queue) -> tuple[Scan, ...]:
-    """The scans in which an id alone finds its message; none where no index has it."""
+    """The scans in which an index finds a message by its id alone."""
     if queue.options.get("in_hand") == "on":
         return _in_hand(queue, "any", By.ID)
     if queue.design.keeps_row:
@@ -193,7 +193,7 @@ def scans_by_id(queue: Queue) -> tuple[Scan, ...]:
 
 
 def _of_a_ring(queue: Queue) -> tuple[Scan, ...]:
-    """What a pop takes first stands first: in hand and ready again, then parked."""
+    """In the order of pops: in hand and ready again, then parked."""
     numbers = Scan("numbers", By.NUMBER, "ready")
     if queue.kind is Kind.ADOPTED:
         return (numbers,)
@@ -209,7 +209,7 @@ def _of_a_ring(queue: Queue) -> tuple[Scan, ...]:
 
 
 def _in_hand(queue: Queue, name: str, by: By, state: str = "") -> tuple[Scan, ...]:
-    """One; of a ring as a whole one for each of its subscribers, for an id is a key of each."""
+    """One; for a ring as a whole one per subscriber, since ids are unique to a subscriber only."""
     scan = Scan(
         name,
         by,
@@ -224,21 +224,21 @@ def _in_hand(queue: Queue, name: str, by: By, state: str = "") -> tuple[Scan, ..
     return tuple(named) or (scan,)
 
 
-def _told(queue: Queue) -> list[str]:
-    """The states that can be told apart: nothing may say which rows of a claim queue failed."""
-    told = "status" in queue.roles or "error" in queue.roles
-    return [state for state in queue.states if told or state != "error"]
+def _known_states(queue: Queue) -> list[str]:
+    """Without errors, if an adopted claim queue has no column for them."""
+    has_errors = "status" in queue.roles or "error" in queue.roles
+    return [state for state in queue.states if has_errors or state != "error"]
 
 
 def _of_a_state(queue: Queue, state: str) -> list[Scan]:
     newest_first = state in _NEWEST_FIRST
     if queue.kind is Kind.ADOPTED:
-        # Nobody knows its indexes; the key is what a table most likely has one on.
+        # Its indexes are not known; a table most likely has one on its key.
         scan = Scan(state, By.ID, state, newest_first)
         apart = state == "done" and queue.design.archives
         return [replace(scan, statement="archived_messages") if apart else scan]
     scans = [Scan(state, By.TIME, state, newest_first, by_age=True)]
-    # Set by hand, a state may lack its time. Of a claim, the time is the state.
+    # A state set by hand may lack its time. For a claim, the time is the state.
     if state != "ready" and ("status" in queue.roles or state != "claimed"):
         scans.append(Scan(state, By.ID, state, newest_first, dated=False))
     return scans
@@ -247,7 +247,7 @@ def _of_a_state(queue: Queue, state: str) -> list[Scan]:
 def scans_for(queue: Queue, filters: Filters) -> tuple[Scan, ...]:
     scans = scans_of(queue)
     if filters.id is not None and (by_id := scans_by_id(queue)):
-        # It finds nothing in another table; who is in a slot of a ring has an id no index knows.
+        # An index does not find ids in another table, nor in the slots of a ring.
         scans = (*by_id, *(scan for scan in scans if scan.statement != by_id[0].statement))
     if filters.state is not None:
         return tuple(scan for scan in scans if scan.state in {"", filters.state})
@@ -259,17 +259,15 @@ def scans_for(queue: Queue, filters: Filters) -> tuple[Scan, ...]:
 
 
 def read_key(text: str, scans: tuple[Scan, ...]) -> tuple[int, ScanKey]:
-    """Which of the scans a key is a place in, and the key. UsageError where it is in none."""
-    name, *place = text.split(",", 2)
-    time, id_ = place if len(place) == 2 else ("", "")
-    readable = (
-        len(place) != 1 and "\0" not in text and (not time or (id_ and _TIME.fullmatch(time)))
-    )
-    for at, scan in enumerate(scans):
-        if readable and scan.name == name and (not place or (scan.by is By.TIME) == bool(time)):
-            return at, ScanKey(name, time, id_, scan.dated)
+    """The index of the key's scan, and the key. UsageError if it is in none."""
+    name, *key = text.split(",", 2)
+    time, id_ = key if len(key) == 2 else ("", "")
+    readable = len(key) != 1 and "\0" not in text and (not time or (id_ and _TIME.fullmatch(time)))
+    for index, scan in enumerate(scans):
+        if readable and scan.name == name and (not key or (scan.by is By.TIME) == bool(time)):
+            return index, ScanKey(name, time, id_, scan.dated)
     raise UsageError(
-        f"{text!r} is not a place in this list to continue from.",
+        f"{text!r} is not a position in this list to continue from.",
         next_step="Give the key that the page before ended with, and the same filters.",
     )
 
@@ -277,7 +275,7 @@ def read_key(text: str, scans: tuple[Scan, ...]) -> tuple[int, ScanKey]:
 def next_chunk(
     scan: Scan, extent: Extent, key: ScanKey | None, *, down: bool, room: int
 ) -> tuple[int, int] | None:
-    """The next numbers or pages from a key on, at most `room` and of one lap; None: no more."""
+    """The next numbers (of one lap) or pages after a key, at most `room`; None: no more."""
     first, last, slots = extent.first or 0, extent.last or 0, extent.slots
     if key is not None and key.id:
         number, rest_of_page = number_of(key), scan.by is By.LOCATION

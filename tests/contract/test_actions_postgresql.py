@@ -313,7 +313,7 @@ def explained(
     name: str,
     values: dict[str, object],
 ) -> int:
-    statement = source.own(name)
+    statement = source.statement_name(name)
     scope = rows.scope(source, storage, to_back="no", hashed="no")
     query = sql.query(statement, connection.dialect, scope)
     explain = text(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {query.text}")
