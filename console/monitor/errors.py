@@ -1,7 +1,7 @@
-"""What kinds of errors a queue has: its error rows, grouped by the wording of their texts.
+"""Error groups: a queue's error rows, grouped by the wording of their texts.
 
-The rows come page after page, newest first, with the beginning of their texts; the wording is taken
-here. A server would have to do it for every row just the same, and SQL Server has no means to.
+Rows are read in pages, newest first, with the beginning of their texts. They are grouped here,
+since SQL Server cannot.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from console.monitor.scans import Scan, ScanKey, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH, group_key, group_wording
 
 MOST_ERRORS = 1_000_000
-"""So many error rows are counted at most."""
+"""Error rows that are counted at most."""
 SECONDS_MOST = 60.0
 """After this time no further page is read."""
 MOST_GROUPS = 1_000
-"""So many kinds are told apart at most."""
+"""Groups that are counted at most."""
 _PAGE = 10_000
 _SAMPLE_LENGTH = 1_000
 
@@ -46,41 +46,38 @@ class ErrorRow:
 
 @dataclass(frozen=True)
 class ErrorGroup:
-    """Error rows whose texts have one wording. None: nothing tells it."""
+    """Error rows whose texts have the same wording. None: not known."""
 
     wording: str
-    """Masked; groups that a mask hides the difference of look alike here."""
+    """Masked, so that groups may look alike."""
     count: int
     first_at: datetime | None
     last_at: datetime | None
     attempts_least: int | None
     attempts_most: int | None
     sample_id: str | None
-    """The newest of them, and the beginning of its text."""
+    """The newest, and the beginning of its text."""
     sample: str
     key: str
-    """Of the wording without masks: the same for everybody, and the filter `error-group=`."""
+    """Of the unmasked wording: the value of the filter `error-group=`."""
 
 
 @dataclass(frozen=True)
 class ErrorGroups:
-    """The kinds of errors of a queue, the most frequent first."""
+    """The error groups of a queue, the most frequent first."""
 
     queue: Queue
     groups: tuple[ErrorGroup, ...]
     counted: int
-    """Error rows that were read; those of all groups, and those in none."""
+    """Error rows that were read, grouped or not."""
     ungrouped: int
-    """Rows of further kinds, beyond those that are told apart."""
+    """Rows of further groups, beyond the highest number."""
     complete: bool
-    """False: there are more error rows, older than those that were counted."""
+    """False: there are more, older error rows."""
 
 
 def error_groups(database: Database, queue: Queue, *, masks: Masks = ()) -> ErrorGroups:
-    """Count the error rows by kind, newest first and up to `MOST_ERRORS`.
-
-    Raises UsageError where the queue keeps no error texts.
-    """
+    """Groups the newest error rows, up to `MOST_ERRORS`. UsageError: it keeps no error texts."""
     _require_texts(queue)
     grouping = _Grouping(masks)
     bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
@@ -119,7 +116,7 @@ def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[
                 yield from pages(None, partial(read, scan), partial(after, scan), bound)
 
 
-class _Counted:
+class _GroupCount:
     def __init__(self) -> None:
         self.count = 0
         self.times: tuple[datetime, datetime] | None = None
@@ -140,32 +137,32 @@ class _Counted:
 
 
 class _Grouping:
-    """Counts rows by wording, in memory that does not grow with their number."""
+    """Counts rows by wording, in bounded memory."""
 
     def __init__(self, masks: Masks) -> None:
         self.counted = 0
         self.ungrouped = 0
         self._masks = masks
-        self._groups: dict[str, _Counted] = {}
+        self._groups: dict[str, _GroupCount] = {}
 
     def take(self, rows: list[ErrorRow]) -> None:
         self.counted += len(rows)
         for row in rows:
-            kind = group_wording(row.error or "")
-            group = self._groups.get(kind)
+            wording = group_wording(row.error or "")
+            group = self._groups.get(wording)
             if group is None:
                 if len(self._groups) == MOST_GROUPS:
                     self.ungrouped += 1
                     continue
-                group = self._groups[kind] = _Counted()
+                group = self._groups[wording] = _GroupCount()
             group.add(row)
 
     def groups(self) -> tuple[ErrorGroup, ...]:
-        """What was counted, the most frequent first, then by wording."""
+        """The most frequent first, then by wording."""
         by_count = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
         return tuple(self._group(counted) for _, counted in by_count)
 
-    def _group(self, counted: _Counted) -> ErrorGroup:
+    def _group(self, counted: _GroupCount) -> ErrorGroup:
         first_at, last_at = counted.times or (None, None)
         least, most = counted.attempts or (None, None)
         sample = counted.sample
@@ -185,16 +182,15 @@ class _Grouping:
 
 
 def filters_of(group: ErrorGroup) -> Filters:
-    """Those that the group's messages match, and no others."""
     return Filters(state="error", error_group=group.key)
 
 
-# What a message tells, in words: the same on the command line and on screens. All texts of a
-# message are data: whoever shows them makes them safe first.
+# Labels of messages, for the command line and screens. Texts of a message are untrusted: the caller
+# escapes them.
 
 
 def columns(queue: Queue) -> tuple[str, ...]:
-    """What the messages of a queue tell of themselves, each of which fits a column."""
+    """The columns of a list of the queue's messages."""
     ring = ("number", "slot") if queue.design.flow is Flow.NUMBERS else ()
     due = ("due",) if queue.design.order is Order.DUE else ()
     tries = ("tries",) if queue.finishes else ()
@@ -206,7 +202,7 @@ def heading(column: str) -> str:
 
 
 def figure(message: Message, column: str) -> str:
-    """One of those that are neither a time nor free text."""
+    """A column that is neither a time nor free text."""
     if column == "tries":
         return attempts(message)
     if column in {"number", "slot"}:
@@ -225,7 +221,7 @@ def attempts(message: Message) -> str:
 
 
 def claimant(claimed_by: str | None) -> str:
-    """Who claimed: the name that the consumer gave first, for lines are short."""
+    """The claimant, with the consumer's own name first."""
     if claimed_by is None:
         return UNKNOWN
     session, named, consumer = claimed_by.partition(" consumer=")
@@ -233,14 +229,14 @@ def claimant(claimed_by: str | None) -> str:
 
 
 def past_attempt(one: PastAttempt, zone: tzinfo | None) -> str:
-    """How an attempt ended, whose it was and when."""
+    """`attempt 2, <time>, <claimant>: error <text>`."""
     number = UNKNOWN if one.attempts is None else one.attempts
     ended = "released" if one.error is None else f"error {one.error}"
     return f"attempt {number}, {moment(one.at, zone)}, {claimant(one.claimed_by)}: {ended}"
 
 
 def attempts_range(group: ErrorGroup) -> str:
-    """How often the messages of a kind of error were popped: `1`, `1 to 5`, `?`."""
+    """How often the messages of a group were popped: `1`, `1 to 5`, `?`."""
     least, most = (
         UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)
     )

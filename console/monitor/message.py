@@ -1,5 +1,4 @@
-"""One message as it may be shown: cut to size, and without what the connection's masks hide. Rows
-are read a page at a time: each statement reads so many and no more, up to a bound."""
+"""Messages as they may be shown: cut to size, and masked as the connection says."""
 
 import base64
 import re
@@ -14,11 +13,11 @@ from console.monitor.scans import Scan, ScanKey, ScanRequest
 from console.monitor.wording import TEXT_LENGTH
 
 Page = TypeVar("Page")
-Place = TypeVar("Place")
+Position = TypeVar("Position")
 
 
 class ScanRow(Protocol):
-    """A row that tells its place in a scan."""
+    """A row with its position in a scan."""
 
     @property
     def key_time(self) -> str | None: ...
@@ -30,18 +29,18 @@ class ScanRow(Protocol):
 
 @dataclass
 class ReadBound:
-    """How far reading goes: so many rows, and so long. A first page is always read."""
+    """The most rows that are read, and the longest time. A first page is always read."""
 
     most: float
     seconds: float
     rows: float = 0
     """Read so far."""
     met: bool = False
-    """Whether reading has ended here, before the rows did."""
+    """Whether reading stopped here before the last row."""
     _began: float = field(default_factory=time.monotonic)
 
     def goes_on(self, read: float) -> bool:
-        """Whether to read another page, after one of so many rows."""
+        """Whether to read another page after one of `read` rows."""
         self.rows += read
         return self.rows < self.most and self.took <= self.seconds
 
@@ -51,18 +50,18 @@ class ReadBound:
 
 
 def pages(
-    first: Place,
-    read: Callable[[Place], Page],
-    after: Callable[[Page], tuple[int, Place | None]],
+    first: Position,
+    read: Callable[[Position], Page],
+    after: Callable[[Page], tuple[int, Position | None]],
     bound: ReadBound,
 ) -> Iterator[Page]:
-    """Page by page from `first` on, as far as the bound.
+    """Page by page from `first` on, up to the bound.
 
-    `after`: how many rows a page has read, and where the next one begins; None: there is none.
+    `after`: how many rows a page has read, and where the next page begins; None: there is none.
     """
-    place = first
+    position = first
     while True:
-        page = read(place)
+        page = read(position)
         yield page
         rows, following = after(page)
         more = bound.goes_on(rows)
@@ -71,7 +70,7 @@ def pages(
         if not more:
             bound.met = True
             return
-        place = following
+        position = following
 
 
 def key_of(scan: Scan, row: ScanRow) -> ScanKey:
@@ -79,17 +78,17 @@ def key_of(scan: Scan, row: ScanRow) -> ScanKey:
 
 
 def last_key(scan: Scan, rows: Sequence[ScanRow]) -> ScanKey | None:
-    """Where the page after these begins."""
+    """The key after which the next page begins."""
     last = max(rows, key=lambda row: row.position, default=None)
     return None if last is None else key_of(scan, last)
 
 
 ERROR_LENGTH = 1_000
-"""So many characters of an error's text stand in a list."""
+"""Characters of an error text in a list."""
 WHOLE_ERROR_LENGTH = 100_000
-"""Where one message is asked for."""
+"""If one message is read."""
 MASK_MARGIN = 200
-"""Read beyond the end of a text that is cut, so that what is to be masked is seen whole."""
+"""Read beyond the end of a text that is cut, so that a mask can match across it."""
 MASKED = "***"
 
 Masks = Sequence[re.Pattern[str]]
@@ -117,7 +116,7 @@ class MessageRow:
     payload: str | bytes | None
     error: str | None
     error_hash: str | None
-    """Of its whole text; None: it was not wanted."""
+    """Of its whole text; None: not read."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +129,20 @@ class PastAttempt:
     error: str | None
 
     def as_json(self) -> dict[str, object]:
-        """Keys as here; the time in ISO 8601, UTC."""
         return vars(self) | {"at": self.at.astimezone(UTC).isoformat()}
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message as it was found. None: the design has it not, or nothing tells it."""
+    """One message. None: not of this design, or not known."""
 
     key: str
-    """Where it stands in the list; empty where the list has no order."""
+    """Its position in the list; empty if the list has no order."""
     id: str | None
     state: str
     pushed_at: datetime | None
     age_seconds: float | None
-    """Since it came into its state, by the database's clock."""
+    """Since it entered its state, by the database's clock."""
     due_at: datetime | None
     attempts: int | None
     claimed_at: datetime | None
@@ -158,33 +156,32 @@ class Message:
     payload_bytes: int | None
     """The size of the whole payload, as the database stores its characters."""
     payload: str | bytes | None = None
-    """None unless it was asked for."""
+    """None unless it was requested."""
     payload_cut: bool = False
     error_hash: str | None = None
-    """Of the error's whole text, where messages of one kind are wanted."""
+    """Of the whole error text, if messages of one error group were requested."""
     history: tuple[PastAttempt, ...] | None = None
-    """The newest first, where one message is asked for; None: its queue keeps none."""
+    """The newest first, if one message was read; None: its queue keeps none."""
 
     def as_json(self, *, with_payload: bool) -> dict[str, object]:
-        """Keys as here, and with a payload its `encoding`; times in ISO 8601, UTC. `history` where
-        there is one."""
-        told = {name: value for name, value in vars(self).items() if name != "error_hash"}
-        payload, cut = told.pop("payload"), told.pop("payload_cut")
-        if (history := told.pop("history")) is not None:
-            told["history"] = [one.as_json() for one in history]
-        for name, value in told.items():
+        """With a payload also its `encoding`; `history` only if there is one."""
+        values = {name: value for name, value in vars(self).items() if name != "error_hash"}
+        payload, cut = values.pop("payload"), values.pop("payload_cut")
+        if (history := values.pop("history")) is not None:
+            values["history"] = [one.as_json() for one in history]
+        for name, value in values.items():
             if isinstance(value, datetime):
-                told[name] = value.astimezone(UTC).isoformat()
+                values[name] = value.astimezone(UTC).isoformat()
         if not with_payload:
-            return told
+            return values
         encoding = None if payload is None else "text"
         if isinstance(payload, bytes):
             payload, encoding = base64.b64encode(payload).decode(), "base64"
-        return told | {"payload": payload, "encoding": encoding, "payload_cut": cut}
+        return values | {"payload": payload, "encoding": encoding, "payload_cut": cut}
 
 
-_AS_IT_IS = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
-_AS_IT_IS -= {"state", "error", "title", "payload"}
+_COPIED = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
+_COPIED -= {"state", "error", "title", "payload"}
 
 
 @dataclass(frozen=True)
@@ -193,18 +190,18 @@ class MessageQuery:
     limit: int
     reverse: bool = False
     payload_bytes: int | None = None
-    """So much of each payload; None: nothing."""
+    """Bytes of each payload that are read; None: nothing."""
     masks: tuple[re.Pattern[str], ...] = ()
     whole_error: bool = False
     oldest_first: bool = False
-    """Each scan from the end that came first, whichever is shown first."""
+    """Each scan from its oldest end, whichever is shown first."""
     moment: datetime | None = None
-    """Ages are measured from then, and what came into its state later is left out. None: now."""
+    """Ages are measured from then, without messages that changed state later. None: now."""
 
     def scan_request(
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
     ) -> ScanRequest:
-        """The same of one scan, without bounds."""
+        """The query for one scan, without bounds."""
         margin = 1 + (MASK_MARGIN if self.masks else 0)
         least = 0 if self.filters.error_group is None else TEXT_LENGTH
         return ScanRequest(
@@ -229,7 +226,7 @@ class MessageQuery:
             error_cut=error is not None and len(error) > self._error_length,
             payload=payload,
             payload_cut=payload_cut,
-            **{name: getattr(row, name) for name in _AS_IT_IS},
+            **{name: getattr(row, name) for name in _COPIED},
         )
 
     @property
@@ -238,11 +235,11 @@ class MessageQuery:
         return WHOLE_ERROR_LENGTH if whole else ERROR_LENGTH
 
     def _payload(self, payload: str | bytes | None) -> tuple[str | bytes | None, bool]:
-        """At most so many bytes of it (of UTF-8, whole characters), and whether that is less."""
+        """The first bytes of it (whole characters of UTF-8), and whether it was cut."""
         if payload is None or self.payload_bytes is None:
             return None, False
         if isinstance(payload, bytes):
-            # Latin-1 has a character for each byte, so that the masks see what is text in it.
+            # Latin-1 has a character for each byte, so that masks match text in it.
             raw = masked(payload.decode("latin-1"), self.masks).encode("latin-1")
             return raw[: self.payload_bytes], len(raw) > self.payload_bytes
         data = masked(payload, self.masks).encode()

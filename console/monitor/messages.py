@@ -1,7 +1,7 @@
-"""The messages of a queue, a page at a time: filtered and in order on the server, never all.
+"""The messages of a queue, a page at a time, filtered and ordered on the server.
 
-A page begins at a key and ends with the key to go on from. Where a filter matches little, it ends
-after so many messages were read, and says so.
+A page ends with the key of the next one. If a filter matches little, it ends when a bound is
+reached, and says so.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 50
 MOST_MESSAGES = 1_000
-"""The longest page."""
+"""On one page."""
 _TRANSACTION_SECONDS = 0.5
-"""How long several steps share a transaction: it keeps others from altering the table."""
+"""How long several steps share a transaction, which keeps others from altering the table."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Page:
     queue: Queue
     messages: tuple[Message, ...]
     next: ScanKey | None
-    """Where to go on; None: there is nothing more, or no order to go on in."""
+    """Where the next page begins; None: there is none, or no order."""
     complete: bool
-    """False: reading ended at a bound before the page was full, and there may be more."""
+    """False: a bound was reached before the page was full: there may be more."""
 
 
 def read_page(
@@ -73,50 +73,50 @@ def read_page(
     payload_bytes: int | None = None,
     masks: Masks = (),
 ) -> Page:
-    """The next page of messages that match. `payload_bytes`: so much of each payload, if any.
+    """The page after the key `after`. `payload_bytes`: read the beginning of payloads.
 
-    Raises UsageError where the queue cannot have what is asked for.
+    Raises UsageError if no message of the queue can match.
     """
     check(queue, filters)
-    wanted = MessageQuery(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
+    query = MessageQuery(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
     with message_session(database, queue) as session:
         with session.transaction(read_task(queue)) as connection:
             source = MessageSource.of(connection, queue)
         check_payload(source, filters)
-        wanted = replace(wanted, filters=source.normalize(filters))
-        if len(wanted.filters.ids) > 1:
-            return _look_at_each(database, session, source, wanted, after)
-        search = Search(source, wanted, after)
+        query = replace(query, filters=source.normalize(filters))
+        if len(query.filters.ids) > 1:
+            return _read_each(database, session, source, query, after)
+        search = Search(source, query, after)
         run_search(database, session, source, search)
-        found = _each_with_history(database, session, source, wanted, search.messages)
+        found = _with_histories(database, session, source, query, search.messages)
     return Page(queue, tuple(found), search.next, search.complete)
 
 
-def _look_at_each(
+def _read_each(
     database: Database,
     session: Session,
     source: MessageSource,
-    wanted: MessageQuery,
+    query: MessageQuery,
     after: str | None,
 ) -> Page:
-    """Several ids, in the order in which they are asked for: that has no place to go on from."""
+    """Several ids in their given order, which has no key for a next page."""
     if after is not None:
         raise UsageError("A list of several ids has no order to continue in.")
     found: list[Message] = []
     complete = True
-    for filters in wanted.filters.each:
-        if len(found) >= wanted.limit:
+    for filters in query.filters.each:
+        if len(found) >= query.limit:
             return Page(source.queue, tuple(found), None, complete=False)
-        one = replace(wanted, filters=filters, limit=wanted.limit - len(found))
+        one = replace(query, filters=filters, limit=query.limit - len(found))
         search = Search(source, one, None)
         run_search(database, session, source, search)
-        found += _each_with_history(database, session, source, one, search.messages)
+        found += _with_histories(database, session, source, one, search.messages)
         complete = complete and search.complete and search.next is None
     return Page(source.queue, tuple(found), None, complete)
 
 
 def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
-    """To its end, in short transactions."""
+    """Until it is finished, in short transactions."""
     while not search.finished:
         with session.transaction(read_task(source.queue)) as connection:
             source.begin_read(connection, database)
@@ -125,36 +125,36 @@ def run_search(database: Database, session: Session, source: MessageSource, sear
                 search.step(connection)
 
 
-def _each_with_history(
+def _with_histories(
     database: Database,
     session: Session,
     source: MessageSource,
-    wanted: MessageQuery,
+    query: MessageQuery,
     found: Sequence[Message],
 ) -> Sequence[Message]:
-    """The same where none is asked for by its id, or the queue keeps no history."""
-    if not (wanted.filters.ids and source.queue.keeps_history and found):
+    """Adds their history, if messages are read by id and the queue keeps it."""
+    if not (query.filters.ids and source.queue.keeps_history and found):
         return found
     with session.transaction(read_task(source.queue)) as connection:
         source.begin_read(connection, database)
-        return [_with_history(connection, source, one, wanted.masks) for one in found]
+        return [_with_history(connection, source, one, query.masks) for one in found]
 
 
 def _with_history(
     connection: Connection, source: MessageSource, found: Message, masks: Masks
 ) -> Message:
-    """With what became of its earlier attempts, where its queue keeps that."""
+    """Adds its earlier attempts, if its queue keeps them."""
     queue = source.queue
     if not queue.keeps_history or found.id is None:
         return found
     scope = queue.scope(source.product)
     rows = sql.rows(connection, PastAttempt, source.statement_name("history"), scope, id=found.id)
-    kept = (replace(one, error=_masked_whole(one.error, masks)) for one in rows)
+    kept = (replace(one, error=_masked_error(one.error, masks)) for one in rows)
     return replace(found, history=tuple(kept))
 
 
-def _masked_whole(error: str | None, masks: Masks) -> str | None:
-    """What is to be masked may have been cut off in what is kept: then its end is not shown."""
+def _masked_error(error: str | None, masks: Masks) -> str | None:
+    """Without the end: what should be masked may be cut off there."""
     if error is None or not masks:
         return error
     return masked(error, masks)[: ERROR_LENGTH - MASK_MARGIN]
@@ -168,12 +168,12 @@ def message(
     payload_bytes: int | None = None,
     masks: Masks = (),
 ) -> Message | None:
-    """The message at the key that a page gave; None where it is no longer there in that state."""
+    """The message at a page's key; None: no longer there in that state."""
     check(queue, NOTHING)
-    scan, place = _place(queue, key)
+    scan, place = _scan_and_key(queue, key)
     if not place.id:
-        raise UsageError(f"{key!r} is not the place of a message in the queue {queue.name!r}.")
-    wanted = MessageQuery(
+        raise UsageError(f"{key!r} is not the key of a message in the queue {queue.name!r}.")
+    query = MessageQuery(
         NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True
     )
     with (
@@ -183,13 +183,13 @@ def message(
         source = MessageSource.of(connection, queue)
         source.check(scan, place)
         source.begin_read(connection, database)
-        request = wanted.scan_request(scan, after=place, exactly=True)
+        request = query.scan_request(scan, after=place, exactly=True)
         if scan.chunks:
             number = number_of(place)
             slots = source.extent(connection).slots
             request = replace(request, chunk=(number, number), slots=slots)
         rows = fetch(connection, source, request, MessageRow, "matching")
-        found = next((wanted.message(row, scan) for row in rows if row.matches), None)
+        found = next((query.message(row, scan) for row in rows if row.matches), None)
         return None if found is None else _with_history(connection, source, found, masks)
 
 
@@ -201,12 +201,12 @@ def follow(
     payload_bytes: int | None = None,
     masks: Masks = (),
 ) -> Message | None:
-    """The message at the key, or wherever it is by now, if an index finds it by its id.
+    """The message at the key or, if an index finds it by its id, in another state by now.
 
-    None where it is gone, or where nobody can tell.
+    None: it does not exist any more, or that is not known.
     """
     found = message(database, queue, key, payload_bytes=payload_bytes, masks=masks)
-    scan, place = _place(queue, key)
+    scan, place = _scan_and_key(queue, key)
     by_id = next((one for one in scans_by_id(queue) if one.subscriber == scan.subscriber), None)
     if found is not None or by_id in {None, scan} or scan.by not in {By.ID, By.TIME}:
         return found
@@ -214,9 +214,8 @@ def follow(
     return message(database, queue, there, payload_bytes=payload_bytes, masks=masks)
 
 
-def _place(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
-    """The scan that a key is a place in, and the key. A page that was asked for by an id has keys
-    of the scan in which an id alone finds its message."""
+def _scan_and_key(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
+    """Reads a key; that of a page filtered by id may be in one of `scans_by_id`."""
     scans = scans_of(queue)
     scans = (*scans, *(one for one in scans_by_id(queue) if one not in scans))
     at, place = read_key(key, scans)
@@ -224,9 +223,9 @@ def _place(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
 
 
 def check(queue: Queue, filters: Filters) -> None:
-    """UsageError for what no message of the queue can ever meet, or what means nothing here."""
+    """UsageError for filters that no message of the queue can match, or that do not apply."""
     if queue.kind is Kind.ARCHIVE:
-        raise UsageError(f"Of {queue.name!r} only its archive is left: it has no messages.")
+        raise UsageError(f"Only the archive of {queue.name!r} is left: it has no messages.")
     filters.without(
         "messages",
         limit="It limits what an action takes; for a page use --limit.",
@@ -238,7 +237,7 @@ def check(queue: Queue, filters: Filters) -> None:
             next_step=f"The states of the design {queue.design.name}: {', '.join(queue.states)}.",
         )
     scans = scans_for(queue, filters)
-    told = {role for scan in scans for role in scan.roles(queue)}
+    roles = {role for scan in scans for role in scan.roles(queue)}
     needed = []
     if filters.state == "error" or filters.errors or filters.error_group:
         needed.append("error")
@@ -249,27 +248,27 @@ def check(queue: Queue, filters: Filters) -> None:
     if filters.older is not None or filters.newer is not None:
         needed += [SINCE[scan.state] for scan in scans if scan.state]
     for role in needed:
-        if role not in told:
-            raise _untold(queue, role)
+        if role not in roles:
+            raise _no_role(queue, role)
 
 
-def _untold(queue: Queue, role: str) -> UsageError:
-    what = f"The queue {queue.name!r} does not have that."
+def _no_role(queue: Queue, role: str) -> UsageError:
+    what = f"The messages of {queue.name!r} have no {role}."
     if queue.kind is Kind.ADOPTED and role in queue.design.roles:
         return UsageError(
             what,
             why=f"It was adopted without a column for the role {role}.",
             next_step=f"Forget it and adopt it again with --map {role}=COLUMN, if there is one.",
         )
-    return UsageError(what, why=f"Messages of the design {queue.design.name} have no {role}.")
+    return UsageError(what, why=f"Messages of the design {queue.design.name} have none.")
 
 
 def check_payload(source: MessageSource, filters: Filters) -> None:
-    """UsageError where the payload has no paths."""
+    """UsageError for a path in a payload that is not JSON."""
     if filters.payload and source.payload != "json":
         raise UsageError(
             f"The queue {source.queue.name!r} has no payload with paths.",
-            why=f"Its payload is {source.payload or 'not known'}: payload.PATH=VALUE wants JSON.",
+            why=f"Its payload is {source.payload or 'not known'}: payload.PATH=VALUE needs JSON.",
         )
 
 
@@ -280,7 +279,7 @@ def read_task(queue: Queue) -> str:
 
 @contextmanager
 def message_session(database: Database, queue: Queue) -> Iterator[Session]:
-    """One connection for all reads of messages; a time-out says which queries are cheaper."""
+    """A connection to read messages; a time-out says which queries are cheaper."""
     try:
         with database.session(read_task(queue), read_only=True) as session:
             yield session

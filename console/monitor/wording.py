@@ -1,12 +1,11 @@
-"""What kind of error a text tells of: the text without what differs from one error to the next.
+"""The wording of an error text: the text without what differs from one error to the next.
 
     connection to 10.0.0.7:5432 lost at 2026-11-21 19:07:45.123+00, retry 3 of order 'A-17'
     connection to <ip> lost at <time>, retry <n> of order <text>
 
-Whatever has a digit in it is a value: `<n>`, or `<uuid>`, `<time>`, `<ip>` where its shape says so.
-So is an address of mail: `<address>`.
-So is what stands in quotation marks: `<text>`. Words without digits stay: they are the kind.
-So do the code and the type of an error, whatever their digits: `HTTP 503` is not `HTTP 451`.
+Whatever has a digit in it is a value: `<n>`, or by its shape `<uuid>`, `<time>` or `<ip>`. So are
+mail addresses, `<address>`, and quoted text, `<text>`. Words without digits stay, and so do error
+codes and types: `HTTP 503` is not `HTTP 451`.
 """
 
 import re
@@ -16,15 +15,15 @@ from hashlib import sha256
 from console.errors import UsageError
 
 RULES = 1
-"""The version of these rules. One higher with every change: keys of other rules mean nothing."""
+"""The version of these rules, raised with each change: keys of other versions are invalid."""
 TEXT_LENGTH = 2_000
-"""So many characters of a text are read."""
+"""Characters of a text that are read."""
 WORDING_LENGTH = 300
-"""So many characters of a wording are compared: what comes after them makes no other kind."""
+"""Characters of a wording that are compared."""
 
 _BLANKS = re.compile(r"\s+")
 _HEX = "[0-9A-Fa-f]"
-# Behind one of these words a number of up to six digits is a code. So are those of SQL and SMTP.
+# A number of up to six digits after one of these words is a code, as are those of SQL and SMTP.
 _NAMES = "HTTP(?:/\\d(?:\\.\\d)?)?|HRESULT|(?:Win)?Error|errno|status|code|signal|Msg|exit|Fault"
 _CODE = rf"""
     (?P<kept>
@@ -51,7 +50,7 @@ _QUOTED = re.compile(
     re.VERBOSE,
 )
 _QUOTES = re.compile("['\"`\u201c\u2018«]")
-# One begins where no other character of one stands: the search stays linear.
+# Begins only after a character that cannot be part of it: the search stays linear.
 _ADDRESS = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@\w[\w-]*(?:\.\w[\w-]*)+")
 _MONTH = (
     "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|"
@@ -88,7 +87,7 @@ _VALUES = re.compile(
 )
 _LEFT = re.compile(rf"[\d@]|{_QUOTES.pattern}|\b[A-Fa-f]{{8}}")
 _LISTS = re.compile(r"(<(?:n|text|uuid|time|ip|address)>)(?:, ?\1)+")
-"""Several values of one shape are one: how many there are makes no other kind."""
+"""Several values of one shape are one: their number makes no other group."""
 
 
 def wording(text: str) -> str:
@@ -97,7 +96,7 @@ def wording(text: str) -> str:
     wording(wording(text)) is wording(text).
     """
     text = _BLANKS.sub(" ", text).strip()
-    # What is replaced may free a quotation mark next to it; each round leaves fewer values.
+    # A replacement may free a quotation mark next to it; each round leaves fewer values.
     while _LEFT.search(text) and (again := _replaced(text)) != text:
         text = again
     return text
@@ -118,12 +117,12 @@ def _name(value: re.Match[str]) -> str:
 
 @lru_cache(maxsize=10_000)
 def group_wording(text: str) -> str:
-    """The wording by which errors are one kind: of the beginning of the text, and cut itself."""
+    """The wording that an error group shares: of the beginning of the text, and cut."""
     return wording(text[:TEXT_LENGTH])[:WORDING_LENGTH]
 
 
 def group_key(text: str) -> str:
-    """The key of the kind that an error's text is of: the version of the rules, and a hash."""
+    """The key of an error text's group: the version of the rules, and a hash."""
     return f"{RULES}-{sha256(group_wording(text).encode()).hexdigest()[:16]}"
 
 
@@ -131,7 +130,7 @@ _KEY = re.compile(r"(?P<rules>[1-9]\d{0,5})-[0-9a-f]{16}")
 
 
 def require_key(key: str) -> str:
-    """The same. UsageError for what no kind can have as its key by the rules of this version."""
+    """The key itself. UsageError for what is no key of this version's rules."""
     match = _KEY.fullmatch(key)
     next_step = "List the groups: dbq-console errors NAME --json has the key of each."
     if match is None:

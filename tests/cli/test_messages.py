@@ -231,9 +231,9 @@ MISTAKES = {
     "--filter colour=red": "Filters: state=S",
     "--filter limit=5": "--limit",
     "--filter keep-newest=5": "does not apply to messages",
-    "--filter payload.a=1": "wants JSON",
+    "--filter payload.a=1": "needs JSON",
     "--filter id=x": "is not a key of the queue",
-    "--after nowhere": "not a place in this list",
+    "--after nowhere": "not a position in this list",
 }
 
 

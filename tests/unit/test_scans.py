@@ -93,7 +93,7 @@ def test_keys_are_read(text: str) -> None:
     ],
 )
 def test_what_is_no_key_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a place in this list"):
+    with pytest.raises(UsageError, match="not a position in this list"):
         read_key(text, TIMED)
 
 
@@ -104,8 +104,8 @@ def test_what_is_no_key_is_refused(text: str) -> None:
 )
 def test_a_key_survives_the_command_line(scan: Scan, at: object, id_: str) -> None:
     key = ScanKey(scan.name, str(at) if scan.by is By.TIME else "", id_, scan.dated)
-    place, found = read_key(key.text, TIMED)
-    assert TIMED[place] == scan
+    index, found = read_key(key.text, TIMED)
+    assert TIMED[index] == scan
     assert (found.time.replace("T", " "), found.id) == (key.time, id_)
 
 
