@@ -35,12 +35,12 @@ def folder_of_run() -> str:
     base = _MEMORY if roomy else Path(tempfile.gettempdir())
     for left in base.glob(f"{_RUN}*"):
         with suppress(OSError):  # its run is alive, or it is somebody else's
-            descriptor = guard.hold(left, wait=False)
+            descriptor = guard.lock_folder(left, wait=False)
             shutil.rmtree(left, ignore_errors=True)
-            guard.let_go(descriptor)
+            guard.unlock(descriptor)
     made = Path(tempfile.mkdtemp(prefix=_MAKING, dir=base))
     made.chmod(0o711)  # the server may run as another user, who goes through
-    guard.hold(made, wait=False)
+    guard.lock_folder(made, wait=False)
     folder = made.rename(base / made.name.replace(_MAKING, _RUN))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return str(folder)
@@ -71,7 +71,7 @@ class CopiedServer(EmbeddedServer):
 def _made() -> Path:
     """The folder with a data directory that was shut down in good order, and its password."""
     place = Path(os.environ[FOLDER]) / "server"
-    with alone_in(place):
+    with exclusive_access(place):
         # Written last: where it is, the data are whole.
         if not (place / "password").exists():
             shutil.rmtree(place / "data", ignore_errors=True)
@@ -91,7 +91,7 @@ def _copy(data: Path, to: Path) -> None:
 
 
 @contextmanager
-def alone_in(place: Path) -> Iterator[None]:
+def exclusive_access(place: Path) -> Iterator[None]:
     """Make the folder where it is missing, and be the only process that works in it."""
     place.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(place, os.O_RDONLY)

@@ -16,7 +16,7 @@ from console.actions.canary import CanaryResults, CanaryTracker, CanaryVerdict
 from console.actions.plan import Plan, require_possible
 from console.actions.rows import ErrorSelection, MessageAction, Selection, SelectionCriteria
 from console.audit import ActionRecord, Ledger, Outcome
-from console.engines import Database, Session, patience, retry_transient
+from console.engines import Database, Session, retry_transient, time_limit
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -306,7 +306,7 @@ class _Run:
         counted afterwards: the number is final.
         """
         detail = "; ".join(text for text in (self._plan.detail, problem) if text)
-        with patience(_RECONNECT_SECONDS):
+        with time_limit(_RECONNECT_SECONDS):
             for pause in _RECONNECT_PAUSES:
                 if pause and self._control.stopped:
                     break

@@ -11,7 +11,7 @@ from console import audit, sql
 from console.actions.execute import Control
 from console.actions.maintain_plan import MaintainPlan, MaintainStep, Measures, measure, size_words
 from console.audit import Ledger
-from console.engines import Database, Timeouts, unhurried
+from console.engines import Database, Timeouts, no_timeout
 from console.errors import ConsoleError
 from console.formats import numbered
 
@@ -118,7 +118,7 @@ def _do(database: Database, doing: str, step: MaintainStep) -> str:
         with (
             database.autocommit(doing) as connection,
             _patience(connection, database),
-            database.product.refusals(connection) as refused,
+            database.product.permission_warnings(connection) as refused,
         ):
             try:
                 for text in step.statements:
@@ -150,7 +150,7 @@ def _patience(connection: Connection, database: Database) -> Iterator[None]:
 
     sql.values(connection, str, "maintenance.disable_timeout")
     try:
-        with unhurried():
+        with no_timeout():
             yield
     finally:
         # The connection may be lost, and then there is nothing to be put back.

@@ -112,7 +112,7 @@ def diagnose(  # noqa: PLR0913  # what is known from before
     if len(latest.queues) < 2:
         return [diagnose_one(one) for one in latest.queues]
     with ThreadPoolExecutor(min(len(latest.queues), _AT_ONCE), "doctor") as pool:
-        # The copied context hands on this thread's `patience`.
+        # The copied context hands on this thread's `time_limit`.
         running = [
             pool.submit(contextvars.copy_context().run, diagnose_one, one) for one in latest.queues
         ]

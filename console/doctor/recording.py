@@ -18,7 +18,7 @@ from console.doctor.finding import Diagnosis, Repair
 from console.doctor.lost_numbers import PILE
 from console.doctor.repairs import try_repair
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, DoctorUpdate, Watcher
-from console.engines import Database, patience
+from console.engines import Database, time_limit
 from console.errors import ConsoleError
 from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.consumers import rows
@@ -91,7 +91,7 @@ class WaitsAndActions:
 
     def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
         try:
-            with patience(_TIMEOUT_SECONDS, self._stop.is_set):
+            with time_limit(_TIMEOUT_SECONDS, self._stop.is_set):
                 record(catalog.in_use(self._database))
         except ConsoleError:
             return  # samples report the state of the connection

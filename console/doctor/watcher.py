@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from console import catalog
 from console.catalog import Queue
 from console.doctor.finding import Diagnosis
-from console.engines import Database, patience
+from console.engines import Database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
@@ -304,7 +304,7 @@ class Watcher:
             return 0.0
         with self._turn(urgency):
             began = time.monotonic()
-            with patience(CHUNK_SECONDS, lambda: self._stopped):
+            with time_limit(CHUNK_SECONDS, lambda: self._stopped):
                 found = self._doctor.diagnose(queues, self._snapshots)
             now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))

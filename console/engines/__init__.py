@@ -1,11 +1,11 @@
-"""What differs per database product, and how to open a database of any of them."""
+"""The database products, and how to open a database of any of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from console.engines import mssql, postgresql
-from console.engines.database import Database, Session, patience, retry_transient, unhurried
+from console.engines.database import Database, Session, no_timeout, retry_transient, time_limit
 from console.engines.product import Capabilities, Product, Timeouts
 from console.errors import UsageError
 from console.sql import HasDialect
@@ -20,26 +20,26 @@ __all__ = [
     "Product",
     "Session",
     "Timeouts",
+    "no_timeout",
     "open_database",
-    "patience",
     "product",
     "product_of",
     "retry_transient",
-    "unhurried",
+    "time_limit",
 ]
 
 PRODUCTS: dict[str, Product] = {
     product.name: product for product in (postgresql.PRODUCT, mssql.PRODUCT)
 }
-"""Every engine this console knows, by the name that SQLAlchemy's dialect has."""
+"""Every engine, by the name of SQLAlchemy's dialect."""
 
 _EXAMPLE = "postgresql+psycopg://user@host:5432/database"
 _ALIASES = {"postgres": "postgresql"}
-"""Engines by a name that other tools take in a URL, and SQLAlchemy does not."""
+"""Engine names that other tools accept in a URL and SQLAlchemy does not."""
 
 
 def product(name: str) -> Product:
-    """The engine of that name; UsageError where there is none."""
+    """The engine of that name, or UsageError."""
     if name not in PRODUCTS:
         raise UsageError(
             f"The engine {name!r} is not known.",
@@ -49,12 +49,12 @@ def product(name: str) -> Product:
 
 
 def product_of(on: HasDialect) -> Product:
-    """The engine that a connection talks to."""
+    """The engine of a connection."""
     return product(on.dialect.name)
 
 
 def parse_url(url: str) -> URL:
-    """The URL, checked; the error never repeats it, for it may hold a password."""
+    """The URL, checked; errors never repeat it, because it may contain a password."""
     from sqlalchemy import make_url  # noqa: PLC0415  # a verb imports what it uses
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
@@ -76,7 +76,7 @@ def parse_url(url: str) -> URL:
 
 
 def label_of(url: URL) -> str:
-    """How a connection is called where no profile names it: no user, no password."""
+    """The name of a connection without a profile: no user, no password."""
     return product(url.get_backend_name()).label(url)
 
 
@@ -87,7 +87,7 @@ def open_database(
     application_name: str = "dbq-console",
     label: str | None = None,
 ) -> Database:
-    """A database by its SQLAlchemy URL. Connects at the first use, not here."""
+    """A database by its SQLAlchemy URL; connects at first use."""
     parsed = parse_url(url)
     return Database(
         product(parsed.get_backend_name()),

@@ -1,8 +1,7 @@
-"""psycopg's connection, which waits for no server longer than it was told.
+"""A psycopg connection with client-side timeouts.
 
-A server's own time-outs end what it is slow at. A server that is paused runs none; a network that
-drops what it carries tells nobody. So each answer has a time-out here as well, and each socket
-looks for itself whether there is still somebody at its other end.
+The server's own timeouts do nothing while it is paused or the network drops its packets. So each
+response has a timeout here as well, and sockets use keepalives.
 """
 
 import re
@@ -15,14 +14,14 @@ import psycopg
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from console.engines.database import is_unhurried, patience, why_not_wait
+from console.engines.database import has_no_timeout, reason_to_stop, time_limit
 from console.engines.product import Timeouts
 
 Answer = TypeVar("Answer")
 
 _GRACE = 1 / 6
 _LEAST_GRACE_SECONDS = 1.0
-"""So much longer than a statement may take: a server that ends it itself has to say so."""
+"""How much longer than the statement timeout to wait, so that the server can report it first."""
 
 SOCKET: Mapping[str, str] = {
     "keepalives_idle": "15",
@@ -30,29 +29,28 @@ SOCKET: Mapping[str, str] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""libpq's words: a peer that is gone is noticed within half a minute, also by who only waits."""
+"""libpq's options: a dead peer is noticed within half a minute, even while only waiting."""
 
 
 class Connection(psycopg.Connection[Any]):
-    """One that waits for its server as long as the thread that asks has patience, and no longer
-    than a statement may take."""
+    """Waits for a response until the thread's `time_limit` or the statement timeout, with grace."""
 
     answer_seconds: float | None = None
-    """For one answer; None: as long as the socket holds."""
+    """For one response; None: as long as the socket is alive."""
     ping_seconds: float | None = None
-    """For the answer to whether it is there."""
+    """For a ping."""
 
     @classmethod
     def _connect_gen(cls, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        # The driver's own: should it be renamed, a connect ends by its connect_timeout alone.
-        return _patiently(super()._connect_gen(*args, **kwargs))
+        # psycopg-internal: if it is renamed, only connect_timeout limits a connect.
+        return _limited(super()._connect_gen(*args, **kwargs))
 
     def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **kwargs: Any) -> Answer:
-        """Raises OperationalError, and closes the connection, where patience ends first."""
-        return super().wait(_patiently(gen, self), *args, **kwargs)
+        """Raises OperationalError and closes the connection when a limit is reached."""
+        return super().wait(_limited(gen, self), *args, **kwargs)
 
     def limit(self, timeouts: Timeouts, options: str) -> None:
-        """As the server was told by the connection's `options`, where those say otherwise."""
+        """Use the statement timeout in the connection's `options`, if they have one."""
         seconds = _statement_seconds(options, timeouts.statement_seconds)
         grace = max(_LEAST_GRACE_SECONDS, _GRACE * seconds)
         self.answer_seconds = seconds + grace if seconds else None
@@ -65,16 +63,16 @@ class Dialect(PGDialect_psycopg):
     default_isolation_level = "READ COMMITTED"
 
     def initialize(self, connection: Any) -> None:
-        """The server has told the driver at its login what SQLAlchemy would ask it, by four
-        statements at the start of each console, about types and DDL that are not used here too."""
+        """Skip SQLAlchemy's four start-up queries: the driver knows the version from the login, and
+        the rest is about types and DDL that are not used here."""
         info = connection.connection.driver_connection.info
         self.server_version_info = (info.server_version // 10_000,)
         self._backslash_escapes = info.parameter_status("standard_conforming_strings") == "off"
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """Whether the connection is there; asked before each use, so a silent one is left soon."""
+        """Checked before each use, with a short limit."""
         seconds = dbapi_connection.ping_seconds
-        with nullcontext() if seconds is None else patience(seconds):
+        with nullcontext() if seconds is None else time_limit(seconds):
             return bool(super().do_ping(dbapi_connection))  # type: ignore[no-untyped-call]
 
 
@@ -88,7 +86,7 @@ _IN_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 
 
 
 def _statement_seconds(options: str, seconds: float) -> float:
-    """How long a statement may take: what `options` say last, else `seconds`."""
+    """The statement timeout: the last one in `options`, else `seconds`."""
     found = _STATEMENT_TIMEOUT.findall(options)
     if not found:
         return seconds
@@ -96,21 +94,21 @@ def _statement_seconds(options: str, seconds: float) -> float:
     return int(number) * _IN_SECONDS[unit or "ms"]
 
 
-def _patiently(
+def _limited(
     gen: Generator[Any, Any, Answer], connection: Connection | None = None
 ) -> Generator[Any, Any, Answer]:
-    """The driver's work, which it leaves at least ten times a second to wait, until then."""
-    seconds = None if connection is None or is_unhurried() else connection.answer_seconds
+    """The driver's generator, which yields ten times a second, until a limit is reached."""
+    seconds = None if connection is None or has_no_timeout() else connection.answer_seconds
     ends_at = None if seconds is None else time.monotonic() + seconds
     ready = None
     while True:
-        reason = why_not_wait()
+        reason = reason_to_stop()
         if not reason and ends_at is not None and time.monotonic() >= ends_at:
             reason = f"the server has not answered within {seconds:g} s"
         if reason:
             gen.close()
             if connection is not None:
-                # An answer may be under way: it must not be taken for that of the next question.
+                # A late response must not be taken for that of the next statement.
                 connection.pgconn.finish()
             raise psycopg.OperationalError(reason)
         try:

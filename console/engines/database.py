@@ -1,4 +1,4 @@
-"""A database that the console talks to: connections with time-outs and translated errors."""
+"""A database of a connection profile: connections with timeouts and translated errors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ from console.errors import ConnectionFailedError, InDoubtError, RefusedError, Tr
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
-# How long a thread waits for a server that may have fallen silent.
-#
-# A server's own time-outs end what it is slow at. Where it is paused, or the network swallows
-# what it says, they do nothing: only the one who asks can give up. Engine modules look here
-# while they wait.
+# A client-side limit for what a thread runs on servers. A server's own timeouts do nothing while it
+# is paused or the network drops its packets, so engine modules check this limit while they wait.
 
 
 @dataclass(frozen=True)
-class _Patience:
+class _TimeLimit:
     seconds: float
     ends_at: float
-    given_up: Callable[[], bool]
+    cancelled: Callable[[], bool]
 
 
-_PATIENCE: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+_TIME_LIMIT: ContextVar[_TimeLimit | None] = ContextVar("time_limit", default=None)
 
 
 def _never() -> bool:
@@ -41,59 +38,57 @@ def _never() -> bool:
 
 
 @contextmanager
-def patience(seconds: float, given_up: Callable[[], bool] = _never) -> Iterator[None]:
-    """All that this thread asks of servers inside may take so long together.
+def time_limit(seconds: float, cancelled: Callable[[], bool] = _never) -> Iterator[None]:
+    """Limit the total time that this thread spends on servers in the block.
 
-    It ends earlier where `given_up` says so, or an outer patience ends.
+    The limit is over earlier if `cancelled` returns True or an outer limit is reached.
     """
-    outer = _PATIENCE.get()
+    outer = _TIME_LIMIT.get()
     ends_at = time.monotonic() + seconds
     if outer is not None and outer.ends_at < ends_at:
         seconds, ends_at = outer.seconds, outer.ends_at
-    told = given_up if outer is None else (lambda: given_up() or outer.given_up())
-    token = _PATIENCE.set(_Patience(seconds, ends_at, told))
+    either = cancelled if outer is None else (lambda: cancelled() or outer.cancelled())
+    token = _TIME_LIMIT.set(_TimeLimit(seconds, ends_at, either))
     try:
         yield
     finally:
-        _PATIENCE.reset(token)
+        _TIME_LIMIT.reset(token)
 
 
-def patience_left() -> float | None:
-    """Seconds until this thread should wait no longer; None: nobody has told it."""
-    now = _PATIENCE.get()
+def time_left() -> float | None:
+    """Seconds left of this thread's limit; None: it has none."""
+    now = _TIME_LIMIT.get()
     return None if now is None else now.ends_at - time.monotonic()
 
 
-def why_not_wait() -> str:
-    """Why this thread should wait no longer; nothing where it may."""
-    now = _PATIENCE.get()
+def reason_to_stop() -> str:
+    """Why this thread should wait no longer; empty while it may."""
+    now = _TIME_LIMIT.get()
     if now is None:
         return ""
-    if now.given_up():
+    if now.cancelled():
         return "nobody waits for the answer any more"
     if time.monotonic() >= now.ends_at:
         return f"the server has not answered within {now.seconds:g} s"
     return ""
 
 
-_UNHURRIED: ContextVar[bool] = ContextVar("unhurried", default=False)
+_NO_TIMEOUT: ContextVar[bool] = ContextVar("no_timeout", default=False)
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
-    """What this thread asks inside may take hours: only a lost connection, or impatience, ends it.
-
-    For statements that were freed of the server's own time-out.
-    """
-    token = _UNHURRIED.set(True)
+def no_timeout() -> Iterator[None]:
+    """Statements of this thread may take hours in the block; only `time_limit` or a lost connection
+    ends them. For statements without the server's timeout."""
+    token = _NO_TIMEOUT.set(True)
     try:
         yield
     finally:
-        _UNHURRIED.reset(token)
+        _NO_TIMEOUT.reset(token)
 
 
-def is_unhurried() -> bool:
-    return _UNHURRIED.get()
+def has_no_timeout() -> bool:
+    return _NO_TIMEOUT.get()
 
 
 Result = TypeVar("Result")
@@ -108,34 +103,31 @@ def _always() -> bool:
 def retry_transient(
     work: Callable[[], Result], *, while_true: Callable[[], bool] = _always
 ) -> Result:
-    """What `work` returns, which must be one whole transaction or less than one.
-
-    Runs it up to six times, as long as it ends with TransientError and `while_true` still holds.
-    """
+    """Run `work`, at most one transaction, up to six times while it raises TransientError and
+    `while_true` holds."""
     for pause in _PAUSES_SECONDS:
         try:
             return work()
         except TransientError:
             if not while_true():
                 raise
-            # Two that were in each other's way must not meet again.
+            # Jitter: two that deadlocked must not collide again.
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret depends on it
     return work()
 
 
-# Connecting to one database, a thread at a time.
-#
-# A server that was away meets one caller of each console and not all of them at once; and where
-# that one cannot connect, those that waited behind it have their answer too.
-
 Raw = TypeVar("Raw")
 
-_LOOKS_EVERY_SECONDS = 0.1
-"""At whether the thread still has patience."""
+_POLL_SECONDS = 0.1
+"""How often a waiting thread checks its time limit."""
 
 
 class ConnectLock:
-    """Whose turn it is to connect."""
+    """Lets one thread at a time connect to a database.
+
+    A server that comes back gets one connection attempt per console, not all at once; if that one
+    fails, the threads waiting behind it get its error.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,25 +135,25 @@ class ConnectLock:
         self._error: Exception | None = None
 
     def connect(self, connect: Callable[[], Raw]) -> Raw:
-        """What `connect` gives. Its error, or that of the one who tried while this one waited."""
+        """The result of `connect`; or its error, or that of another thread's attempt meanwhile."""
         before = self._failures
         with self._turn():
             if self._error is not None and self._failures != before:
-                raise _again(self._error)
+                raise _copy(self._error)
             try:
                 return connect()
             except Exception as error:
-                # Who only lost patience has not found out how the server is.
-                if not why_not_wait():
+                # A thread that only ran out of time knows nothing about the server.
+                if not reason_to_stop():
                     self._failures += 1
                     self._error = error
                 raise
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        while not self._lock.acquire(timeout=_LOOKS_EVERY_SECONDS):
-            if why_not_wait():
-                break  # it connects no more: the driver says why
+        while not self._lock.acquire(timeout=_POLL_SECONDS):
+            if reason_to_stop():
+                break  # the driver raises the error
         else:
             try:
                 yield
@@ -171,30 +163,30 @@ class ConnectLock:
         yield
 
 
-def _again(error: Exception) -> Exception:
-    """The same for another thread: one object in two would mix their tracebacks."""
+def _copy(error: Exception) -> Exception:
+    """The error for another thread: one object in two threads would mix their tracebacks."""
     same = type(error)(*error.args)
     for note in getattr(error, "__notes__", ()):
         same.add_note(note)
     return same
 
 
-def _dated_when_made(_raw: object, record: Any) -> None:
-    """The pool dates a connection before it waits its turn to connect: whatever another found dead
-    meanwhile would make this one, which the server has just answered, count as dead too."""
+def _set_start_time(_raw: object, record: Any) -> None:
+    """The pool dates a connection before it waits for ConnectLock: if another connection was found
+    dead meanwhile, this new one would be discarded too."""
     record.starttime = time.time()
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Whether this login may take the role that only looks, and whether it may do more itself."""
+    """Whether this login may take the reader role, and whether it may do more than read itself."""
 
     takes_role: bool
     may_more: bool
 
 
-def _become_oneself(*, conn: Connection, cursor: Any, context: Any, **_: object) -> None:
-    """After a preset that is not trusted. Where it failed, the end of the transaction does it."""
+def _reset_role(*, conn: Connection, cursor: Any, context: Any, **_: object) -> None:
+    """After a statement of an untrusted preset. If that failed, the rollback does it."""
     if getattr(context, "by_reader", False):
         with cursor.connection.cursor() as other:
             other.execute(sql.script("own.be_oneself", conn.dialect))
@@ -210,7 +202,7 @@ class Session:
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[Connection]:
-        """As `Database.transaction`; what fails in it leaves the session to the next one."""
+        """As `Database.transaction`; the session stays usable after an error."""
         from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
         try:
@@ -224,7 +216,7 @@ class Session:
 def _transaction(
     product: Product, connection: Connection, doing: str, *, read_only: bool
 ) -> Iterator[None]:
-    """Committed at the end. InDoubtError where nobody knows whether it was."""
+    """Commits at the end. InDoubtError if it is unknown whether the commit happened."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
     committing = False
@@ -239,14 +231,14 @@ def _transaction(
                 )
             committing = True
     except DBAPIError as error:
-        told = product.translate(error, doing)
-        if read_only or not committing or not isinstance(told, ConnectionFailedError):
+        failure = product.translate(error, doing)
+        if read_only or not committing or not isinstance(failure, ConnectionFailedError):
             raise
-        if isinstance(told, InDoubtError):
-            raise told from error
+        if isinstance(failure, InDoubtError):
+            raise failure from error
         raise InDoubtError(
-            told.what,
-            why=f"{told.why} The answer to the commit was lost: it may have been done or not.",
+            failure.what,
+            why=f"{failure.why} The answer to the commit was lost: it may have been done or not.",
             next_step="Check before you try again: dbq-console status, dbq-console audit",
         ) from error
 
@@ -266,18 +258,16 @@ class Database:
         read_only: bool = False,
         complete: Callable[[], URL] | None = None,
     ) -> None:
-        """`complete` gives the URL with its secrets, where `url` is one without.
-
-        `read_only`: only for looking, whatever the login may do and the server lets through.
-        """
+        """`complete` returns the URL with its secrets if `url` has none. `read_only`: refuse
+        everything but reading, whatever the login may do."""
         self.product = product
         self.url = url
         self.label = label
         self.timeouts = timeouts
         self.remembered = False
-        """Whether names of its queues are kept in this user's state, for the shell to complete."""
+        """Whether its queue names are saved for shell completion."""
         self.production = production
-        """Marked as production by its profile; its catalog may do so too."""
+        """Marked as production by its profile; the catalog may do so, too."""
         self.read_only = read_only
         self._application_name = application_name
         self._complete = complete
@@ -285,23 +275,22 @@ class Database:
 
     @cached_property
     def _engine(self) -> Engine:
-        """Made at the first use: a missing driver is an error of connecting, like any other."""
+        """Created at first use, so that a missing driver is an error of connecting."""
         from sqlalchemy import event  # noqa: PLC0415  # a verb imports what it uses
 
         engine = self.product.create_engine(
             self.complete_url(), self.timeouts, self._application_name
         )
-        event.listen(engine, "connect", _dated_when_made)
+        event.listen(engine, "connect", _set_start_time)
         event.listen(engine, "before_cursor_execute", self._become_reader, named=True)
-        event.listen(engine, "after_cursor_execute", _become_oneself, named=True)
+        event.listen(engine, "after_cursor_execute", _reset_role, named=True)
         return engine
 
     def _become_reader(
         self, *, conn: Connection, cursor: Any, statement: str, context: Any, **_: object
     ) -> None:
-        """What a preset says that its user has not trusted is run in read-only transactions, by a
-        role that can do nothing else. RefusedError where there is no such role, or transaction."""
-        # Each statement passes here: a search for a fixed text costs next to nothing.
+        """Run the SQL of an untrusted preset in read-only transactions as the reader role only.
+        RefusedError without such a role or transaction."""
         if sql.UNTRUSTED_MARK not in statement or not (found := sql.UNTRUSTED.search(statement)):
             return
         preset = found["preset"]
@@ -326,23 +315,23 @@ class Database:
             )
 
     def complete_url(self) -> URL:
-        """The URL with its secrets: for drivers of other processes, never to be shown or kept."""
+        """The URL with its secrets, for drivers of other processes; never show or store it."""
         return self.url if self._complete is None else self._complete()
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Probed at the first use, then kept."""
+        """Read at first use, then cached."""
         with self.autocommit("read what the server supports", read_only=True) as connection:
             return self.product.capabilities(connection)
 
     @property
     def known_capabilities(self) -> Capabilities | None:
-        """The same, without waiting; None: nobody has asked yet."""
+        """The cached capabilities; None: not read yet."""
         found: Capabilities | None = vars(self).get("capabilities")
         return found
 
-    def probe_again(self) -> None:
-        """At the next use: another server may be there now, or the same in another role."""
+    def forget_capabilities(self) -> None:
+        """Read them again at the next use: after a failover it may be another server."""
         vars(self).pop("capabilities", None)
 
     @contextmanager
@@ -351,9 +340,8 @@ class Database:
     ) -> Iterator[Connection]:
         """One transaction: committed at the end, rolled back on any error.
 
-        `doing` completes "Could not ..." in the error that the operator sees. `isolation`: another
-        level is for finding out what that does. InDoubtError where the connection was lost with
-        the answer to the commit.
+        `doing` completes "Could not ..." in the operator's error. InDoubtError if the connection
+        was lost during the commit.
         """
         self._require(doing, read_only=read_only)
         with self._connected(doing, isolation) as connection:
@@ -373,17 +361,14 @@ class Database:
 
     @contextmanager
     def autocommit(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
-        """Each statement its own transaction; nothing stays open between two of them.
-
-        `read_only` is the caller's word, here: the server does not hold it to that.
-        """
+        """Each statement is a transaction of its own. `read_only` is not enforced by the server."""
         self._require(doing, read_only=read_only)
         with self._connected(doing, "AUTOCOMMIT") as connection:
             yield connection
 
     def _require(self, doing: str, *, read_only: bool) -> None:
-        """A read-only transaction lets VACUUM's kin, NOTIFY and the end of sessions through, and
-        not every engine has such transactions: so nothing but looking gets a connection at all."""
+        """A read-only transaction would not stop VACUUM, NOTIFY or ending sessions, and not every
+        engine has one: so a read-only database gives no connection for anything but reading."""
         if self.read_only and not read_only:
             raise RefusedError(
                 f"Could not {doing}.",
@@ -409,7 +394,7 @@ class Database:
         except exc.DBAPIError as error:
             self._forget_engine()
             raise self.product.translate(error, doing) from error
-        except UnicodeError as error:  # of a host's name, before any server is asked
+        except UnicodeError as error:  # in the host name
             raise ConnectionFailedError(
                 f"Could not {doing}.",
                 why=f"The host of the URL is not a valid host name: {error}",
@@ -423,11 +408,11 @@ class Database:
             ) from error
 
     def _forget_engine(self) -> None:
-        """Where secrets can be looked up again, they are: a token may have expired meanwhile."""
+        """So that secrets are looked up again: a token may have expired."""
         if self._complete is not None and (engine := vars(self).pop("_engine", None)):
             engine.dispose()
 
     def close(self) -> None:
-        """Give all connections back to the server."""
+        """Close all connections."""
         if engine := vars(self).get("_engine"):
             engine.dispose()

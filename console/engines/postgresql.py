@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _OLDEST = 140000
 _OUR_REFUSAL = "DBQ04"
-"""Refused for safety; the rest of the class is wrong use."""
+"""Refused for safety; the rest of the class is incorrect use."""
 
 _OUR_CLASS = "DBQ"
-"""SQLSTATE class of what our functions raise: message = what, detail = why, hint = what next."""
+"""SQLSTATE class of our functions' errors: message = what, detail = why, hint = next step."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PostgreSQL:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """For quoting where no connection is at hand."""
+        """For quoting without a connection."""
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415  # a verb imports what it uses
 
         return postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -93,7 +93,7 @@ class PostgreSQL:
         return f"{host}{port}/{url.database or ''}"
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
-        """A pool of lazily opened connections with every time-out set at the server."""
+        """A pool of connections with every timeout set at the server."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines import bounded_connection  # noqa: PLC0415
@@ -103,12 +103,12 @@ class PostgreSQL:
             "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
             "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
             "idle_in_transaction_session_timeout": "600000",
-            # An adopted table may keep UTC in columns without a zone.
+            # An adopted table may have UTC times without a zone.
             "timezone": "UTC",
         }
         given = url.query.get("options", "")
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        # What the URL itself asks for comes last, so it wins.
+        # The URL's own options come last, so they win.
         options = f"{ours} {given if isinstance(given, str) else ' '.join(given)}".strip()
         arguments: dict[str, object] = {
             **{
@@ -118,8 +118,8 @@ class PostgreSQL:
             },
             "connect_timeout": timeouts.connect_seconds,
             "client_encoding": "utf8",
-            # A prepared statement keeps its plan as long as the session lives: one made while a
-            # queue was empty would read a deep one whole, at every sample. Poolers like none.
+            # A prepared statement keeps its plan for the whole session: one made while the
+            # queue was empty would scan a deep one at every sample. Poolers often lack them.
             "prepare_threshold": None,
             "options": options,
         }
@@ -135,18 +135,20 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
-        turns = ConnectLock()
+        connect_lock = ConnectLock()
 
-        def connect(_dialect: object, _record: object, words: Any, names: Any) -> object:
-            made = turns.connect(lambda: bounded_connection.Connection.connect(*words, **names))
-            made.limit(timeouts, options)
-            return made
+        def connect(_dialect: object, _record: object, args: Any, kwargs: Any) -> object:
+            connection = connect_lock.connect(
+                lambda: bounded_connection.Connection.connect(*args, **kwargs)
+            )
+            connection.limit(timeouts, options)
+            return connection
 
         sqlalchemy.event.listen(engine, "do_connect", connect)
         return engine
 
     def capabilities(self, connection: Connection) -> Capabilities:
-        """Ask once what server and login this is."""
+        """Read what server and login this is."""
         probe = sql.row(connection, _Probe, "server.capabilities")
         if probe.version_number < _OLDEST:
             raise UsageError(
@@ -165,7 +167,7 @@ class PostgreSQL:
         return Capabilities(**vars(probe), missing=missing)
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
-        """The driver's error as what, why and what next. The cause keeps the traceback."""
+        """The driver's error as what, why and next step. The cause has the traceback."""
         import psycopg  # noqa: PLC0415  # a verb imports what it uses
 
         original = error.orig
@@ -173,7 +175,7 @@ class PostgreSQL:
         if not isinstance(original, psycopg.Error):
             return ConsoleError(what, why=str(original))
         state = original.sqlstate or ""
-        # libpq tells the end of a connection in lines of its own.
+        # libpq reports a lost connection in several lines.
         why = original.diag.message_primary or "; ".join(
             line.strip() for line in str(original).strip().splitlines()
         )
@@ -194,26 +196,26 @@ class PostgreSQL:
         return kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
-        """Return at the next notification, or after `seconds`. Wants LISTEN and autocommit."""
+        """Return at the next notification or after `seconds`; requires LISTEN and autocommit."""
         for _ in _driver(connection).notifies(timeout=seconds, stop_after=1):
             break
 
     @contextmanager
-    def refusals(self, connection: Connection) -> Iterator[list[str]]:
-        """VACUUM and ANALYZE skip a table for lack of rights with a warning, which has no state of
-        its own and may be in any language: what tells it is the server's function."""
+    def permission_warnings(self, connection: Connection) -> Iterator[list[str]]:
+        """VACUUM and ANALYZE skip a table for lack of rights with a warning. It has no SQLSTATE of
+        its own and may be in any language, so it is recognised by the server's function name."""
         driver = _driver(connection)
         found: list[str] = []
 
-        def hear(notice: Diagnostic) -> None:
+        def on_notice(notice: Diagnostic) -> None:
             if notice.source_function == "vacuum_is_permitted_for_relation":
                 found.append(notice.message_primary or "refused")
 
-        driver.add_notice_handler(hear)
+        driver.add_notice_handler(on_notice)
         try:
             yield found
         finally:
-            driver.remove_notice_handler(hear)
+            driver.remove_notice_handler(on_notice)
 
 
 def _driver(connection: Connection) -> PsycopgConnection[Any]:
@@ -238,10 +240,10 @@ _REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
     (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
     (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
 )
-"""What a server says before there is a session, when libpq hands on its words and no SQLSTATE."""
+"""Server messages before there is a session, for which libpq gives no SQLSTATE."""
 
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
-"""States whose detail repeats a row's values: payloads do not belong into messages."""
+"""States whose detail repeats a row's values: payloads do not belong in messages."""
 
 _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "28": (ConnectionFailedError, _LOGIN),
@@ -249,7 +251,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "53300": (ConnectionFailedError, _FULL),
     "57P": (ConnectionFailedError, _LATER),
     "57P04": (ConnectionFailedError, "The database was dropped: check its name in the URL."),
-    # The server ends the session: a transaction stood still for too long, or went on for too long.
+    # The server ended the session: a transaction was idle, or lasted, for too long.
     "25P03": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
     "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
@@ -273,13 +275,13 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
 
 
 def _after_a_failed_login(why: str) -> str:
-    """What to do where the server's own words are all that is known."""
+    """What to do next, from the server's message alone."""
     found = (step for pattern, step in _REFUSED_AT_LOGIN if re.search(pattern, why))
     return next(found, UNREACHABLE)
 
 
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:
-    """The most special meaning that is known for a SQLSTATE."""
+    """The most specific meaning of a SQLSTATE."""
     for length in (5, 3, 2):
         if found := _MEANINGS.get(state[:length]):
             return found

@@ -1,4 +1,4 @@
-"""What an engine module must offer: everything that differs between database products."""
+"""The interface of an engine module: everything that differs between database products."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ UNREACHABLE = (
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the console waits for a server before it says so."""
+    """How long the console waits for a server before it reports an error."""
 
     connect_seconds: int = 10
     statement_seconds: float = 30.0
-    """0: there is no end."""
+    """0: no limit."""
     lock_seconds: float = 5.0
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What one server and login can do, probed once when the connection is opened."""
+    """What a server and login can do, read once per connection profile."""
 
     server_version: str
     version_number: int
@@ -40,16 +40,16 @@ class Capabilities:
     database: str
     database_user: str
     read_only: bool
-    """The server itself takes no writes (a standby, or default_transaction_read_only)."""
+    """The server refuses writes (a standby, or default_transaction_read_only)."""
     sees_all_sessions: bool
     may_create: bool
     counts_rows: bool
-    """The server keeps the row counters that rates are taken from."""
+    """The server has the row counters from which rates are computed."""
     encoding: str
     missing: Mapping[str, str]
-    """What cannot be shown or done -> why."""
+    """Missing feature -> reason."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """What else tells this server from others of the engine (edition, isolation...)."""
+    """Further properties of the server (edition, isolation...)."""
 
 
 class Product(Protocol):
@@ -63,18 +63,18 @@ class Product(Protocol):
     payload_types: Mapping[str, str]
     """The option `payload` -> the column's type."""
     id_types: Mapping[str, str]
-    """A design's `id_type` -> the column's type, by the name that may stand in quotes."""
+    """A design's `id_type` -> the column's type, by a name that can be quoted."""
     protocol: str
-    """How bulk is read and pushed: `libpq` or `odbc`."""
+    """How bulk data is read and pushed: `libpq` or `odbc`."""
     cleaner: str
-    """What clears dead rows away, and so what maintenance is: `vacuum` or `ghost cleanup`."""
+    """What removes dead rows, which decides the maintenance: `vacuum` or `ghost cleanup`."""
     keeps_definitions: bool
-    """The server keeps a function's whole definition as it was sent, not only its body."""
+    """The server stores a function's whole definition as sent, not only its body."""
     key_by_hand: str
-    """How an operator makes a missing key again; empty: the doctor makes it."""
+    """How an operator restores a missing key; empty: the doctor does."""
     sql_lexer: str
     code_lexer: str
-    """What Pygments calls its SQL, and the language of its functions."""
+    """The Pygments lexers of its SQL and of its functions' language."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -89,11 +89,11 @@ class Product(Protocol):
         ...
 
     def array(self, values: Sequence[str | bytes]) -> object:
-        """Many payloads as the one value that push_many takes."""
+        """Payloads as the single argument of push_many."""
         ...
 
     def label(self, url: URL) -> str:
-        """How a connection is called where no profile names it: no user, no password."""
+        """The name of a connection without a profile: no user, no password."""
         ...
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine: ...
@@ -104,6 +104,6 @@ class Product(Protocol):
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None: ...
 
-    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:
-        """What the server refuses meanwhile and only warns of, as if it had been done."""
+    def permission_warnings(self, connection: Connection) -> AbstractContextManager[list[str]]:
+        """Collects, in the block, what the server skips for lack of rights with a mere warning."""
         ...

@@ -16,7 +16,7 @@ from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
 from console.clock import elapsed, utc
 from console.decisions import Decision
-from console.engines import Database, Session, Timeouts, patience, product_of
+from console.engines import Database, Session, Timeouts, product_of, time_limit
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import figures, known_queues, owners
 from console.monitor.figures import STATES, Key, StatusRow, key_of
@@ -160,7 +160,7 @@ def take_sample(
     timeouts = database.timeouts if timeouts is None else timeouts
     budget = Budget.of(timeouts)
     started = elapsed()
-    with patience(timeouts.statement_seconds):
+    with time_limit(timeouts.statement_seconds):
         counts_rows = database.capabilities.counts_rows
         with database.session("sample the queues", read_only=True) as session:
             with session.transaction("sample the queues") as connection:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.clock import elapsed
-from console.engines import Database, Timeouts, patience, product_of
+from console.engines import Database, Timeouts, product_of, time_limit
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
@@ -184,7 +184,7 @@ class Sampler:
     def sample(self) -> Reading:
         """One sample in the caller's thread, for a sampler that was not started."""
         try:
-            with patience(self._timeouts.statement_seconds, self._stop.is_set):
+            with time_limit(self._timeouts.statement_seconds, self._stop.is_set):
                 sample = take_sample(
                     self._database,
                     stuck_after_seconds=self._stuck_after_seconds,
@@ -221,7 +221,7 @@ class Sampler:
             # A restart, a crash or a reset: earlier counters say nothing about now.
             self._windows.clear()
             if self._life:
-                self._database.probe_again()
+                self._database.forget_capabilities()
             self._life = sample.life
         shown: list[QueueSnapshot] = []
         windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}

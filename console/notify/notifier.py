@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from console.doctor.finding import Diagnosis
 from console.doctor.watcher import DoctorUpdate
-from console.engines import Database, patience
+from console.engines import Database, time_limit
 from console.errors import ConsoleError
 from console.formats import duration
 from console.notify.outbox import (
@@ -197,7 +197,7 @@ class Notifier:
 
     def _guarded(self, step: Callable[[], None]) -> None:
         try:
-            with patience(_STATEMENTS_SECONDS):
+            with time_limit(_STATEMENTS_SECONDS):
                 step()
         except ConsoleError as error:
             # The samples tell of a connection that is lost.

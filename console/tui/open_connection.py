@@ -78,7 +78,7 @@ class OpenConnection:
 
     def test(self) -> Tested:
         """Connect, and ask what the login can do. Waits; ConsoleError."""
-        self.database.probe_again()
+        self.database.forget_capabilities()
         began = time.monotonic()
         capabilities = self.database.capabilities
         return Tested(capabilities, probe(self.database, []), time.monotonic() - began)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.microsoft.fetch import caches
-from tests.template import FOLDER, alone_in
+from tests.template import FOLDER, exclusive_access
 
 NPM = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
 NODE = "DBQ_TEST_NODE"
@@ -45,7 +45,7 @@ def _fetched(place: Path, words: Sequence[str]) -> Path:
     """One process asks, once a run: what it was told is for all of them."""
     place.parent.mkdir(parents=True, exist_ok=True)
     done, why = place / "done", Path(os.environ[FOLDER]) / f"why not {place.name}"
-    with alone_in(place):
+    with exclusive_access(place):
         if not done.exists() and not why.exists():
             try:
                 told = subprocess.run(

@@ -15,7 +15,7 @@ from console.actions.archive import Purge
 from console.actions.execute import Batching, Progress
 from console.actions.push import push_many
 from console.catalog import Queue
-from console.engines import Database, Timeouts, open_database, patience
+from console.engines import Database, Timeouts, open_database, time_limit
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
 from console.monitor.scan_query import MessageSource
@@ -228,7 +228,7 @@ def test_whoever_gives_up_while_another_connects_is_let_go(own_url: str) -> None
         while not proxy.accepted:
             time.sleep(0.01)
         began = time.monotonic()
-        with pytest.raises(ConnectionFailedError, match="not answered"), patience(0.3):
+        with pytest.raises(ConnectionFailedError, match="not answered"), time_limit(0.3):
             ask(far)
         assert time.monotonic() - began < 5.0
         proxy.thaw()

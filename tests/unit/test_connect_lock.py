@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from console.engines import patience
+from console.engines import time_limit
 from console.engines.database import ConnectLock
 from tests.servers import PATIENCE_SECONDS
 
@@ -83,7 +83,7 @@ def test_where_one_fails_those_who_waited_do_not_try() -> None:
     assert turns.connect(server) == 3
 
 
-def test_who_only_lost_patience_tells_the_others_nothing() -> None:
+def test_a_thread_that_ran_out_of_time_does_not_fail_the_others() -> None:
     turns, server = ConnectLock(), Server()
     server.go_on.set()
 
@@ -105,22 +105,22 @@ def test_who_only_lost_patience_tells_the_others_nothing() -> None:
         thread.join(0.2)
         return impatient()
 
-    with pytest.raises(OSError, match="too slow"), patience(0.0):
+    with pytest.raises(OSError, match="too slow"), time_limit(0.0):
         turns.connect(with_another_behind)
     thread.join(30)
     assert found == [1]
 
 
-def test_who_loses_patience_while_another_connects_does_not_wait_for_it() -> None:
+def test_a_thread_out_of_time_does_not_wait_for_another_s_connect() -> None:
     turns, server = ConnectLock(), Server()
     first = threading.Thread(target=turns.connect, args=(server,))
     first.start()
     assert server.tried.wait(30)
 
     def refuse() -> int:
-        raise OSError("the driver looks at patience itself")
+        raise OSError("the driver checks the limit itself")
 
-    with pytest.raises(OSError, match="looks at patience"), patience(0.1):
+    with pytest.raises(OSError, match="checks the limit"), time_limit(0.1):
         turns.connect(refuse)
     server.go_on.set()
     first.join(30)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Connection, make_url, text
 
-from console.engines import Database, Timeouts, patience
+from console.engines import Database, Timeouts, time_limit
 from console.engines.mssql import PRODUCT
 from console.engines.mssql.capabilities import Probe
 from console.engines.mssql.odbc import choose, load_pyodbc
@@ -365,7 +365,7 @@ def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) 
     database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
     try:
         with (
-            patience(60.0 if limits is LIMITED else 3.0),
+            time_limit(60.0 if limits is LIMITED else 3.0),
             pytest.raises(BusyError),
             limited(database, limits) as connection,
         ):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from console import sql
 from console.catalog import LIMITS, installed_queue
 from console.designs import DESIGNS, designs_on
-from console.engines import PRODUCTS, Database, Timeouts, patience
+from console.engines import PRODUCTS, Database, Timeouts, time_limit
 from console.engines.mssql import PRODUCT
 from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.errors import BusyError, ConnectionFailedError, TooSlowError
@@ -123,29 +123,29 @@ def seconds_of(odbc: Odbc, database: Database) -> int:
 def test_the_driver_s_time_out_leaves_room_for_a_silent_server(odbc: Odbc) -> None:
     database = opened()
     assert seconds_of(odbc, database) == 3
-    with patience(6.5):
+    with time_limit(6.5):
         assert seconds_of(odbc, database) == 2
-    with patience(2.0):
+    with time_limit(2.0):
         assert seconds_of(odbc, database) == 1  # 0 would be for ever
     assert seconds_of(odbc, database) == 3
     database.close()
 
 
-def test_a_connect_takes_no_longer_than_there_is_patience(odbc: Odbc) -> None:
+def test_a_connect_takes_no_longer_than_the_time_limit(odbc: Odbc) -> None:
     database = opened()
-    with patience(4.9), database.transaction("look"):
+    with time_limit(4.9), database.transaction("look"):
         pass
     ((_, arguments),) = odbc.opened
     assert arguments["timeout"] == 4
     database.close()
 
 
-def test_where_patience_has_ended_nothing_is_asked(odbc: Odbc) -> None:
+def test_after_the_time_limit_nothing_is_sent(odbc: Odbc) -> None:
     database = opened()
     with (
         pytest.raises(ConnectionFailedError) as failed,
         database.transaction("look") as connection,
-        patience(0.0),
+        time_limit(0.0),
     ):
         connection.execute(text("SELECT 2"))
     assert failed.value.why == "the server has not answered within 0 s"
@@ -156,7 +156,7 @@ def test_where_patience_has_ended_nothing_is_asked(odbc: Odbc) -> None:
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_patience_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
+def test_the_time_limit_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
     database = opened()
     hangs(odbc, [CANCELLED])
     stop = threading.Event()
@@ -172,7 +172,7 @@ def test_patience_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
     odbc.answer = answer
     told: Callable[[], bool] = stop.is_set if stopped else (lambda: False)
     with (
-        patience(60.0 if stopped else 0.2, told),
+        time_limit(60.0 if stopped else 0.2, told),
         pytest.raises(BusyError) as late,
         database.transaction("look") as connection,
     ):
@@ -189,7 +189,7 @@ def test_whatever_ends_a_statement_its_watcher_ends_too() -> None:
         seen.extend(t for t in threading.enumerate() if t.name == "dbq-watch")
         raise KeyboardInterrupt
 
-    with patience(60.0), pytest.raises(KeyboardInterrupt), watched(lambda: None, None):
+    with time_limit(60.0), pytest.raises(KeyboardInterrupt), watched(lambda: None, None):
         interrupted()
     (watcher,) = seen
     assert not watcher.is_alive()
@@ -275,8 +275,8 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
     )
     database = opened()
     # A limit that a busy machine does not reach: what is too slow is unknown, and asked no further.
-    unhurried = Timeouts(connect_seconds=7, statement_seconds=600.0, lock_seconds=0.02)
-    sample = take_sample(database, timeouts=unhurried)
+    no_timeout = Timeouts(connect_seconds=7, statement_seconds=600.0, lock_seconds=0.02)
+    sample = take_sample(database, timeouts=no_timeout)
     database.close()
     return sample, labels
 

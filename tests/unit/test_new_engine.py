@@ -97,7 +97,7 @@ class SQLite:
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         raise NotImplementedError
 
-    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:
+    def permission_warnings(self, connection: Connection) -> AbstractContextManager[list[str]]:
         raise NotImplementedError
 
 

@@ -5,51 +5,51 @@ import time
 
 import pytest
 
-from console.engines import patience
-from console.engines.database import why_not_wait
+from console.engines import time_limit
+from console.engines.database import reason_to_stop
 from tests.servers import PATIENCE_SECONDS
 
 
-def test_without_patience_there_is_no_end() -> None:
-    assert why_not_wait() == ""
+def test_without_a_limit_there_is_no_end() -> None:
+    assert reason_to_stop() == ""
 
 
-def test_patience_ends_by_itself_and_holds_inside_only() -> None:
-    with patience(0.05):
-        assert why_not_wait() == ""
+def test_the_limit_ends_by_itself_and_holds_inside_only() -> None:
+    with time_limit(0.05):
+        assert reason_to_stop() == ""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not why_not_wait():
+        while not reason_to_stop():
             assert time.monotonic() < deadline
-        assert why_not_wait() == "the server has not answered within 0.05 s"
-    assert why_not_wait() == ""
+        assert reason_to_stop() == "the server has not answered within 0.05 s"
+    assert reason_to_stop() == ""
 
 
-def test_whoever_gives_up_ends_it() -> None:
-    given_up = threading.Event()
-    with patience(100.0, given_up.is_set):
-        assert why_not_wait() == ""
-        given_up.set()
-        assert "nobody waits" in why_not_wait()
+def test_cancelling_ends_it() -> None:
+    cancelled = threading.Event()
+    with time_limit(100.0, cancelled.is_set):
+        assert reason_to_stop() == ""
+        cancelled.set()
+        assert "nobody waits" in reason_to_stop()
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(0.0, 100.0), (100.0, 0.0)])
-def test_the_shorter_patience_counts(outer: float, inner: float) -> None:
-    with patience(outer), patience(inner):
-        assert why_not_wait() == "the server has not answered within 0 s"
+def test_the_shorter_limit_counts(outer: float, inner: float) -> None:
+    with time_limit(outer), time_limit(inner):
+        assert reason_to_stop() == "the server has not answered within 0 s"
 
 
-def test_an_outer_one_that_gives_up_is_heard_inside() -> None:
-    given_up = threading.Event()
-    with patience(100.0, given_up.is_set), patience(50.0):
-        assert why_not_wait() == ""
-        given_up.set()
-        assert why_not_wait() != ""
+def test_cancelling_an_outer_limit_ends_an_inner_one() -> None:
+    cancelled = threading.Event()
+    with time_limit(100.0, cancelled.is_set), time_limit(50.0):
+        assert reason_to_stop() == ""
+        cancelled.set()
+        assert reason_to_stop() != ""
 
 
 def test_it_is_the_thread_s_own() -> None:
     told: list[str] = []
-    with patience(0.0):
-        other = threading.Thread(target=lambda: told.append(why_not_wait()))
+    with time_limit(0.0):
+        other = threading.Thread(target=lambda: told.append(reason_to_stop()))
         other.start()
         other.join()
     assert told == [""]

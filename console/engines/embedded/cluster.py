@@ -59,13 +59,13 @@ def private_folder() -> Path:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def exclusive_access(folder: Path) -> Iterator[None]:
     """Keep every other start of this user out while this one samples, copies and cleans up."""
-    descriptor = _hold_patiently(folder)
+    descriptor = _lock_within_time(folder)
     try:
         yield
     finally:
-        guard.let_go(descriptor)
+        guard.unlock(descriptor)
 
 
 def programs(folder: Path) -> Path:
@@ -179,11 +179,11 @@ def _require_ours(folder: Path) -> None:
         )
 
 
-def _hold_patiently(folder: Path) -> int:
+def _lock_within_time(folder: Path) -> int:
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            return guard.hold(folder, wait=False)
+            return guard.lock_folder(folder, wait=False)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise BusyError(
@@ -202,7 +202,7 @@ _FIXED = {"listen_addresses": HOST, "unix_socket_directories": ""}
 _NOT_TO_BE_SET = {*_FIXED, "port", "config_file", "data_directory"}
 
 
-def as_server() -> dict[str, Any]:
+def server_process() -> dict[str, Any]:
     """How to start a program of the server: as its user, with an environment of its own."""
     user = _server_user()
     identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
@@ -293,7 +293,7 @@ def _initialise(folder: Path, password: str) -> None:
         ],
         capture_output=True,
         check=False,
-        **as_server(),
+        **server_process(),
     )
     password_file.unlink()
     if done.returncode:

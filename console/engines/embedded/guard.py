@@ -39,7 +39,7 @@ class Process(NamedTuple):
     started: str
 
 
-def hold(folder: Path, *, wait: bool) -> int:
+def lock_folder(folder: Path, *, wait: bool) -> int:
     """The descriptor that holds the lock on a folder. BlockingIOError: another one has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -50,7 +50,7 @@ def hold(folder: Path, *, wait: bool) -> int:
     return descriptor
 
 
-def let_go(descriptor: int) -> None:
+def unlock(descriptor: int) -> None:
     """Give the lock back: said, not left to close(), for a forked child may have it open too."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -60,13 +60,13 @@ def sweep(base: Path) -> None:
     """End and remove every instance in `base` whose consumer disconnected."""
     for folder in base.glob(INSTANCES):
         try:
-            descriptor = hold(folder, wait=False)
+            descriptor = lock_folder(folder, wait=False)
         except OSError:  # it has an owner, or another start has just removed it
             continue
         try:
             end_instance(folder)
         finally:
-            let_go(descriptor)
+            unlock(descriptor)
 
 
 def end_instance(folder: Path) -> None:
@@ -240,7 +240,7 @@ def main(folder: Path) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(FileNotFoundError):
-        hold(folder, wait=True)
+        lock_folder(folder, wait=True)
         end_instance(folder)
 
 

@@ -18,7 +18,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import URL
 
 from console.engines.embedded import cluster, guard
-from console.engines.embedded.cluster import alone_in, private_folder, programs
+from console.engines.embedded.cluster import exclusive_access, private_folder, programs
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 
 _NAME_LIMIT_BYTES = 63
@@ -33,14 +33,14 @@ _LEAVE_SECONDS = 10.0
 _locks: set[int] = set()
 
 
-def _let_go_in_child() -> None:
+def _close_locks_in_child() -> None:
     """A forked child must not keep the locks that say: the owner lives."""
     for descriptor in _locks:
         os.close(descriptor)
     _locks.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 class EmbeddedServer:
@@ -147,9 +147,9 @@ class EmbeddedServer:
             else:
                 self.kill()  # backends of a postmaster that was killed from outside
             with _translated():
-                self._launch(self._folder, _again_and_again(self.port))
+                self._launch(self._folder, _same_port(self.port))
         elif self._kept_data is not None:
-            self._open(_again_and_again(self.port))
+            self._open(_same_port(self.port))
         else:
             raise UsageError(
                 "The embedded PostgreSQL cannot start again.",
@@ -212,12 +212,12 @@ class EmbeddedServer:
     def _claim_folder(self) -> Path:
         """A new instance folder, locked; and what others left behind is cleaned up."""
         base = private_folder()
-        with alone_in(base):
+        with exclusive_access(base):
             where = programs(base)
             guard.sweep(base)
             prefix = guard.INSTANCES.replace("*", f"{os.getpid()}-")
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-            self._lock = guard.hold(folder, wait=False)
+            self._lock = guard.lock_folder(folder, wait=False)
             _locks.add(self._lock)
             self._folder = folder
         if os.geteuid() == 0:
@@ -243,7 +243,7 @@ class EmbeddedServer:
                     ],
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    **cluster.as_server(),
+                    **cluster.server_process(),
                 )
             if self._wait_until_ready(folder):
                 return
@@ -277,7 +277,7 @@ class EmbeddedServer:
             guard.end_instance(self._folder)
             self._folder = None
             _locks.discard(self._lock)
-            guard.let_go(self._lock)
+            guard.unlock(self._lock)
         for child in (self._process, self._watchdog):
             if child is not None:
                 child.wait()
@@ -343,7 +343,7 @@ def _free_ports() -> Iterator[int]:
         yield port
 
 
-def _again_and_again(port: int) -> Iterator[int]:
+def _same_port(port: int) -> Iterator[int]:
     """The same port, for ten seconds: whoever has it may give it back."""
     yield port
     for _ in range(20):

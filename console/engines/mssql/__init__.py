@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from console.engines.database import ConnectLock, patience_left
+from console.engines.database import ConnectLock, time_left
 from console.engines.mssql.odbc import Driver, choose, connection_string, label, load_pyodbc, target
 from console.engines.product import Capabilities, Timeouts
 from console.errors import ConsoleError, UsageError
@@ -190,14 +190,14 @@ class SQLServer:
         """Never called: no statement of this engine's queues listens."""
         raise TypeError("SQL Server has no notifications")
 
-    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:  # noqa: ARG002
+    def permission_warnings(self, connection: Connection) -> AbstractContextManager[list[str]]:  # noqa: ARG002
         """None: what it refuses is an error."""
         return nullcontext([])
 
 
 def _seconds_to_connect(timeouts: Timeouts) -> int:
     """Whole seconds, as many as the thread has patience for; 0 would mean for ever."""
-    left = patience_left()
+    left = time_left()
     return max(
         1, timeouts.connect_seconds if left is None else min(timeouts.connect_seconds, int(left))
     )

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.mssql.pyodbc import MSDialect_pyodbc
 from sqlalchemy.engine.characteristics import ConnectionCharacteristic
 
-from console.engines.database import patience, patience_left, why_not_wait
+from console.engines.database import reason_to_stop, time_left, time_limit
 from console.engines.mssql.odbc import Family, load_pyodbc
 from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.engines.product import Timeouts
@@ -269,7 +269,7 @@ class OdbcConnection:
             self._lock_seconds = wanted
 
     def _require_patience(self) -> None:
-        if reason := why_not_wait():
+        if reason := reason_to_stop():
             # A statement may still run there; without its connection it ends.
             self.close()
             raise self._error("08S01", reason)
@@ -343,7 +343,7 @@ class OdbcConnection:
 def _whole_seconds(timeouts: Timeouts) -> int:
     """As the driver counts; 0 means for ever."""
     seconds = math.ceil(timeouts.statement_seconds)
-    if (left := patience_left()) is not None:
+    if (left := time_left()) is not None:
         seconds = min(seconds or _ENDLESS, int(left / _TIMES_SILENT))
     elif not seconds:
         return 0
@@ -399,7 +399,7 @@ class Dialect(MSDialect_pyodbc):
         """Whether the connection is there; one that does not answer in time is not."""
         try:
             # Asked before each use, so a silent one is left soon.
-            with patience(dbapi_connection.limits.connect_seconds):
+            with time_limit(dbapi_connection.limits.connect_seconds):
                 return bool(super().do_ping(dbapi_connection))
         except self.loaded_dbapi.Error as error:
             if is_lost(error) or is_timeout(error):

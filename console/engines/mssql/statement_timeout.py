@@ -1,7 +1,7 @@
-"""Ending a statement before the driver does.
+"""Cancelling a statement before the driver's own timeout.
 
-A driver's time-out counts whole seconds, and knows nothing of a thread's patience. ODBC lets
-another thread cancel a statement: the server is told to stop, and says that it did.
+That one counts whole seconds and ignores the thread's `time_limit`. ODBC lets another thread cancel
+a statement, which the server confirms.
 """
 
 import contextlib
@@ -10,44 +10,43 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from console.engines.database import patience_left, why_not_wait
+from console.engines.database import reason_to_stop, time_left
 
-_LOOKS_EVERY_SECONDS = 0.1
-"""At whether anybody still waits for the answer."""
+_POLL_SECONDS = 0.1
 
 
 class StatementStopped(Exception):  # noqa: N818  # it was ended
-    """The statement was told to stop, whatever came of it. The text says why."""
+    """The statement was cancelled; the text says why."""
 
 
 @contextlib.contextmanager
 def watched(cancel: Callable[[], object], ends_at: float | None) -> Iterator[None]:
-    """What runs inside is cancelled at that `time.monotonic()`, or when patience ends.
+    """Cancel what runs in the block at that `time.monotonic()`, or at the thread's `time_limit`.
 
-    Raises Ended then, also where the answer came at that very moment: what a driver still has of it
-    may not be all.
+    Raises StatementStopped then, even if the response arrived at that very moment: the driver may
+    not have all of it.
     """
-    if ends_at is None and patience_left() is None:
+    if ends_at is None and time_left() is None:
         yield
         return
     done = threading.Event()
     reasons: list[str] = []
 
     def watch() -> None:
-        while not (reason := why_not_wait() or _over(ends_at)):
-            pause = _LOOKS_EVERY_SECONDS
+        while not (reason := reason_to_stop() or _timeout_reason(ends_at)):
+            pause = _POLL_SECONDS
             if ends_at is not None:
                 pause = min(pause, max(0.0, ends_at - time.monotonic()))
             if done.wait(pause):
                 return
         reasons.append(reason)
-        # Again, for the driver may not have begun when it was told first.
+        # Repeatedly: the driver may not have started when it was cancelled first.
         while not done.is_set():
-            with contextlib.suppress(Exception):  # then the driver's own time-out has to end it
+            with contextlib.suppress(Exception):  # then the driver's own timeout has to end it
                 cancel()
-            done.wait(_LOOKS_EVERY_SECONDS)
+            done.wait(_POLL_SECONDS)
 
-    # In the asking thread's context, which is where its patience stands.
+    # In the calling thread's context, which has its time limit.
     context = contextvars.copy_context()
     watcher = threading.Thread(target=context.run, args=(watch,), name="dbq-watch", daemon=True)
     watcher.start()
@@ -55,7 +54,7 @@ def watched(cancel: Callable[[], object], ends_at: float | None) -> Iterator[Non
         try:
             yield
         finally:
-            # Joined: a cursor must not be closed, nor used again, while a thread may cancel it.
+            # Joined: a cursor must not be closed or reused while a thread may cancel it.
             done.set()
             watcher.join()
     except Exception as error:
@@ -66,6 +65,6 @@ def watched(cancel: Callable[[], object], ends_at: float | None) -> Iterator[Non
         raise StatementStopped(reasons[0])
 
 
-def _over(ends_at: float | None) -> str:
-    over = ends_at is not None and time.monotonic() >= ends_at
-    return "this statement reached its time-out" if over else ""
+def _timeout_reason(ends_at: float | None) -> str:
+    reached = ends_at is not None and time.monotonic() >= ends_at
+    return "this statement reached its time-out" if reached else ""
