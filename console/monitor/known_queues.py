@@ -1,5 +1,4 @@
-"""Names of queues as they were seen last, in this user's state: what a shell completes without
-connecting. One file a connection; nothing but names is in it."""
+"""The queue names of each connection, kept in this user's state for shell completion."""
 
 import hashlib
 import json
@@ -16,7 +15,7 @@ _MOST = 10_000
 
 
 _kept: dict[Path, list[str]] = {}
-"""What this process has written: a sample each second shall not write each second."""
+"""What this process has written, so that not each sample writes."""
 
 
 def folder() -> Path:
@@ -24,8 +23,8 @@ def folder() -> Path:
 
 
 def keep(connection: str, names: Iterable[str]) -> None:
-    """What the connection has now. Where nothing can be written, nothing is completed."""
-    # A shell has a candidate a line.
+    """Errors are ignored: then nothing is completed."""
+    # A shell has one candidate per line.
     found = sorted(name for name in set(names) if name.isprintable())[:_MOST]
     path = _path(connection)
     if _kept.get(path) == found:
@@ -34,7 +33,7 @@ def keep(connection: str, names: Iterable[str]) -> None:
     text = json.dumps({"connection": connection, "queues": found}, ensure_ascii=False)
     with suppress(OSError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Others read it at any moment: it is there whole, or as it was before.
+        # Replaced as a whole: others may read it at any time.
         descriptor, new = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -42,7 +41,7 @@ def keep(connection: str, names: Iterable[str]) -> None:
 
 
 def names(connection: str | None = None) -> list[str]:
-    """Those of a connection; None: of all."""
+    """Of one connection, or of all."""
     if connection is not None:
         return _read(_path(connection)) or []
     found: set[str] = set()

@@ -1,5 +1,5 @@
-"""Whose the claims are, who holds rows of a queue in an open transaction, and what the server says
-of them."""
+"""The owners of claims, the open transactions that hold rows of a queue, and the server's evidence
+about both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 10
-"""Claims and holders of a queue that a snapshot names: the oldest."""
+"""The oldest claims and holders of a queue, which a snapshot names."""
 
 _CLAIMED_BY = re.compile(
     r"(?P<session>\w+=\S+ \w+=\S+)(?P<bound> bound)?(?: consumer=(?P<consumer>.*))?", re.DOTALL
@@ -33,7 +33,7 @@ _CLAIMED_BY = re.compile(
 
 
 class Evidence(StrEnum):
-    """What the server says of the session that claimed. A consumer may rightly have left it."""
+    """The state of the session that claimed. A consumer may rightly have left it."""
 
     GONE = "gone"
     ALIVE = "alive"
@@ -45,11 +45,11 @@ class Claim:
     id: str
     claimed_seconds: float | None
     claimed_by: str | None
-    """As the row has it; `session`, `bound` and `consumer` are read from it where it is ours."""
+    """As in the row; `session`, `bound` and `consumer` are parsed from it if it is ours."""
     attempts: int | None
     session: str | None = None
     bound: bool = False
-    """It ends with its session: a session that is gone proves that the claim is nobody's."""
+    """It ends with its session: if that is gone, the claim has no owner."""
     consumer: str | None = None
     owner: Evidence = Evidence.UNKNOWN
 
@@ -68,7 +68,7 @@ class Holder(RowHolder):
     application_name: str | None
     state: str | None
     transaction_seconds: float | None
-    """None: not known, for lack of rights."""
+    """None: not known for lack of rights."""
     held_at_least_seconds: float | None = None
     held_at_most_seconds: float | None = None
 
@@ -97,7 +97,7 @@ class _HolderRow:
     held_at_most_seconds: float | None
 
 
-_AS_IT_IS = {one.name for one in fields(Holder)} & {one.name for one in fields(_HolderRow)}
+_COPIED = {one.name for one in fields(Holder)} & {one.name for one in fields(_HolderRow)}
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ def claims(
     memory: Memory,
     stuck_after: Callable[[Queue], float],
 ) -> dict[Key, tuple[Claim, ...]]:
-    """The oldest claims of each queue, the oldest first. Queues that have none are left out."""
+    """The oldest claims of each queue that has some, the oldest first."""
     parts = [memory.part(database.product, queue, "claims", {}) for queue in queues]
     found: dict[Key, list[Claim]] = defaultdict(list)
     of_key = {key_of(queue): queue for queue in queues}
     for row in sql.union(connection, _ClaimRow, parts):
         key = (row.schema, row.queue)
-        told = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
-        found[key].append(_claim(of_key[key], *told))
+        values = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
+        found[key].append(_claim(of_key[key], *values))
     evidence = session_evidence(
         connection,
         (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
@@ -133,17 +133,15 @@ def claims(
     return {
         key: tuple(
             _with_evidence(claim, of_workers.get(key, evidence))
-            for claim in sorted(some, key=_oldest_first)
+            for claim in sorted(some, key=lambda claim: -(claim.claimed_seconds or 0.0))
         )
         for key, some in found.items()
     }
 
 
 def owner_of(claimed_by: str | None, queue: Queue | None = None) -> Owner | None:
-    """Read from a row's `claimed_by`; None where that is not ours.
-
-    Of a queue that a library keeps, the library's worker: what it claimed ends with it.
-    """
+    """Parsed from a row's `claimed_by`; None if that is not ours. For a library's queue it is the
+    library's worker, whose claims end with it."""
     if queue is not None and queue.design.library:
         return Owner(claimed_by, bound=True, consumer=None) if claimed_by else None
     ours = _CLAIMED_BY.fullmatch(claimed_by or "")
@@ -155,19 +153,14 @@ def owner_of(claimed_by: str | None, queue: Queue | None = None) -> Owner | None
 def _claim(
     queue: Queue, id_: str, seconds: float | None, claimed_by: str | None, attempts: int | None
 ) -> Claim:
-    """Without what the server says of its owner."""
     claim = Claim(id_, seconds, claimed_by, attempts)
     if (owner := owner_of(claimed_by, queue)) is None:
         return claim
     return replace(claim, session=owner.session, bound=owner.bound, consumer=owner.consumer)
 
 
-def _oldest_first(claim: Claim) -> float:
-    return -(claim.claimed_seconds or 0.0)
-
-
 def session_evidence(connection: Connection, found: Iterable[str | None]) -> Mapping[str, Evidence]:
-    """What the server says of each of the sessions, as our `claimed_by` names them."""
+    """Evidence about sessions that our `claimed_by` names."""
     return _evidence(connection, "server", sql.NOTHING, found)
 
 
@@ -177,11 +170,8 @@ def claimant_evidence(
     found: Iterable[str | None],
     stuck_after_seconds: float,
 ) -> Mapping[str, Evidence]:
-    """The same of whoever claimed from the queue, as `owner_of` names them.
-
-    Of a library's workers, what their heartbeats say, where they have any: one without a
-    heartbeat for as long as its claims take to be stuck is gone.
-    """
+    """Evidence about the queue's claimants, as `owner_of` names them. A library's worker is gone if
+    it had no heartbeat for as long as its claims take to be stuck."""
     if not queue.design.library:
         return session_evidence(connection, found)
     scope = queue.scope(connection, stuck_after_seconds=str(stuck_after_seconds))
@@ -194,13 +184,13 @@ def _evidence(
     sessions = sorted({session for session in found if session is not None})
     if not sessions or not sql.has(connection, f"{file}.owners"):
         return {}
-    asked = product_of(connection).array(sessions)
-    rows = sql.rows(connection, _OwnerRow, f"{file}.owners", scope, sessions=asked)
+    array = product_of(connection).array(sessions)
+    rows = sql.rows(connection, _OwnerRow, f"{file}.owners", scope, sessions=array)
     return {row.session: Evidence(row.owner) for row in rows}
 
 
 def in_progress(connection: Connection, acting: Sequence[Acting]) -> list[Acting]:
-    """Those whose session is not gone: what was cut off is no longer going on."""
+    """Those whose session is not gone: an interrupted action is not in progress."""
     if not acting:
         return []
     evidence = session_evidence(connection, [one.session for one in acting])
@@ -208,12 +198,13 @@ def in_progress(connection: Connection, acting: Sequence[Acting]) -> list[Acting
 
 
 def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, bool | None]:
-    """Of those that have not ended: whether the session that they run in is still there."""
+    """By action_id: whether the session of an unfinished action is alive; None: not known."""
     running = [entry for entry in found if entry.ended_at is None]
-    told = session_evidence(connection, [entry.session for entry in running])
+    evidence = session_evidence(connection, [entry.session for entry in running])
     known = {Evidence.ALIVE: True, Evidence.GONE: False}
     return {
-        entry.action_id: known.get(told.get(entry.session, Evidence.UNKNOWN)) for entry in running
+        entry.action_id: known.get(evidence.get(entry.session, Evidence.UNKNOWN))
+        for entry in running
     }
 
 
@@ -224,7 +215,7 @@ def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
 def holders(
     connection: Connection, database: Database, queues: Sequence[Queue]
 ) -> dict[Key, tuple[Holder, ...]]:
-    """The open transactions that hold rows of each queue, the longest first; else no queue."""
+    """The open transactions that hold rows of each queue, the longest first."""
     if not sql.has(connection, "server.holders"):
         return {}
     found: dict[Key, dict[SessionKey, Holder]] = {key_of(queue): {} for queue in queues}
@@ -237,32 +228,30 @@ def holders(
         session = row.session_id if row.prepared_transaction is None else row.prepared_transaction
         if session is None:
             raise TypeError("a holder has neither an id nor a name")
-        told = {name: getattr(row, name) for name in _AS_IT_IS}
-        holder = Holder(session, **told)
+        holder = Holder(session, **{name: getattr(row, name) for name in _COPIED})
         for key in by_table.get((row.schema, row.relation), ()):
             found[key][session] = holder  # once, in however many tables of the queue
-    return {key: tuple(sorted(some.values(), key=_longest_first)) for key, some in found.items()}
-
-
-def _longest_first(holder: Holder) -> float:
-    return -(holder.held_seconds or 0.0)
+    return {
+        key: tuple(sorted(some.values(), key=lambda holder: -(holder.held_seconds or 0.0)))
+        for key, some in found.items()
+    }
 
 
 MOST = 200
-"""So many claims are examined."""
+"""Claims that are examined at most."""
 
 
 @dataclass(frozen=True)
 class Claims:
     claims: tuple[Claim, ...]
     more: bool
-    """Whether there are others, younger than these."""
+    """Whether there are more, younger claims."""
 
 
 def claims_with_evidence(
     database: Database, queue: Queue, stuck_after_seconds: float, limit: int = MOST
 ) -> Claims:
-    """The oldest claims and the evidence about their owners. UsageError where there are none."""
+    """The oldest claims with evidence. UsageError: the queue has no claims."""
     page = read_page(database, queue, Filters(state="claimed"), limit=limit)
     claims = [
         _claim(queue, one.id or "", one.age_seconds, one.claimed_by, one.attempts)

@@ -1,9 +1,8 @@
-"""What a session runs: as text that may be shown, and whether that pops from a queue or pushes.
+"""A session's statement: masked so that it may be shown, and whether it pops or pushes.
 
-What is shown has no value that stands in it. A payload may stand in a literal, so every literal and
-number is a `?`. A quoted name is kept where it is one of the queue's own, for what is quoted may be
-text under other settings (SQL Server's QUOTED_IDENTIFIER). Where it is not certain how the text
-goes on, the rest is left out: `…`.
+Literals may hold payloads, so each literal and number becomes `?`. A quoted name is kept only if
+it is one of the queue's: under some settings (SQL Server's QUOTED_IDENTIFIER) it may be text. Where
+the text cannot be parsed with certainty, the rest becomes `…`.
 """
 
 import re
@@ -14,7 +13,7 @@ from console.catalog import Kind, Queue
 from console.engines import Product
 
 LONGEST = 200
-"""Characters that are shown at most."""
+"""Characters of a shown statement."""
 
 _REST = "…"
 _START = re.compile(
@@ -29,7 +28,7 @@ _START = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""What begins otherwise may be a procedure's name, with bare words for values."""
+"""Another first word may be a procedure's name, followed by bare words as values."""
 
 _LABEL = re.compile(r"\s*(/\*[\w .:+=,-]{1,80}\*/)")
 _PARAMETERS = re.compile(r"\s*\(@\w+ (?>[^()']|\([^()']*\))*\)")
@@ -52,13 +51,13 @@ _TOKEN = re.compile(
 _COMMENT_SIGN = re.compile(r"/\*|\*/")
 _NAME = r'(?: [^\W\d]\w* | "[^"]*" | \[[^]]*\] )'
 _CALLED = re.compile(rf"\s* (?: @\w+ \s* = \s* )? {_NAME} (?: \s* \. \s* {_NAME} )*", re.VERBOSE)
-"""After EXEC: whom it calls. What follows may be a bare word, which is a value there."""
+"""The procedure after EXEC. What follows may be bare words, which are values."""
 
 
 def masked(text: str, known: Collection[str] = ()) -> str:
-    """The text on one line without its values. `known`: names that are kept where they are quoted.
+    """The text on one line without its values; `known` names are kept even if quoted.
 
-    Untrusted all the same: whoever wrote the statement chose its names and its first comment.
+    Still untrusted: its names and its first comment are the author's choice.
     """
     shown: list[str] = []
     length = 0
@@ -96,7 +95,7 @@ def _pieces(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _tokens(text: str, at: int) -> Iterator[re.Match[str] | None]:
-    """The tokens but comments; None where it is not certain how the text goes on."""
+    """The tokens without comments; None where the text cannot be parsed with certainty."""
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
@@ -131,7 +130,7 @@ def _shown(token: re.Match[str], known: Collection[str]) -> str:
 
 
 def _comment_end(text: str, at: int) -> int:
-    """Where the comment that is open at `at` ends; comments lie within comments."""
+    """The end of the comment that is open at `at`; comments may be nested."""
     depth = 1
     for sign in _COMMENT_SIGN.finditer(text, at):
         depth += 1 if sign[0] == "/*" else -1
@@ -145,20 +144,20 @@ _DOES = {
     **dict.fromkeys(("push", "push_many"), PUSH),
     **dict.fromkeys(("pop", "pop_many", "complete", "fail"), POP),
 }
-"""What follows the queue's name in those of its functions -> who calls them."""
+"""Suffix of a queue's function -> what its caller does."""
 _WRITES = r"(?P<verb>insert\s+into|update(?:\s+only)?|delete\s+from(?:\s+only)?|merge\s+into)\s+"
 _SCHEMA = r'(?:(?<![\w$])(?P<schema>"[^"]+"|\[[^]]+\]|[\w$]+)\s*\.\s*)?'
 
 
 def has_own_table(queue: Queue) -> bool:
-    """Whether its table has no other queue's messages: then a statement tells which queue."""
+    """Whether its table has no other queue's messages, so that a statement identifies it."""
     return queue.design.known and not queue.part
 
 
 def called_names(product: Product, queue: Queue) -> dict[str, str]:
-    """What a statement that pops or pushes has in it, as it is quoted -> what it does.
+    """Names in statements that pop or push, as quoted -> what these do.
 
-    Of a table that somebody else made the statement's own verb says that: here it is empty.
+    Empty for an adopted table, where the statement's own verb decides.
     """
     if not has_own_table(queue):
         return {}
@@ -171,7 +170,7 @@ def called_names(product: Product, queue: Queue) -> dict[str, str]:
 
 
 def call_pattern(product: Product, queue: Queue) -> re.Pattern[str] | None:
-    """How such a statement looks, with the schema or without; None: it cannot tell."""
+    """Matches such statements, with the schema or without; None: not possible."""
     found = called_names(product, queue)
     if not found:
         return None
@@ -180,14 +179,14 @@ def call_pattern(product: Product, queue: Queue) -> re.Pattern[str] | None:
     return re.compile(rf'{head}{_SCHEMA}(?<![\w$])["\[]?(?P<name>{named})(?![\w$])', re.IGNORECASE)
 
 
-def actions_in(found: re.Pattern[str] | None, queue: Queue, text: str | None) -> set[str]:
-    """What the statement tells that its session does at the queue."""
+def actions_in(calls: re.Pattern[str] | None, queue: Queue, text: str | None) -> set[str]:
+    """Whether the statement pops from the queue or pushes to it."""
     does: set[str] = set()
     installed = queue.kind is Kind.INSTALLED
-    # On somebody else's table the console itself does what looks like pops; it calls no function.
-    if found is None or text is None or (not installed and "/* dbq " in text):
+    # On adopted tables the console's own statements look like pops.
+    if calls is None or text is None or (not installed and "/* dbq " in text):
         return does
-    for match in found.finditer(text):
+    for match in calls.finditer(text):
         if (match["schema"] or queue.schema).strip('"[]').casefold() != queue.schema.casefold():
             continue
         if installed:
@@ -195,7 +194,7 @@ def actions_in(found: re.Pattern[str] | None, queue: Queue, text: str | None) ->
         else:
             does.add(PUSH if match["verb"].lower().startswith("insert") else POP)
         if text.lstrip()[:6].lower() == "create":
-            break  # a procedure's own text: it is the one that was called
+            break  # a procedure's own text: only its name was called
     return does
 
 

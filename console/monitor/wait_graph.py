@@ -1,4 +1,4 @@
-"""Who waits for whom, as trees: every one stands in them once, whatever goes round in a circle."""
+"""Trees of blockers and their waiters. Each session is in them once, even in a deadlock."""
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping
@@ -10,21 +10,21 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Node(Generic[Key]):
-    """One that others wait for, or that waits, with those that are drawn below it."""
+    """A session that blocks others or waits, with its waiters."""
 
     key: Key
     waiters: tuple["Node[Key]", ...] = ()
     cut: bool = False
-    """A root that waits all the same: a circle (a deadlock) was cut open here."""
+    """A root that waits itself: a cycle (a deadlock) was cut here."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `waits --json`: who is meant stands there among the sessions."""
+        """The stable object of `waits --json`; `session` refers to its list of sessions."""
         waiters = [waiter.as_json() for waiter in self.waiters]
         return {"session": self.key, "deadlock": self.cut, "waiters": waiters}
 
     @property
     def size(self) -> int:
-        """How many stand in this tree, itself included."""
+        """Sessions in this tree."""
         count, left = 0, [self]
         while left:
             node = left.pop()
@@ -34,10 +34,10 @@ class Node(Generic[Key]):
 
 
 def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ...]:
-    """The trees, those with the most waiters first; who neither waits nor is waited for is in none.
+    """The trees, the largest first; sessions that neither wait nor block are in none.
 
-    Who waits for several stands below the one that is nearest to a root. The order among the
-    waiters of one is that of the mapping. A blocker that is no key of it is a root.
+    A session with several blockers is below the one nearest to a root. Waiters are in the order of
+    the mapping. A blocker that is no key of it is a root.
     """
     blockers = {
         key: [other for other in dict.fromkeys(others) if other != key]
@@ -62,7 +62,7 @@ def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ..
 def _grow(
     roots: list[Key], waiters: Mapping[Key, list[Key]], parents: dict[Key, Key | None]
 ) -> None:
-    """Place the roots and all that wait for them, layer by layer."""
+    """Add the roots and all that wait for them, layer by layer."""
     parents.update(dict.fromkeys(roots))
     layer = roots
     while layer:
@@ -78,18 +78,18 @@ def _grow(
 def _on_a_circle(
     start: Key, blockers: Mapping[Key, list[Key]], parents: Mapping[Key, Key | None]
 ) -> Key:
-    """From one that no root reaches, the first that is met twice on the way up."""
+    """From a session that no root reaches, the first one that comes twice on the way up."""
     met = set()
     key = start
     while key not in met:
         met.add(key)
-        # Whoever waits for somebody placed was placed below him: all of these are not.
+        # Waiters of a session in `parents` are there too, so a blocker of these is not.
         key = next(other for other in blockers[key] if other not in parents)
     return key
 
 
 def _built(parents: Mapping[Key, Key | None], cuts: Collection[Key]) -> list[Node[Key]]:
-    """The nodes from the leaves up: parents were placed before their waiters."""
+    """The nodes from the leaves up: parents come before their waiters."""
     below: defaultdict[Key, list[Node[Key]]] = defaultdict(list)
     trees = []
     for key, parent in reversed(list(parents.items())):

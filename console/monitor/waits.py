@@ -1,7 +1,7 @@
-"""Waits over a while: sampled sessions as shares of time, and the engine's counters as differences.
+"""Waits over some time, from sampled sessions and from the engine's cumulative counters.
 
-A sample costs the server a few milliseconds; the pause after it keeps all samples together below a
-twentieth of the time, however dear one is. What begins and ends between two samples is not seen.
+Pauses keep the samples below a twentieth of the time. A wait that begins and ends between two
+samples is not seen.
 """
 
 import time
@@ -31,9 +31,9 @@ from console.monitor.sample_queries import limit_transaction
 Row = TypeVar("Row")
 
 INTERVAL_SECONDS = 0.2
-"""From the beginning of a sample to that of the next."""
+"""From the start of a sample to that of the next."""
 _PAUSE = 19
-"""The pause after a sample is at least so many times as long as the sample was."""
+"""A pause is at least this many times as long as the sample before it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CounterRow:
 
     id: int | None
     kind: str | None
-    """None: as the name of the wait tells."""
+    """None: it follows from the name of the wait."""
     wait: str
     count: int
     ms: int
@@ -50,13 +50,13 @@ class CounterRow:
 
 @dataclass(frozen=True)
 class HorizonRow:
-    """Who keeps dead rows from being cleared away, in the whole database."""
+    """A snapshot, of any session of the database, that keeps dead rows from being removed."""
 
     kind: str
     name: str
     session_id: int | None
     transactions: int | None
-    """How many have begun since; None: nobody counts them."""
+    """Transactions that began since; None: not counted."""
     seconds: float | None
 
     @property
@@ -69,7 +69,7 @@ class HorizonRow:
 
 @dataclass(frozen=True)
 class DeadRow:
-    """Dead rows of one table, as the engine estimates them."""
+    """The engine's estimate of a table's dead rows."""
 
     id: int
     dead_rows: int
@@ -77,21 +77,21 @@ class DeadRow:
 
 @dataclass(frozen=True)
 class Wait:
-    """What was waited for, at one queue or (None) in the whole database.
+    """One sort of wait, at one queue or (None) in the whole database.
 
     `share` and `average` come from sampled sessions, `ms` and `count` from the engine's counters.
-    `wait` is None for sessions of which nobody may know what they wait for.
+    `wait` is None for sessions whose waits are hidden.
     """
 
     queue: Queue | None
     kind: str | None
     wait: str | None
     sessions: int | None = None
-    """How many different ones were seen."""
+    """Different sessions."""
     share: float | None = None
-    """In what part of the samples at least one session waited so: 0 to 1."""
+    """The part of the samples in which at least one session waited: 0 to 1."""
     average: float | None = None
-    """How many sessions waited so at a time."""
+    """Sessions that waited at a time."""
     ms: int | None = None
     count: int | None = None
     meaning: str | None = None
@@ -113,59 +113,58 @@ class Wait:
 
 @dataclass
 class _Seen:
-    looks: int = 0
     samples: int = 0
+    sessions_seen: int = 0
     sessions: set[Key] = field(default_factory=set)
 
 
 class WaitWindow:
-    """Adds looks up; keeps the one at which most sessions waited for others."""
+    """Adds up samples; keeps the one in which most sessions waited for others."""
 
     def __init__(self, engine: str, database: str, queues: Sequence[Queue]) -> None:
-        """`database`: the sessions there make up the whole database's waits."""
+        """`database`: its sessions make up the database's waits."""
         self._engine = engine
         self._database = database
         self._queues = {(queue.schema, queue.name): queue for queue in queues}
         self._seen: defaultdict[tuple[QueueKey | None, str | None, str | None], _Seen]
         self._seen = defaultdict(_Seen)
-        self.looks = 0
-        self.looks_with_waiters = 0
+        self.samples = 0
+        self.samples_with_waiters = 0
         self.worst = Activity(())
-        self.worst_at_look = 0
+        self.worst_at_sample = 0
 
     def add(self, activity: Activity) -> None:
-        self.looks += 1
+        self.samples += 1
         if activity.waiting:
-            self.looks_with_waiters += 1
+            self.samples_with_waiters += 1
         if activity.waiting >= self.worst.waiting:
-            self.worst, self.worst_at_look = activity, self.looks
+            self.worst, self.worst_at_sample = activity, self.samples
         now: defaultdict[tuple[QueueKey | None, str | None, str | None], list[Key]]
         now = defaultdict(list)
         for session in activity.sessions:
-            for place in session.waits_in:
-                if place in self._queues:
-                    now[place, session.wait_kind, session.wait].append(session.key)
+            for queue_key in session.waits_in:
+                if queue_key in self._queues:
+                    now[queue_key, session.wait_kind, session.wait].append(session.key)
             if session.database == self._database:
                 now[None, session.wait_kind, session.wait].append(session.key)
         for key, sessions in now.items():
             seen = self._seen[key]
-            seen.looks += 1
-            seen.samples += len(sessions)
+            seen.samples += 1
+            seen.sessions_seen += len(sessions)
             seen.sessions.update(sessions)
 
     def waits(self) -> list[Wait]:
-        """What was seen: for each queue, then for the database."""
         return [
             Wait(
-                queue := self._queues[place] if place else None,
+                queue := self._queues[queue_key] if queue_key else None,
                 kind,
                 wait,
                 sessions=len(seen.sessions),
-                share=round(seen.looks / self.looks, 4),
-                average=round(seen.samples / self.looks, 4),
+                share=round(seen.samples / self.samples, 4),
+                average=round(seen.sessions_seen / self.samples, 4),
                 meaning=explain(self._engine, kind, wait, queue),
             )
-            for (place, kind, wait), seen in self._seen.items()
+            for (queue_key, kind, wait), seen in self._seen.items()
         ]
 
 
@@ -174,12 +173,11 @@ class WaitReport:
     connection: str
     seconds: float
     samples: int
-    """How many samples there were."""
     waits: tuple[Wait, ...]
     activity: Activity
-    """The sessions as they were when most of them waited for others, else at the last sample."""
+    """The sample in which most sessions waited for others, or the last one."""
     activity_at_sample: int
-    """Which of the samples that was: 1 is the first."""
+    """The number of that sample, from 1."""
     samples_with_waiters: int
     horizon: tuple[HorizonRow, ...]
     dead_rows: Mapping[QueueKey, int]
@@ -205,8 +203,7 @@ class WaitReport:
         }
 
 
-_CONCERNING = ("sessions", "waits")
-"""What of all that a server or a login may lack is missed here."""
+_CAPABILITIES = ("sessions", "waits")
 
 
 def watch(
@@ -218,10 +215,9 @@ def watch(
     sleep: Callable[[float], object] = time.sleep,
     asked_to_end: Callable[[], bool] = lambda: False,
 ) -> WaitReport:
-    """Look again and again for `seconds`, at least once, or until asked. Raises ConsoleError."""
+    """Sample for `seconds`, at least once, or until asked to end. Raises ConsoleError."""
     lacking = database.capabilities.missing
-    missing = {what: why for what, why in lacking.items() if what in _CONCERNING}
-    # Where the server has no views of all that, not even the objects can be asked for.
+    missing = {what: why for what, why in lacking.items() if what in _CAPABILITIES}
     objects = Objects(()) if "waits" in missing else find_objects(database, queues)
     window = WaitWindow(database.product.name, database.capabilities.database, queues)
     started = time.monotonic()
@@ -231,7 +227,7 @@ def watch(
         try:
             window.add(sample_activity(database, objects))
         except BusyError as error:
-            # Perhaps because of just what is the matter, and the next sample may be luckier.
+            # Perhaps because of the waits themselves; the next sample may succeed.
             missing["samples"] = f"some samples failed: {error.why}"
         except RefusedError as error:
             missing["waits"] = missing.pop("sessions", "") or error.why
@@ -249,22 +245,22 @@ def watch(
     return WaitReport(
         connection=database.label,
         seconds=seconds,
-        samples=window.looks,
+        samples=window.samples,
         waits=tuple(sorted((*window.waits(), *counted), key=_rank)),
         activity=window.worst,
-        activity_at_sample=window.worst_at_look,
-        samples_with_waiters=window.looks_with_waiters,
+        activity_at_sample=window.worst_at_sample,
+        samples_with_waiters=window.samples_with_waiters,
         horizon=tuple(_optional(database, HorizonRow, "horizon", objects, missing)),
-        # A server that counts nothing says 0.
+        # A server without row counters reports 0.
         dead_rows=_by_queue(dead, objects) if database.capabilities.counts_rows else {},
         missing=missing,
     )
 
 
 def _rank(wait: Wait) -> tuple[object, ...]:
-    """Queues by name, the database last; what most sessions waited for longest first."""
-    place = (0, wait.queue.schema, wait.queue.name) if wait.queue else (1, "", "")
-    return (*place, -(wait.average or 0.0), -(wait.ms or 0), wait.kind or "", wait.wait or "")
+    """Queues by name, the database last; the most frequent and longest waits first."""
+    queue_key = (0, wait.queue.schema, wait.queue.name) if wait.queue else (1, "", "")
+    return (*queue_key, -(wait.average or 0.0), -(wait.ms or 0), wait.kind or "", wait.wait or "")
 
 
 def _optional(
@@ -274,7 +270,7 @@ def _optional(
     objects: Objects,
     missing: dict[str, str],
 ) -> list[Row]:
-    """The rows of a statement that not every engine has and not every login may run."""
+    """The rows of a statement that some engines lack and some logins may not run."""
     statement = f"activity.{name}"
     if not sql.has(database.product, statement) or name in missing or "waits" in missing:
         return []
@@ -292,16 +288,16 @@ def _optional(
 def differences(
     before: Iterable[CounterRow], after: Iterable[CounterRow], objects: Objects, engine: str
 ) -> list[Wait]:
-    """What was counted between two readings. A counter that fell began anew: it tells nothing."""
+    """The waits between two readings; a counter that fell was reset, and is left out."""
     first = _totals(before, objects)
     queues = {(queue.schema, queue.name): queue for queue in objects.queues}
     found = []
     for key, last in _totals(after, objects).items():
         count, ms = (now - then for now, then in zip(last, first.get(key, (0, 0)), strict=True))
         if count >= 0 and ms >= 0 and count + ms > 0:
-            place, kind, wait = key
+            queue_key, kind, wait = key
             kind = kind or kind_of(engine, wait)
-            queue = queues[place] if place else None
+            queue = queues[queue_key] if queue_key else None
             meaning = explain(engine, kind, wait, queue)
             found.append(Wait(queue, kind, wait, ms=ms, count=count, meaning=meaning))
     return found
@@ -314,31 +310,31 @@ def _totals(
     totals: defaultdict[tuple[QueueKey | None, str | None, str], tuple[int, int]]
     totals = defaultdict(lambda: (0, 0))
     for row in rows:
-        places: Sequence[QueueKey | None] = [None]
+        queue_keys: Sequence[QueueKey | None] = [None]
         if row.id is not None:
-            places = objects.queues_of(row.id)
-        for place in places:
-            count, ms = totals[place, row.kind, row.wait]
-            totals[place, row.kind, row.wait] = (count + row.count, ms + row.ms)
+            queue_keys = objects.queues_of(row.id)
+        for queue_key in queue_keys:
+            count, ms = totals[queue_key, row.kind, row.wait]
+            totals[queue_key, row.kind, row.wait] = (count + row.count, ms + row.ms)
     return totals
 
 
 def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueKey, int]:
     dead: defaultdict[QueueKey, int] = defaultdict(int)
     for row in rows:
-        for place in objects.queues_of(row.id):
-            dead[place] += row.dead_rows
+        for queue_key in objects.queues_of(row.id):
+            dead[queue_key] += row.dead_rows
     return dead
 
 
-# What a sample of sessions and waits showed, in words: for the command line and screens. All texts
-# of a session are its own or its client's: whoever shows them makes them safe first.
+# Labels of sessions and waits, for the command line and screens. Texts of a session are untrusted:
+# the caller escapes them.
 
 
-def first_three(words: Sequence[str]) -> str:
+def first_three(items: Sequence[str]) -> str:
     """The first three, and how many more there are."""
-    more = f" and {count(len(words) - 3)} more" if len(words) > 3 else ""
-    return ", ".join(words[:3]) + more
+    more = f" and {count(len(items) - 3)} more" if len(items) > 3 else ""
+    return ", ".join(items[:3]) + more
 
 
 def session_title(session: Session) -> str:
@@ -349,17 +345,17 @@ def session_title(session: Session) -> str:
 
 def session_activity(session: Session) -> str:
     if session.waits_for is not None:
-        words = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
+        text = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
     elif session.state is None:
-        words = "? (its state is not known)"
+        text = "? (its state is not known)"
     else:
-        words = f"{session.state}{_for(session.state_seconds)}"
+        text = f"{session.state}{_for(session.state_seconds)}"
         if session.wait not in {None, session.state, "running"}:
-            words += f" ({session.wait_kind}/{session.wait})"
-    so_long = (session.wait_seconds if session.waits_for else session.state_seconds) or 0.0
-    if session.transaction_seconds is not None and session.transaction_seconds > so_long + 1.0:
-        words += f", transaction{_for(session.transaction_seconds)}"
-    return words
+            text += f" ({session.wait_kind}/{session.wait})"
+    shown_seconds = (session.wait_seconds if session.waits_for else session.state_seconds) or 0.0
+    if (session.transaction_seconds or 0.0) > shown_seconds + 1.0:
+        text += f", transaction{_for(session.transaction_seconds)}"
+    return text
 
 
 def _for(seconds: float | None) -> str:
@@ -367,9 +363,9 @@ def _for(seconds: float | None) -> str:
 
 
 def session_client(session: Session) -> str:
-    """Whose it is; all of that is the client's own word."""
+    """`worker, user ann, from 10.0.0.4`, as the client says."""
     if session.kind is None and session.user is None:
-        return "ended meanwhile"
+        return "disconnected meanwhile"
     names = [session.application] if session.application else []
     if session.kind not in {None, "client backend", "prepared transaction"}:
         names.append(str(session.kind))

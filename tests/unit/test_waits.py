@@ -85,7 +85,7 @@ def test_shares_of_the_looks_for_each_queue_and_for_the_database() -> None:
     waiters = [session(n, "transactionid", "orders", blocked_by=[1]) for n in (2, 3)]
     other = session(4, "running")
     window = window_of([holder, *waiters, other], [holder, waiters[0]], [other], [])
-    assert window.looks == 4
+    assert window.samples == 4
     assert shares(window) == {
         ("orders", "running"): (0.5, 1, 0.5),
         ("orders", "transactionid"): (0.5, 2, 0.75),
@@ -130,13 +130,13 @@ def test_the_moment_that_is_kept_is_the_last_with_most_waiters() -> None:
     first, second = (session(n, "transactionid", "orders", blocked_by=[1]) for n in (2, 3))
     window = window_of([holder], [holder, first], [holder, second], [holder], [])
     assert [s.key for s in window.worst.relevant_sessions] == [1, 3]
-    assert (window.worst_at_look, window.looks_with_waiters) == (3, 2)
+    assert (window.worst_at_sample, window.samples_with_waiters) == (3, 2)
 
 
 def test_without_waiters_the_last_look_is_kept() -> None:
     window = window_of([session(1, "running", "orders")], [session(2, "running", "orders")])
     assert [s.key for s in window.worst.relevant_sessions] == [2]
-    assert (window.worst_at_look, window.looks_with_waiters) == (2, 0)
+    assert (window.worst_at_sample, window.samples_with_waiters) == (2, 0)
 
 
 def test_concerned_are_those_at_the_queue_and_all_bound_to_them_by_waiting() -> None:
@@ -267,7 +267,7 @@ def test_wide_letters_take_two_columns() -> None:
 def test_a_waiter_that_ended_meanwhile_and_what_is_hidden_are_said() -> None:
     activity = Activity((session(1, "transactionid", "orders", blocked_by=[2]), HIDDEN))
     text = "\n".join(lines(report(activity), [ORDERS], everything=False))
-    assert "session 2  ? (its state is not known)\n│ ended meanwhile" in text
+    assert "session 2  ? (its state is not known)\n│ disconnected meanwhile" in text
     assert "session 9  ? (its state is not known)\n  user somebody" in text
     assert "? (hidden)  in 100% of the samples, 1 session, 1.0 at a time" in text
     assert "Not visible: orders is no member" in text
