@@ -1,6 +1,6 @@
-"""What an operator can do to a queue: one verb a file."""
+"""How verbs are carried out: plans, batches, checks."""
 
 BATCH = 500
-"""So many messages an action moves in one transaction, unless it is told otherwise."""
+"""Default messages of a transaction."""
 MOST_BATCH = 4_000
-"""Below the number of locks from which SQL Server takes the whole table."""
+"""Below the number of locks at which SQL Server locks the whole table."""

@@ -1,4 +1,4 @@
-"""Which verbs a queue has, by its design, its options and whose table it is."""
+"""Which verbs a queue has, by its design, its options and how it came to be."""
 
 from console.catalog import Kind, Queue
 from console.designs import Flow
@@ -7,7 +7,7 @@ from console.errors import RefusedError, UsageError
 
 
 def unavailable(queue: Queue, verb: str) -> str:
-    """Why the verb cannot be for the queue, whatever that holds; empty: it can."""
+    """Why the queue cannot have the verb, whatever its contents; empty: it can."""
     adopted = queue.kind is Kind.ADOPTED
     if verb in {"protect", "unprotect", "note", "silence", "ack", "unsilence"}:
         return ""
@@ -48,7 +48,7 @@ _ROLES = {
 
 
 def _lacking(queue: Queue, verb: str) -> str:
-    """What somebody else's table does not give."""
+    """Why an adopted table does not allow it."""
     own_rule = queue.design.library and verb in queue.verbs
     if verb in _OURS and not own_rule:
         return "it was adopted: other programs push to it and pop it"
@@ -59,7 +59,7 @@ def _lacking(queue: Queue, verb: str) -> str:
 
 
 def require_verb(queue: Queue, verb: str) -> None:
-    """UsageError where queues of its kind have no such verb, with those that it has."""
+    """UsageError, which lists its verbs, where the queue has no such verb."""
     if queue.kind is Kind.ARCHIVE:
         raise UsageError(f"Of {queue.name!r} only its archive is left.")
     if why := queue.refusal(verb):
@@ -76,7 +76,7 @@ def require_verb(queue: Queue, verb: str) -> None:
 
 
 def require_archive(queue: Queue, instead: str = "") -> None:
-    """RefusedError where there is none. `instead`: what can be done without."""
+    """RefusedError where there is none. `instead`: the next step."""
     if queue.kind is Kind.ADOPTED:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted and has no archive.",

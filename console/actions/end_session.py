@@ -1,7 +1,7 @@
-"""End a session that holds rows of a queue, or a prepared transaction: its rows come back.
+"""Terminate a session that holds rows of a queue, or roll back a prepared transaction.
 
-What a pop has deleted and not committed is locked, and nobody else gets it. Once the session's
-transaction is undone the rows are there again, in their old place.
+Rows that a pop has deleted and not committed are locked for everybody else. After the rollback they
+are in the queue again, in their old order.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 WAIT_SECONDS = 10.0
-"""How long it is waited for until it is gone, unless told otherwise."""
+"""How long to wait, by default, until the session has disconnected."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which session, exactly: another one may have its id later, or it another transaction."""
+    """Which session and transaction, exactly: a session id may be reused."""
 
     started: str
     transaction_started: str | None
@@ -51,15 +51,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class EndPlan:
-    """Who would be ended, and why it may be."""
-
     queue: Queue
     session: Session
     identity: Identity
     holds: tuple[Lock, ...]
     """Its locks on the queue's objects."""
     blocks: tuple[Key, ...]
-    """Sessions at the queue that wait for it, through others too."""
+    """Sessions at the queue that wait for it, directly or behind others."""
 
     @property
     def prepared(self) -> bool:
@@ -109,15 +107,15 @@ class EndSessionResult:
     plan: EndPlan
     action_id: int | None
     changed_meanwhile: bool = False
-    """By then it was another session, or in another transaction: it was skipped."""
-    gone: bool = False
-    """With all its locks. Else it was terminated, and its rollback goes on."""
+    """Skipped: by then it was another session, or in another transaction."""
+    disconnected: bool = False
+    """False: terminated, but its rollback is still running."""
 
     def lines(self) -> list[str]:
         plan = self.plan
         if self.changed_meanwhile:
             return [f"{plan.label} has changed since the plan: skipped"]
-        if not self.gone:
+        if not self.disconnected:
             return [f"{plan.label} was terminated; its rollback is still running"]
         came_back = f"; what it held in {_objects(plan.holds)} is released" if plan.holds else ""
         return [f"{plan.label} is terminated{came_back}"]
@@ -129,15 +127,15 @@ class EndSessionResult:
             "session": self.plan.session.key,
             "action_id": self.action_id,
             "changed_meanwhile": self.changed_meanwhile,
-            "ended": self.gone,
-            "freed": sorted({lock.object for lock in self.plan.holds}) if self.gone else [],
+            "ended": self.disconnected,
+            "freed": sorted({lock.object for lock in self.plan.holds}) if self.disconnected else [],
         }
 
 
 def sessions_holding(
     database: Database, queue: Queue, older_than_seconds: float = 0.0
 ) -> list[Session]:
-    """Who has held rows of the queue for so long, perhaps; the oldest transaction first."""
+    """Sessions that have held rows of the queue for at least so long; oldest transaction first."""
     objects = find_objects(database, [queue])
     activity = sample_activity(database, objects)
     return [
@@ -149,13 +147,12 @@ def sessions_holding(
 
 
 def describe_holder(session: Session, queue: Queue) -> str:
-    """A session that holds rows of the queue, and for how long."""
     held = f"holds rows of {queue.label} for {session.held_for}"
     return f"{session.label} ({session.who}) {held}"
 
 
 def plan(database: Database, queue: Queue, name: str) -> EndPlan:
-    """Examine the session (its id, or the name of a prepared transaction). Changes nothing.
+    """`name`: a session id, or the name of a prepared transaction. Changes nothing.
 
     UsageError where there is none; RefusedError where it has nothing to do with the queue, or is
     the console's own.
@@ -193,7 +190,7 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
 def end_session(
     database: Database, planned: EndPlan, wait_seconds: float = WAIT_SECONDS
 ) -> EndSessionResult:
-    """End it, if it is the same session in the same transaction still; then wait until it is gone.
+    """Terminate the session if its transaction is still the same; wait until it has disconnected.
 
     RefusedError where this login may not.
     """
@@ -205,21 +202,22 @@ def end_session(
     ended = EndSessionResult(planned, record.action_id)
     outcome, problem = audit.Outcome.FAILED, "interrupted"
     try:
-        if not _strike(database, doing, planned, wait_seconds):
+        if not _terminate(database, doing, planned, wait_seconds):
             outcome, problem = audit.Outcome.STOPPED, "has changed since the plan: skipped"
             ended = EndSessionResult(planned, record.action_id, changed_meanwhile=True)
         else:
-            gone = _wait_until_gone(database, planned, wait_seconds)
-            outcome, problem = audit.Outcome.DONE, "" if gone else "its rollback is still running"
-            ended = EndSessionResult(planned, record.action_id, gone=gone)
+            disconnected = _wait_until_disconnected(database, planned, wait_seconds)
+            outcome = audit.Outcome.DONE
+            problem = "" if disconnected else "its rollback is still running"
+            ended = EndSessionResult(planned, record.action_id, disconnected=disconnected)
     except ConsoleError as error:
         problem = str(error)
         raise
     finally:
-        told = "; ".join(text for text in (detail, problem) if text)
+        detail = "; ".join(text for text in (detail, problem) if text)
         with database.transaction(doing) as connection:
-            record.end(connection, outcome, told)
-        record.log_locally(outcome, Ledger(), told)
+            record.end(connection, outcome, detail)
+        record.log_locally(outcome, Ledger(), detail)
     return ended
 
 
@@ -230,13 +228,13 @@ def _identity(database: Database, name: str, *, prepared: bool) -> Identity | No
 
 
 def _identity_in(connection: Connection, name: str, *, prepared: bool) -> Identity | None:
-    name_of = "sessions.prepared_identity" if prepared else "sessions.identity"
-    rows = sql.rows(connection, Identity, name_of, session=name)
+    statement = "sessions.prepared_identity" if prepared else "sessions.identity"
+    rows = sql.rows(connection, Identity, statement, session=name)
     return rows[0] if rows else None
 
 
 def _refuse_an_action(database: Database, name: str, identity: Identity) -> None:
-    """Who acts on a queue by a console is stopped there, where it ends a batch first."""
+    """A running console is stopped there, where it finishes its batch first."""
     with database.transaction("read the audit", read_only=True) as connection:
         running = audit.entries(connection, audit.EntryFilter(running=True))
     for entry in running:
@@ -250,7 +248,7 @@ def _refuse_an_action(database: Database, name: str, identity: Identity) -> None
 
 
 def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
-    """Those at the queue that wait for the session, directly or behind others."""
+    """Sessions at the queue that wait for it, directly or behind others."""
     for session in activity.sessions:
         if (queue.schema, queue.name) not in session.queues or session.key == key:
             continue
@@ -266,30 +264,30 @@ def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
                 left += found.blocked_by if found else ()
 
 
-def _strike(database: Database, doing: str, planned: EndPlan, wait_seconds: float) -> bool:
-    """Whether it was still the same."""
+def _terminate(database: Database, doing: str, planned: EndPlan, wait_seconds: float) -> bool:
+    """False: its identity has changed."""
     name = str(planned.session.key)
     with database.autocommit(doing) as connection:
         if planned.prepared:
-            # Nothing stands between the two but a moment: no engine undoes one on a condition.
+            # Not atomic: no engine rolls one back on a condition.
             if _identity_in(connection, name, prepared=True) != planned.identity:
                 return False
             sql.run(connection, "sessions.end_prepared", sql.Scope({"session": name}))
             return True
-        struck = sql.values(
+        terminated = sql.values(
             connection,
             bool,
             "sessions.end_session",
             session=name,
             started=planned.identity.started,
             transaction_started=planned.identity.transaction_started,
-            # The rest of the time is for the locks, and a statement has its own time-out.
+            # The rest is for the locks; and a statement has its own time-out.
             seconds=min(wait_seconds, database.timeouts.statement_seconds) / 2,
         )
-    return bool(struck)
+    return bool(terminated)
 
 
-def _wait_until_gone(database: Database, planned: EndPlan, wait_seconds: float) -> bool:
+def _wait_until_disconnected(database: Database, planned: EndPlan, wait_seconds: float) -> bool:
     objects = find_objects(database, [planned.queue])
     name, key = str(planned.session.key), planned.session.key
     deadline = time.monotonic() + wait_seconds

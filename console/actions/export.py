@@ -1,12 +1,10 @@
-"""Messages that leave: all of a queue into a file, or one shown without its masks.
+"""Export a queue's messages to a file, or reveal one without its masks.
 
-An export writes a page after the other, at a bounded rate.
+An export writes page after page, at a bounded rate, into FILE.partial, with its progress in
+FILE.partial.state. The same call again resumes after the last whole page, with the first call's
+cut-off: a message is in the file at most once; one that changed its state meanwhile may be missing.
 
-What is written lies in FILE.partial, and how far that is in FILE.partial.state, until all is in it.
-The same call again goes on after the last whole page, with the cut-off of the first: a message is
-in the file at most once, and one that changed its state meanwhile may be missing.
-
-Who reads what is masked, or takes payloads away, is in the audit before anybody sees them.
+Exports with payloads and reveals are in the audit before anybody sees the data.
 """
 
 from __future__ import annotations
@@ -44,19 +42,19 @@ from console.rights import Rights
 
 FORMS = (".jsonl", ".csv")
 RATE = 2_000.0
-"""Messages a second, where nothing else is said."""
+"""Default messages a second."""
 PAYLOAD_BYTES = 1_000_000
-"""Of each payload, where nothing else is said."""
+"""Default bytes of each payload."""
 _PAGE = 500
 _PAGE_BYTES = 100_000_000
-"""Of the payloads of a page together, at most."""
+"""All payloads of a page, at most."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""A spreadsheet may run a cell that begins so."""
+"""A spreadsheet may run a cell that starts with one of these."""
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What goes into which file. `payload_bytes`: so much of each payload; None: nothing of it."""
+    """`payload_bytes`: of each payload, at most; None: no payloads."""
 
     queue: Queue
     filters: Filters
@@ -70,11 +68,11 @@ class ExportRequest:
         size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
         return max(1, min(_PAGE, size, round(self.rate)))
 
-    def as_json(self, place: str) -> dict[str, object]:
-        """What has to be the same for a file to be gone on with; `place`: the connection."""
+    def as_json(self, connection: str) -> dict[str, object]:
+        """What must be the same for an export to be resumed."""
         masks = "\n".join(f"{mask.flags} {mask.pattern}" for mask in self.masks)
         return {
-            "connection": place,
+            "connection": connection,
             "schema": self.queue.schema,
             "queue": self.queue.name,
             "filters": list(self.filters.words),
@@ -87,9 +85,9 @@ class ExportRequest:
 class Progress:
     of: dict[str, object]
     cutoff: str
-    """In ISO 8601; nothing that came into its state later is in the file."""
+    """In ISO 8601."""
     part: int = 0
-    """Of several ids each is a search of its own."""
+    """Index of the current search: one for each id filter."""
     after: str | None = None
     bytes: int = 0
     messages: int = 0
@@ -103,14 +101,14 @@ class Exported:
     path: Path
     progress: Progress
     resumed: int
-    """So many were in the file before."""
+    """Messages that were in the file before."""
     only_locally: bool
-    """The database's audit could not be written; this machine's own was."""
+    """Audited on this machine only: the database's audit could not be written."""
 
     def as_json(self) -> dict[str, object]:
-        told = asdict(self.progress)
+        progress = asdict(self.progress)
         names = ("messages", "payloads_cut", "complete", "cutoff")
-        return {"file": str(self.path), "resumed": self.resumed} | {n: told[n] for n in names}
+        return {"file": str(self.path), "resumed": self.resumed} | {n: progress[n] for n in names}
 
 
 def export(
@@ -121,8 +119,8 @@ def export(
 ) -> Exported:
     """Write the file, or the rest of it. `on_progress` gets the messages in it after each page.
 
-    UsageError for what cannot be asked for or a file that is there; RefusedError where another call
-    writes it, or nobody could keep that payloads are read.
+    UsageError for an impossible request or an existing file; RefusedError where another export
+    writes it, or the audit cannot record that payloads are read.
     """
     queue, path = request.queue, request.path
     if path.suffix not in FORMS:
@@ -187,8 +185,8 @@ def _pages(
 
 @contextmanager
 def _audited(database: Database, request: ExportRequest, progress: Progress) -> Iterator[bool]:
-    """Payloads that leave are in the audit before they do, and how many in the end; whether only
-    in this machine's."""
+    """Audit an export of payloads before it begins and, with counts, after it; yields whether on
+    this machine only."""
     if request.payload_bytes is None:
         yield False
         return
@@ -202,7 +200,7 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
         cutoff=datetime.fromisoformat(progress.cutoff).astimezone(UTC),
         detail=f"payloads into {request.path}",
     )
-    record = kept_in_the_database(database, subject, refused="Nothing was exported.", ended=False)
+    record = audit_read(database, subject, refused="Nothing was exported.", ended=False)
     outcome = audit.Outcome.FAILED
     try:
         yield record is None
@@ -217,7 +215,7 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
             audit.log_locally(subject, outcome, detail=detail)
         else:
             record.log_locally(outcome, audit.Ledger(), detail)
-            # What ended it is told, rather than that this could not be kept either.
+            # After a failure, its error is reported rather than this one.
             failing = outcome is not audit.Outcome.DONE
             quiet = suppress(ConsoleError) if failing else nullcontext()
             with quiet, database.transaction("end the export in the audit") as connection:
@@ -226,12 +224,11 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
 
 @dataclass
 class _Partial:
-    """The file while it is written, of which one call at a time has the lock."""
+    """The file while it is written, under an exclusive lock."""
 
     path: Path
     _descriptor: int = field(default=-1, init=False)
-    _named: bool = field(default=False, init=False)
-    """Whether all is in it, and it has its name."""
+    _finished: bool = field(default=False, init=False)
 
     @property
     def _data(self) -> Path:
@@ -242,7 +239,7 @@ class _Partial:
         return self.path.with_name(f"{self.path.name}.partial.state")
 
     def __enter__(self) -> _Partial:
-        """UsageError where there is such a file, RefusedError where another call writes it."""
+        """UsageError where the file exists, RefusedError where another export writes it."""
         self._require_new()
         with self._writing():
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -252,14 +249,14 @@ class _Partial:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RefusedError(f"Another export is writing {self.path}.") from error
-            self._require_new()  # nor has it been finished while this one came
+            self._require_new()  # again: another export may have finished it meanwhile
         except BaseException:
             os.close(self._descriptor)
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not (self._named or self._state.exists()):  # not one whole page
+        if not (self._finished or self._state.exists()):  # not one whole page
             self._data.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -271,16 +268,16 @@ class _Partial:
             )
 
     def begin(self, new: Progress) -> Progress:
-        """How far it is, by what an earlier call has left; else at its beginning."""
+        """The progress of an earlier call, to be resumed; else `new`."""
         found = new
         if self._state.exists() and os.fstat(self._descriptor).st_size:
-            found = self._left(new)
+            found = self._earlier(new)
         with self._writing():
             os.ftruncate(self._descriptor, found.bytes)  # a page that was not whole
             os.lseek(self._descriptor, 0, os.SEEK_END)
         return found
 
-    def _left(self, new: Progress) -> Progress:
+    def _earlier(self, new: Progress) -> Progress:
         try:
             found = Progress(**json.loads(self._state.read_text()))
             same = found.of == new.of and os.fstat(self._descriptor).st_size >= found.bytes
@@ -295,7 +292,7 @@ class _Partial:
         return found
 
     def write(self, found: Sequence[Message], progress: Progress, *, with_payload: bool) -> None:
-        """A page, and then that it is whole."""
+        """Write a page, then the progress."""
         rows = [one.as_json(with_payload=with_payload) for one in found]
         if self.path.suffix == ".csv":
             text = _csv(rows, head=progress.bytes == 0)
@@ -315,11 +312,11 @@ class _Partial:
             beside.replace(self._state)
 
     def finish(self) -> None:
-        """All is in it: it gets its name."""
+        """Rename the complete file to its final name."""
         self._require_new()
         with self._writing():
             self._data.rename(self.path)
-            self._named = True
+            self._finished = True
             self._state.unlink()
 
     @contextmanager
@@ -330,12 +327,12 @@ class _Partial:
             raise ConsoleError(
                 f"Could not write {self._data}.",
                 why=f"{error.strerror or error}.",
-                next_step="Once that is mended, the same command goes on after its last page.",
+                next_step="Once that is repaired, the same command goes on after its last page.",
             ) from error
 
 
 def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:
-    """Cells that a spreadsheet would run as a formula begin with an apostrophe."""
+    """A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out)
     if head and rows:
@@ -351,12 +348,12 @@ def _cell(value: object) -> object:
 
 @dataclass(frozen=True)
 class Revealed:
-    """The message without masks, and where it is written that it was shown."""
+    """A message without masks."""
 
     message: Message | None
-    """None: it is no longer there in that state."""
+    """None: it is no longer in that state."""
     only_locally: bool
-    """The database's audit could not be written; this machine's own was."""
+    """Audited on this machine only: the database's audit could not be written."""
 
 
 def reveal(
@@ -369,7 +366,7 @@ def reveal(
 ) -> Revealed:
     """Read the message at `key`, as a page of messages gave it, with nothing hidden.
 
-    RefusedError without the rights of an operator, and where nobody could keep that it was done.
+    RefusedError without the rights of an operator, and where the audit cannot record it.
     """
     filters = (f"key={key}",)
     subject = audit.Subject(
@@ -383,17 +380,17 @@ def reveal(
         )
         audit.log_locally(subject, audit.Outcome.REFUSED, detail=str(error))
         raise error
-    record = kept_in_the_database(database, subject, refused="Masked values are not shown.")
+    record = audit_read(database, subject, refused="Masked values are not shown.")
     found = message(database, queue, key, payload_bytes=payload_bytes)
     return Revealed(found, record is None)
 
 
-def kept_in_the_database(
+def audit_read(
     database: Database, subject: audit.Subject, *, refused: str, ended: bool = True
 ) -> audit.ActionRecord | None:
-    """The database's record of it; None where only this machine could keep it, and did.
+    """The database's record of it; None where only this machine's audit could be written.
 
-    `ended`: as done already. RefusedError, which begins with `refused`, where neither keeps it.
+    `ended`: record it as done. RefusedError, which begins with `refused`, where neither works.
     """
     doing = f"record in the audit that messages are read ({subject.verb})"
     outcome = audit.Outcome.DONE if ended else audit.Outcome.RUNNING

@@ -1,4 +1,4 @@
-"""Relay a ring: resize it, and renumber what lives in it. One transaction, nothing lost."""
+"""Relay a ring: resize it and renumber its live messages. One transaction, nothing lost."""
 
 import time
 from collections.abc import Callable
@@ -20,9 +20,9 @@ _LONGEST_PAUSE = 2.0
 
 
 def retry_while_busy(once: Callable[[], Done]) -> Done:
-    """What it returns. It is called again after growing pauses; the last BusyError is raised.
+    """Call it again after each BusyError, with growing pauses; the last one is raised.
 
-    Each call is a transaction that changed nothing where it was kept out.
+    Each call is one transaction, which has changed nothing where it raised BusyError.
     """
     deadline = time.monotonic() + _ATTEMPTS_SECONDS
     pause = _FIRST_PAUSE
@@ -48,7 +48,6 @@ class Blocker:
 
     @property
     def line(self) -> str:
-        """Who it is, in words; an unknown is a question mark."""
         if self.prepared_transaction is not None:
             return f"prepared transaction {self.prepared_transaction!r}"
         age = "?" if self.transaction_seconds is None else f"{self.transaction_seconds:.1f} s"
@@ -60,7 +59,7 @@ class Blocker:
 
 @dataclass(frozen=True)
 class Measure:
-    """A ring as it stands: sizes, numbers and what is parked."""
+    """A ring's size, numbers and parked numbers."""
 
     size: int
     base: int
@@ -85,7 +84,7 @@ class RelayPlan:
 
     @property
     def too_many(self) -> int:
-        """How many messages have to be drained before the new size takes them all."""
+        """Messages that have to be drained before they fit the new size."""
         return max(0, self.measure.live - self.new_size)
 
     def lines(self) -> list[str]:
@@ -140,8 +139,8 @@ def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
 def relay(database: Database, queue: Queue, new_size: int | None) -> RelayResult:
     """Relay the ring, to `new_size` slots where given. RefusedError when they are too few.
 
-    Tries again after growing pauses while other transactions hold the ring; BusyError, naming
-    them, when that lasts. A try holds nothing while it waits for anything but `parked`.
+    Retried with growing pauses while other transactions hold the ring; then BusyError, naming them.
+    An attempt holds no lock while it waits for any but `parked`.
     """
     _require_ring(queue)
     verb = "relay" if new_size is None else "resize"
@@ -161,7 +160,7 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> RelayResult
 def _relay_once(
     database: Database, queue: Queue, new_size: int | None, subject: audit.Subject
 ) -> RelayResult:
-    """One try: relaid, counted again and recorded in one transaction."""
+    """Relay, count again and record, in one transaction."""
     scope = queue.scope(database.product)
     with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
         done = sql.row(
@@ -170,7 +169,7 @@ def _relay_once(
         if done.size_after < done.size_before:
             doing = f"fewer than its {done.size_before:,} slots"
             decisions.require_unprotected(act.connection, queue.schema, queue.name, doing)
-        # It holds the ring until the commit, so nobody can have come between the two counts.
+        # It holds the ring until the commit: no call comes between the two counts.
         after = sql.row(act.connection, Measure, f"{queue.design.name}.measure", scope)
         ledger = Ledger(selected=done.live, out=done.live, into=after.live).require_balance()
         act.record.batch(act.connection, ledger)

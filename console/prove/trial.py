@@ -208,7 +208,7 @@ class Trial:
             yield connection
             planned = end_session.plan(self.database, self.queue, session)
             ended = end_session.end_session(self.database, planned)
-            require(ended.gone, f"session {session} was told to end and is still there")
+            require(ended.disconnected, f"session {session} was told to end and is still there")
 
     @contextmanager
     def dying(

@@ -76,7 +76,7 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
 
         done = end_session(client.database, made)
 
-        assert (done.gone, done.changed_meanwhile) == (True, False)
+        assert (done.disconnected, done.changed_meanwhile) == (True, False)
         assert client.queue.table in done.lines()[0]
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
@@ -97,7 +97,7 @@ def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
         holder.execute("BEGIN")
         holder.execute("SELECT 1")
         done = end_session(client.database, made)
-        assert (done.gone, done.changed_meanwhile) == (False, True)
+        assert (done.disconnected, done.changed_meanwhile) == (False, True)
         assert "skipped" in done.lines()[0]
         assert holder.execute("SELECT 1").fetchone() == (1,)
         holder.execute("ROLLBACK")
@@ -149,7 +149,7 @@ def test_who_blocks_one_at_the_queue_may_be_ended(use_postgresql: Use) -> None:
 
         wait_until(waits, "the waiter waits")
         assert (seen[-1].blocks, seen[-1].holds) == ((pid_of(waiter),), ())
-        assert end_session(client.database, seen[-1]).gone
+        assert end_session(client.database, seen[-1]).disconnected
 
 
 def test_a_console_at_work_is_stopped_there(use_postgresql: Use) -> None:
@@ -208,5 +208,5 @@ def test_a_prepared_transaction_is_undone(preparing: Client) -> None:
         "maintain names who keeps dead rows",
     )
     done = end_session(client.database, planned(client, gid))
-    assert done.gone
+    assert done.disconnected
     assert len(client.drain()) == 3
