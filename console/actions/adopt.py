@@ -1,4 +1,4 @@
-"""Adopt a table that somebody else made as a queue of a design, and forget it again."""
+"""Adopt an existing table as a queue of a design, and forget it again."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class CandidateTable:
     schema: str
     name: str
     rows_estimated: int | None
-    """None: the engine does not know."""
+    """None: unknown to the engine."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """A table seen as a queue, with nothing recorded."""
+    """A table read as a queue, with nothing recorded."""
 
     queue: Queue
     messages: tuple[Message, ...] = ()
@@ -53,7 +53,7 @@ class Preview:
 
 
 def tables(database: Database) -> list[CandidateTable]:
-    """The tables that are no queue's yet, by schema and name. Waits."""
+    """The tables that belong to no queue, by schema and name. Blocking."""
     with database.transaction("list the tables", read_only=True) as connection:
         found = sql.rows(connection, CandidateTable, "catalog.tables", n=MOST_TABLES)
         known = catalog.queues(connection)
@@ -68,14 +68,14 @@ def _names(database: Database, queue: Queue) -> list[str]:
 
 
 def adopted(database: Database) -> list[Queue]:
-    """The queues that were adopted. Waits."""
+    """Blocking."""
     with database.transaction("read the catalog", read_only=True) as connection:
         known = catalog.queues(connection)
     return [queue for queue in known if queue.kind is Kind.ADOPTED]
 
 
 def columns(database: Database, table: CandidateTable) -> list[Column]:
-    """The table's columns, in their order. Waits."""
+    """The table's columns, in their order. Blocking."""
     with database.transaction("list the columns", read_only=True) as connection:
         return relations.columns(connection, table.schema, table.name)
 
@@ -89,7 +89,7 @@ def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Qu
 def preview_of_library(
     database: Database, found: libraries.DiscoveredTable, name: str, part: str, masks: Masks = ()
 ) -> Preview:
-    """The same of what a library keeps. Waits; what fails is in the preview."""
+    """The same for a library's table. Blocking; errors are in the preview."""
     of, table = found.of, found.table
     queue = libraries.queue_of(of, table, name, table.queue or part)
     try:
@@ -101,7 +101,7 @@ def preview_of_library(
 
 
 def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
-    """Examine a table as the queue that it would be. Waits; what fails is in the preview."""
+    """Read a table as the queue that it would be. Blocking; errors are in the preview."""
     errors: list[ConsoleError] = []
     messages: tuple[Message, ...] = ()
     figures = None
@@ -119,7 +119,7 @@ def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
 
 
 def guess(of: Design, found: Sequence[Column]) -> dict[str, str]:
-    """Which column likely plays which role, by its name alone; the operator decides."""
+    """Role -> the likely column, by its name alone; the operator decides."""
     guessed: dict[str, str] = {}
     for role in roles_of(of):
         names = {_bare(name) for name in (*_USUAL.get(role, ()), of.roles.get(role, role), role)}
@@ -177,23 +177,22 @@ WITHOUT: Mapping[str, str] = {
     "due_at": "scheduled messages count as ready",
     "status": "no states",
 }
-"""What a role that is not mapped costs."""
+"""What is missing without a role."""
 
 
 def roles_of(of: Design) -> tuple[str, ...]:
-    """The roles that a table of the design can have mapped, those that it must first."""
+    """The roles that a table of the design can have, required ones first."""
     if "slot" in of.needed_roles:
         return (*("slot", "id", "payload"), *_RING_ROLES[1:], "pushed_at")
     return (*of.needed_roles, *(role for role in of.roles if role not in of.needed_roles))
 
 
 def is_needed(of: Design, role: str) -> bool:
-    """Whether the design cannot do without it."""
     return role in of.needed_roles or (role == "size" and "slot" in of.needed_roles)
 
 
 def verbs(queue: Queue) -> tuple[list[str], dict[str, str]]:
-    """What could be done with the queue, and what not with the reason."""
+    """The verbs that the queue would have; and those that it would not: name -> reason."""
     able = ["status", "doctor"]
     unable: dict[str, str] = {}
     for verb in ("requeue", "release", "purge", "maintain", "end-session"):
@@ -212,7 +211,7 @@ _SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
 def adopt(
     database: Database, schema: str, table: str, of: Design, roles: Mapping[str, str]
 ) -> Queue:
-    """Record the table as a queue. Nothing in it is touched; every mapped column is checked."""
+    """Record the table as a queue, once every mapped column is checked. Its data is not touched."""
     _check_roles(of, roles)
     for name in (schema, table, *roles.values()):
         _check_name(database.product, name)
@@ -232,7 +231,7 @@ def adopt(
 
 
 def require_trusted(of: Design) -> None:
-    """RefusedError where it is a file of this user's own that he has not trusted."""
+    """RefusedError for a user's own preset file that is not trusted."""
     if not of.trusted:
         raise RefusedError(
             f"Nothing is adopted by the preset {of.name!r}.",
@@ -251,9 +250,10 @@ def adopt_library(
     table: str | None = None,
     part: str = "",
 ) -> Queue:
-    """Record what a library keeps under a name. Nothing in it is touched.
+    """Record a library's table as a queue. Its data is not touched.
 
-    `part`: only that one of the queues that lie in its table; the name, where each has its own.
+    `part`: only this one of the queues in its table; by default the name, where each queue has its
+    own table.
     """
     product = database.product
     libraries.preset(of.name, product.name)
@@ -277,17 +277,17 @@ def adopt_library(
 
 
 def _require_new(connection: Connection, queue: Queue) -> None:
-    """UsageError where the name is taken, or a library's queue is adopted under another one."""
-    place = (queue.schema, queue.table, queue.part)
+    """UsageError where the name is taken, or a library's queue is adopted under another name."""
+    location = (queue.schema, queue.table, queue.part)
     for known in catalog.queues(connection):
         if (known.schema, known.name) == (queue.schema, queue.name):
             raise UsageError(
                 f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
                 why=f"It is {known.kind.value}, of the design {known.design.name}.",
-                next_step=f"To map it anew: dbq-console forget {shlex.quote(queue.name)}, "
+                next_step=f"To map it again: dbq-console forget {shlex.quote(queue.name)}, "
                 "then adopt again.",
             )
-        if queue.design.library and (known.schema, known.table, known.part) == place:
+        if queue.design.library and (known.schema, known.table, known.part) == location:
             raise UsageError(
                 f"That is adopted already: as {known.name!r}.",
                 next_step=f"For another name: dbq-console forget {shlex.quote(known.name)}, "
@@ -298,8 +298,7 @@ def _require_new(connection: Connection, queue: Queue) -> None:
 def forget(database: Database, queue: Queue) -> None:
     """Take an adopted queue out of the catalog; its table stays as it is.
 
-    One that the console installed is only forgotten where nothing of it is left: somebody dropped
-    its tables by hand.
+    One that the console installed is forgotten only if all its objects were dropped by hand.
     """
     if queue.kind is not Kind.ADOPTED:
         require_known(queue)
@@ -316,14 +315,14 @@ def forget(database: Database, queue: Queue) -> None:
 
 
 def _objects(connection: Connection, queue: Queue) -> list[str]:
-    """What is there under the names that the queue's own objects have."""
+    """Existing objects with the names of the queue's own."""
     names = object_names.of(product_of(connection), queue)
     found = relations.named(connection, queue.schema, names)
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 
 
 def _check_name(product: Product, name: str) -> None:
-    """UsageError for what no server takes for a name, before one reads it as another."""
+    """UsageError for an invalid name, which a server might truncate to another one."""
     try:
         too_long = product.name_length(name) > product.name_limit
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A bench of a database: its candidates and where each gets its queues; then all its rounds."""
+"""Bench a database: choose the candidates, provide their queues, run all rounds."""
 
 import os
 import signal
@@ -33,47 +33,47 @@ from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
-"""Making and dropping a ring of a million slots takes a while."""
+"""Creating and dropping a ring of a million slots takes a while."""
 ALL = "all"
 NONE = "none"
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """Who shall take part, in the command line's words."""
+    """Who takes part, as given on the command line."""
 
     designs: str = ALL
     peers: str = NONE
     batches: tuple[int, ...] = (1,)
     ring_sizes: tuple[int, ...] = ()
-    """None: a ring of the usual size."""
+    """Empty: the default size."""
     floor: bool = False
-    """Whether single-row updates by key take part too."""
+    """Also single-row updates by key."""
     subscribers: int = 0
-    """If any: a ring with so many beside as many rings, and no other design."""
+    """Above 0: a ring with this many subscribers beside as many rings, and no other design."""
 
 
 class BenchPlan:
     """The candidates, and what provides the queue of each."""
 
     def __init__(
-        self, database: Database, schema: str, load: Load, tell: Callable[[str], None]
+        self, database: Database, schema: str, load: Load, on_note: Callable[[str], None]
     ) -> None:
-        """`schema`: where the scratch queues go; `tell` hears who is left out, and why."""
+        """`schema`: of the scratch queues; `on_note` gets who is left out, and why."""
         self._database = database
         self._load = load
-        self._tell = tell
+        self._on_note = on_note
         self._token = new_token()
         self._queues = queues.DesignQueues(database, schema, self._token, scratch_queue)
 
     def entrants(self, wanted: BenchRequest) -> list[Entrant]:
-        """The designs, then the peers, in each batch; last the floor. UsageError."""
+        """Designs, then peers, at each batch size; last the floor. UsageError."""
         designs = self._fanout(wanted) if wanted.subscribers else self._designs(wanted)
         found = designs + self._peers(wanted)
         return [*found, self._floor()] if wanted.floor else found
 
     def _designs(self, wanted: BenchRequest) -> list[Entrant]:
-        """In each batch; rings in each size."""
+        """At each batch size; rings also in each size."""
         product = self._database.product
         everything = wanted.designs == ALL
         chosen = queues.all_designs(product) if everything else wanted.designs.split(",")
@@ -112,7 +112,7 @@ class BenchPlan:
         except UsageError as error:
             if not leave_out:
                 raise
-            self._tell(f"{words} is left out: {error}")
+            self._on_note(f"{words} is left out: {error}")
             return None
         return one
 
@@ -127,13 +127,12 @@ class BenchPlan:
                 if why := others.why_unavailable(name, self._database):
                     if not everything:
                         raise UsageError(f"{name} cannot take part.", why=why)
-                    self._tell(f"{name} is left out: {why}")
+                    self._on_note(f"{name} is left out: {why}")
                     continue
                 found[one] = None
         return [Entrant(one, provider) for one in found]
 
     def _floor(self) -> Entrant:
-        """Updates of single rows."""
         load = self._load
         rows = queues.FloorTable(self._database, self._token, load.producers, load.consumers)
         return Entrant(queues.floor_candidate(self._database.product), rows)
@@ -147,9 +146,9 @@ class BenchPlan:
         postmaster: int | None = None,
         against_pgbench: bool = False,
     ) -> list[CandidateResult]:
-        """All rounds; nothing of them is left. `done` hears of each round, `live` each second."""
+        """All rounds; leaves nothing behind. `done` is called each round, `live` each second."""
         database = self._database
-        drop_leftovers(database, find_leftovers(database), remove, self._tell)
+        drop_leftovers(database, find_leftovers(database), remove, self._on_note)
         pgbench = _pgbench() if against_pgbench else None
 
         def after(candidate: Candidate, scratch: ScratchQueue, one: RoundFigures) -> RoundFigures:
@@ -175,11 +174,11 @@ def _pgbench() -> Path:
 
 # A bench in a process of its own: `python -m console.actions.bench`.
 #
-# Weighing a round of millions of messages holds the interpreter for seconds, in which no screen
-# moves. The process gets its task, with the database's password in it, by its standard input. That
-# pipe then stays open: its end tells it to stop, whatever became of us, and it drops what it made.
+# Judging a round of millions of messages blocks the interpreter, and so every screen, for seconds.
+# The process gets its task, database password included, by standard input. The pipe then stays
+# open: when it is closed, also by our death, the process stops and drops its scratch queues.
 
-_HEARS_STOP_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -196,118 +195,125 @@ class BenchTask:
 
 
 @dataclass(frozen=True)
-class Began:
+class BenchStarted:
     about: Environment
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundFinished:
     candidate: Candidate
     round: RoundFigures
 
 
-Heard = Began | RoundProgress | Rounded | str
-"""What comes of it meanwhile; words: who is left out, what was found."""
+BenchEvent = BenchStarted | RoundProgress | RoundFinished | str
+"""Reports of the process. A text: who is left out, what was left behind."""
 
 
-def measure(task: BenchTask, control: Control, hear: Callable[[Heard], None]) -> bool:
-    """Do it; whether it came to its end, and was not stopped. ConsoleError.
+def measure(task: BenchTask, control: Control, on_event: Callable[[BenchEvent], None]) -> bool:
+    """Run it; False if it was stopped. ConsoleError.
 
-    It comes back when the process has ended: then nothing of it is left.
+    Returns after the process has ended: nothing of it is left.
     """
-    with tempfile.TemporaryFile() as complaints:
-        its_input, tells = Pipe(duplex=False)
-        hears, its_output = Pipe(duplex=False)
+    with tempfile.TemporaryFile() as stderr:
+        child_input, requests = Pipe(duplex=False)
+        events, child_output = Pipe(duplex=False)
         process = processes.start(
             "console.actions.bench",
-            stdin=its_input.fileno(),
-            stdout=its_output.fileno(),
-            stderr=complaints,
+            stdin=child_input.fileno(),
+            stdout=child_output.fileno(),
+            stderr=stderr,
         )
-        its_input.close()
-        its_output.close()
+        child_input.close()
+        child_output.close()
         try:
-            with suppress(BrokenPipeError):  # it has ended: its word will not come
-                tells.send(task)
-            return _follow(tells, hears, control, hear)
+            with suppress(BrokenPipeError):  # it has ended without a result
+                requests.send(task)
+            return _follow(requests, events, control, on_event)
         except EOFError:
-            complaints.seek(0)
-            said = complaints.read().decode(errors="replace").strip().splitlines()
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").strip().splitlines()
             raise ConsoleError(
                 "The process of the bench ended early.",
-                why=said[-1] if said else "It was killed.",
+                why=lines[-1] if lines else "It was killed.",
                 next_step="What it left behind is dropped by the next bench.",
             ) from None
         finally:
-            tells.close()
+            requests.close()
             process.wait()
-            hears.close()
+            events.close()
 
 
 def _follow(
-    tells: Connection, hears: Connection, control: Control, hear: Callable[[Heard], None]
+    requests: Connection,
+    events: Connection,
+    control: Control,
+    on_event: Callable[[BenchEvent], None],
 ) -> bool:
     while True:
-        if control.stopped and not tells.closed:
-            tells.close()
-        if not hears.poll(_HEARS_STOP_SECONDS):
+        if control.stopped and not requests.closed:
+            requests.close()
+        if not events.poll(_POLL_SECONDS):
             continue
-        match hears.recv():
+        match events.recv():
             case bool(whole):
                 return whole
             case ConsoleError() as error:
                 raise error
-            case heard:
-                hear(heard)
+            case event:
+                on_event(event)
 
 
-# The other side.
+# In that process.
 
 
 def main() -> int:
-    """Bench what we are told to, and tell what comes of it; the exit status."""
-    hears, tells = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
-    os.dup2(2, 1)  # whatever prints shall not speak in between
+    """Read a task, run it, report; the exit status."""
+    requests, events = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    os.dup2(2, 1)  # print() must not write into the pipe
     try:
-        task = hears.recv()
-        threading.Thread(target=_stop_with, args=(hears,), daemon=True).start()
-        _measure(task, tells.send)
-        tells.send(True)  # noqa: FBT003  # that it came to its end
+        task = requests.recv()
+        threading.Thread(target=_stop_with, args=(requests,), daemon=True).start()
+        _measure(task, events.send)
+        events.send(True)  # noqa: FBT003  # finished
     except EOFError:
         return 1
     except KeyboardInterrupt:
-        with suppress(BrokenPipeError):  # nobody is there any more
-            tells.send(False)  # noqa: FBT003
+        with suppress(BrokenPipeError):  # the other side has ended
+            events.send(False)  # noqa: FBT003
     except ConsoleError as error:
         with suppress(BrokenPipeError):
-            tells.send(error)
+            events.send(error)
     return 0
 
 
-def _measure(task: BenchTask, tell: Callable[[Heard], None]) -> None:
+def _measure(task: BenchTask, report: Callable[[BenchEvent], None]) -> None:
     database = open_database(task.url, timeouts=TIMEOUTS, label=task.label)
     try:
-        plan = BenchPlan(database, task.schema, task.load, tell)
+        plan = BenchPlan(database, task.schema, task.load, report)
         entrants = plan.entrants(task.wanted)
         candidates = tuple(entrant.candidate for entrant in entrants)
-        tell(Began(environment_of(database, embedded=False), candidates))
-        plan.run(entrants, lambda entrant, one: tell(Rounded(entrant.candidate, one)), live=tell)
+        report(BenchStarted(environment_of(database, embedded=False), candidates))
+        plan.run(
+            entrants,
+            lambda one, figures: report(RoundFinished(one.candidate, figures)),
+            live=report,
+        )
     finally:
         database.close()
 
 
-def _stop_with(hears: Connection) -> None:
+def _stop_with(requests: Connection) -> None:
     with suppress(EOFError, OSError):
-        hears.recv()
+        requests.recv()
     main_thread = threading.main_thread().ident
     if main_thread is not None:
-        # To that thread alone: it holds signals while it makes or drops a queue.
+        # To that thread only: it defers signals while it creates or drops a queue.
         signal.pthread_kill(main_thread, signal.SIGINT)
 
 
 if __name__ == "__main__":
-    # By its name: what it tells is of classes that the other side knows.
-    from console.actions.bench import main as known
+    # Imported by name: the other side unpickles classes of this module.
+    from console.actions.bench import main as imported
 
-    sys.exit(known())
+    sys.exit(imported())

@@ -1,4 +1,4 @@
-"""Maintain a queue: each step of the plan by itself, so that it can be stopped between two."""
+"""Maintain a queue: each step of the plan on its own, so that it can be stopped between two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from console import audit, sql
 from console.actions.execute import Control
-from console.actions.maintain_plan import MaintainPlan, MaintainStep, Measures, measure, size_words
+from console.actions.maintain_plan import MaintainPlan, MaintainStep, Measures, measure, size_text
 from console.audit import Ledger
 from console.engines import Database, Timeouts, no_timeout
 from console.errors import ConsoleError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _HOURS_SECONDS = 6 * 3600.0
-"""Nothing takes longer: the longest wait that a driver can be given."""
+"""A statement time-out that no step reaches, and that every driver accepts."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Maintained:
             lines.append(f"  {one.step.what} {one.step.target}: {result}")
         left = len(self.plan.steps) - len(self.done)
         lines += [f"  {numbered(left, 'step')} not started"] if left else []
-        sizes = f"{size_words(self.plan.measures.pages)} before, {size_words(self.after.pages)} now"
+        sizes = f"{size_text(self.plan.measures.pages)} before, {size_text(self.after.pages)} now"
         before, now = self.plan.measures.dead_rows, self.after.dead_rows
         return [*lines, f"  {sizes}; dead rows: ≈{before:,} before, ≈{now:,} now"]
 
@@ -69,8 +69,7 @@ def maintain(
     control: Control | None = None,
     progress: Callable[[StepResult], None] = lambda _: None,
 ) -> Maintained:
-    """Do what the plan says, step by step, each on its own; a step that fails ends none of the
-    others. Nothing to do is no error."""
+    """Run the plan's steps, each on its own; a failed step does not end the others."""
     queue = planned.queue
     if not planned.steps:
         return Maintained(planned, (), planned.measures, None, audit.Outcome.DONE)
@@ -139,7 +138,7 @@ def _run(connection: Connection, text: str) -> None:
 
 @contextmanager
 def _patience(connection: Connection, database: Database) -> Iterator[None]:
-    """No end for a statement that works; one that waits for a lock is ended as usual."""
+    """No time-out for a running statement; the usual one for a lock."""
     if not sql.has(connection, "maintenance.disable_timeout"):
         usual = database.timeouts
         limits = Timeouts(usual.connect_seconds, _HOURS_SECONDS, usual.lock_seconds)
@@ -153,6 +152,6 @@ def _patience(connection: Connection, database: Database) -> Iterator[None]:
         with no_timeout():
             yield
     finally:
-        # The connection may be lost, and then there is nothing to be put back.
+        # A lost connection has nothing to reset.
         with suppress(DBAPIError):
             sql.run(connection, "maintenance.restore_timeout")

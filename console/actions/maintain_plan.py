@@ -1,9 +1,8 @@
-"""What maintenance a queue needs: what its tables and indexes have become is measured, what repairs
-it is picked.
+"""What maintenance a queue needs: its tables and indexes are measured, and steps are planned.
 
-Nothing here moves a message or stops callers: VACUUM, REINDEX CONCURRENTLY and ANALYZE on
-PostgreSQL, REORGANIZE, REBUILD online and UPDATE STATISTICS on SQL Server. One step does: a Service
-Broker queue is rebuilt offline, and the plan says so.
+No step moves a message or stops callers: VACUUM, REINDEX CONCURRENTLY and ANALYZE on PostgreSQL,
+REORGANIZE, REBUILD online and UPDATE STATISTICS on SQL Server. The exception, a Service Broker
+queue that is rebuilt offline, is named in the plan.
 """
 
 from __future__ import annotations
@@ -20,35 +19,35 @@ from console.monitor.waits import HorizonRow
 
 _PAGE = 8192
 _PAGE_HEADS = 40
-"""Bytes of a page that hold no entry: its head, and that of an index."""
+"""Bytes of a page's header and of an index's special space."""
 _FILLED = 0.9
 
 
 @dataclass(frozen=True)
 class MaintainLimits:
-    """From where on something is worth its work."""
+    """From which measure on a step is worth its work."""
 
     dead_share: float = 0.2
     dead_least: int = 1_000
     dead_many: int = 10_000
-    """So many dead rows are too many, whatever the share."""
+    """Too many dead rows, whatever their share."""
     stale_share: float = 0.2
     stale_least: int = 10_000
     index_times: float = 3.0
-    """An index is too large from so many times what its entries need."""
+    """An index is too large at this multiple of what its entries need."""
     pages: int = 1_000
-    """What is smaller is not worth it: 8 MB."""
+    """Anything smaller is not worth it: 8 MB."""
     reorganize_percent: float = 5.0
     rebuild_percent: float = 30.0
     held_seconds: float = 10.0
-    """A transaction that is older than this keeps work from being of use."""
+    """With an older transaction, vacuuming and reindexing are of no use."""
     held_transactions: int = 10_000
-    """The same of a replication slot, which has no age in time."""
+    """The same for a replication slot, which has no age in seconds."""
 
 
 @dataclass(frozen=True)
 class TableMeasure:
-    """One table as the engine knows it, by its own counters."""
+    """One table, by the engine's counters."""
 
     id: int
     name: str
@@ -56,7 +55,7 @@ class TableMeasure:
     live_rows: int
     dead_rows: int
     changed_rows: int
-    """Since its statistics were made."""
+    """Since the last ANALYZE."""
     vacuumed_seconds: float | None
     analyzed_seconds: float | None
     fragmentation: float | None
@@ -64,7 +63,7 @@ class TableMeasure:
 
 @dataclass(frozen=True)
 class IndexMeasure:
-    """One index; what is None the engine does not tell or does not need."""
+    """One index. None: not known to the engine, or not needed there."""
 
     id: int
     name: str
@@ -72,7 +71,7 @@ class IndexMeasure:
     pages: int
     valid: bool
     leftover: bool
-    """Something that an interrupted maintenance left."""
+    """Left by an interrupted maintenance."""
     being_built: bool
     frozen: bool
     entries: int | None
@@ -80,12 +79,12 @@ class IndexMeasure:
     fragmentation: float | None
 
     def needed_pages(self, live_rows: int) -> int | None:
-        """What its live entries need, about: an estimate on the high side."""
+        """An estimate of what its live entries need, on the high side."""
         if self.entry_bytes is None:
             return None
         entries = live_rows if self.entries is None else min(self.entries, live_rows)
-        a_page = max(1, int((_PAGE - _PAGE_HEADS) * _FILLED / self.entry_bytes))
-        leaves = math.ceil(entries / a_page)
+        per_page = max(1, int((_PAGE - _PAGE_HEADS) * _FILLED / self.entry_bytes))
+        leaves = math.ceil(entries / per_page)
         return 2 + leaves + math.ceil(leaves / 100)
 
 
@@ -94,7 +93,7 @@ class Measures:
     tables: tuple[TableMeasure, ...]
     indexes: tuple[IndexMeasure, ...]
     horizon: tuple[HorizonRow, ...]
-    """Who keeps dead rows from being cleared away, the oldest first."""
+    """What keeps dead rows from being removed, the oldest first."""
 
     @property
     def pages(self) -> int:
@@ -113,9 +112,9 @@ class MaintainStep:
     reason: str
     statements: tuple[str, ...]
     always: str = ""
-    """Sent at the end, whatever came of the statements."""
+    """Sent at the end, also after an error."""
     stops_callers: bool = False
-    """Nobody can push or pop until it is done."""
+    """No push or pop until it is done."""
     figures: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -139,7 +138,7 @@ class MaintainPlan:
     measures: Measures
     steps: tuple[MaintainStep, ...]
     left_out: tuple[str, ...] = ()
-    """What would be needed and is of no use now, with the reason."""
+    """Steps that are needed but of no use now, with the reason."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -148,7 +147,7 @@ class MaintainPlan:
 
     def lines(self) -> list[str]:
         size = f"{len(self.measures.tables)} tables and {len(self.measures.indexes)} indexes"
-        head = f"maintain {self.queue.label}: {size}, {size_words(self.measures.pages)}"
+        head = f"maintain {self.queue.label}: {size}, {size_text(self.measures.pages)}"
         lines = [head if self.steps else f"{head}; nothing needed"]
         for number, step in enumerate(self.steps, 1):
             lines.append(f"  {number}. {step.what} {step.target}: {step.reason}")
@@ -175,12 +174,12 @@ class MaintainPlan:
         }
 
 
-def size_words(pages: int) -> str:
+def size_text(pages: int) -> str:
     return f"{pages * _PAGE / 2**20:,.1f} MB"
 
 
 def measure(database: Database, queue: Queue) -> Measures:
-    """Ask the engine's counters. Changes nothing, and reads no table of the queue."""
+    """By the engine's counters: reads no table of the queue."""
     product = database.product
     scope = queue.scope(product)
     names = [queue.table]
@@ -188,7 +187,7 @@ def measure(database: Database, queue: Queue) -> Measures:
         names = object_names.of(product, queue)
     seen = "waits" not in database.capabilities.missing
     with database.transaction(f"measure the queue {queue.name!r}", read_only=True) as connection:
-        # Before the tables: one of both ages is compared with the other, and must not look older.
+        # Before the tables: a transaction must not look older than a later vacuum.
         horizon = sql.rows(connection, HorizonRow, "activity.horizon") if seen else []
         where = {"schema": queue.schema, "names": product.array(names)}
         tables = sql.rows(connection, TableMeasure, "maintenance.tables", scope, **where)
@@ -198,13 +197,13 @@ def measure(database: Database, queue: Queue) -> Measures:
 
 
 def plan(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> MaintainPlan:
-    """Measure, and pick what is worth its work. Changes nothing."""
-    found = picked(database, queue, measure(database, queue), limits or MaintainLimits())
+    """Measure, and plan what is worth its work. Changes nothing."""
+    found = plan_for(database, queue, measure(database, queue), limits or MaintainLimits())
     return replace(found, steps=(*_sweep(database, queue), *found.steps))
 
 
 def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
-    """Of an idle ring: what all its subscribers have popped lies there until somebody does."""
+    """An idle ring keeps numbers that all its subscribers have popped until it is swept."""
     if not queue.subscribers:
         return
     scope = queue.scope(database.product)
@@ -217,14 +216,14 @@ def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
         yield MaintainStep("SWEEP", queue.name, why, (text,), figures=figures)
 
 
-def picked(
+def plan_for(
     database: Database, queue: Queue, found: Measures, limits: MaintainLimits
 ) -> MaintainPlan:
-    return _PICKED[database.product.cleaner](database, queue, found, limits).plan()
+    return _PLANNERS[database.product.cleaner](database, queue, found, limits).plan()
 
 
-class _Picking:
-    """What one engine's measures call for."""
+class _Planner:
+    """Plans the steps for one engine's measures."""
 
     def __init__(
         self, database: Database, queue: Queue, found: Measures, limits: MaintainLimits
@@ -239,8 +238,9 @@ class _Picking:
 
     def plan(self) -> MaintainPlan:
         self._pick()
-        told = tuple(self.left_out), tuple(self.notes)
-        return MaintainPlan(self._queue, self._found, tuple(self.steps), *told)
+        return MaintainPlan(
+            self._queue, self._found, tuple(self.steps), tuple(self.left_out), tuple(self.notes)
+        )
 
     def _pick(self) -> None:
         raise NotImplementedError
@@ -261,13 +261,12 @@ class _Picking:
         always: str = "",
         stops_callers: bool = False,
     ) -> None:
-        told = tuple(figures.items())
+        pairs = tuple(figures.items())
         self.steps.append(
-            MaintainStep(what, target, reason, statements, always, stops_callers, told)
+            MaintainStep(what, target, reason, statements, always, stops_callers, pairs)
         )
 
     def _statistics(self, table: TableMeasure, what: str) -> None:
-        """Made anew where they are stale."""
         share = self._limits.stale_share * table.live_rows
         if table.analyzed_seconds is None and table.live_rows >= self._limits.dead_least:
             why = f"≈{table.live_rows:,} rows and no statistics"
@@ -280,13 +279,13 @@ class _Picking:
         self._step(what, table.name, why, text, figures=figures)
 
 
-class _PostgreSQL(_Picking):
+class _PostgreSQL(_Planner):
     def _pick(self) -> None:
         live = {table.name: table.live_rows for table in self._found.tables}
         for index in self._found.indexes:
             if index.leftover and not self._is_being_built(index):
                 text = self._text("drop_leftover", index.table_name, index.name)
-                size = size_words(index.pages)
+                size = size_text(index.pages)
                 why = f"an interrupted REINDEX CONCURRENTLY left it ({size}, of no use)"
                 self._step("DROP INDEX", index.name, why, text, figures={"pages": index.pages})
         for table in self._found.tables:
@@ -303,7 +302,7 @@ class _PostgreSQL(_Picking):
         return index.being_built
 
     def _holders(self) -> list[HorizonRow]:
-        """Those that are no transaction of a moment. A replication slot has no age but a count."""
+        """The long-lived ones. A replication slot has an age in transactions only."""
         return [
             row
             for row in self._found.horizon
@@ -343,7 +342,7 @@ class _PostgreSQL(_Picking):
             return
         reason = "it is invalid: every write maintains it and no query can use it"
         if index.valid:
-            reason = f"{size_words(index.pages)}; its live entries need about {size_words(needed)}"
+            reason = f"{size_text(index.pages)}; its live entries need about {size_text(needed)}"
         for row in self._holders():
             if row.session_id is not None and row.seconds is not None:
                 self.left_out.append(
@@ -356,19 +355,19 @@ class _PostgreSQL(_Picking):
         self._step("REINDEX", index.name, reason, text, figures=figures)
 
 
-class _SQLServer(_Picking):
+class _SQLServer(_Planner):
     @property
     def _online(self) -> bool:
         return "online_rebuild" not in self._database.capabilities.missing
 
     def _pick(self) -> None:
         broker = {table.name for table in self._found.tables if self._is_broker(table.name)}
-        mended: set[str] = set()
+        maintained: set[str] = set()
         for index in self._found.indexes:
             if index.table_name not in broker:
                 self._index(index)
-            elif index.table_name not in mended and self._broker(index):
-                mended.add(index.table_name)
+            elif index.table_name not in maintained and self._broker(index):
+                maintained.add(index.table_name)
         for table in self._found.tables:
             self._heap(table)
             self._statistics(table, "UPDATE STATISTICS")
@@ -416,7 +415,7 @@ class _SQLServer(_Picking):
         return True
 
     def _heap(self, table: TableMeasure) -> None:
-        """What was deleted from a heap leaves its pages with it."""
+        """A heap keeps the pages of deleted rows."""
         if table.fragmentation is None or table.pages <= self._limits.pages:
             return
         sparse = table.live_rows < table.pages
@@ -434,7 +433,7 @@ class _SQLServer(_Picking):
         self._step("REBUILD", table.name, reason, text, figures=figures)
 
 
-_PICKED: dict[str, type[_Picking]] = {"vacuum": _PostgreSQL, "ghost cleanup": _SQLServer}
+_PLANNERS: dict[str, type[_Planner]] = {"vacuum": _PostgreSQL, "ghost cleanup": _SQLServer}
 
 
 def _holder(row: HorizonRow) -> str:

@@ -303,7 +303,7 @@ def _check_archive(context: CheckContext) -> Iterator[Finding]:
 
 def _check_bloat(context: CheckContext) -> Iterator[Finding]:
     measures = maintain_plan.measure(context.database, context.queue)
-    planned = maintain_plan.picked(
+    planned = maintain_plan.plan_for(
         context.database, context.queue, measures, maintain_plan.MaintainLimits()
     )
     # What normal use leaves behind is left to the server's own maintenance.

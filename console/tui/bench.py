@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from console import catalog
-from console.actions.bench import Began, BenchPlan, BenchRequest, BenchTask, Heard, Rounded, measure
+from console.actions.bench import (
+    BenchEvent,
+    BenchPlan,
+    BenchRequest,
+    BenchStarted,
+    BenchTask,
+    RoundFinished,
+    measure,
+)
 from console.actions.execute import Control
 from console.audit import Outcome
 from console.bench.candidate import Candidate, Load
@@ -84,10 +92,10 @@ class Course:
         self._of: tuple[Candidate, int] | None = None
         self.began_at = self._last_at = clock()
 
-    def take(self, heard: Heard) -> None:
+    def take(self, heard: BenchEvent) -> None:
         now = self._clock()
         match heard:
-            case Began(about, candidates):
+            case BenchStarted(about, candidates):
                 self._rounds = {one: [] for one in candidates}
                 self.began_at = self._last_at = now
                 self.about = about
@@ -97,7 +105,7 @@ class Course:
                     self._points.append([])
                 self._points[-1].append((now, heard.messages_per_second))
                 self.live = heard
-            case Rounded(candidate, one):
+            case RoundFinished(candidate, one):
                 if self._of != (candidate, one.number):  # it was over before a second was
                     self._points.append([(now, one.messages_per_second)])
                 self._rounds[candidate].append(one)
@@ -156,7 +164,7 @@ class Course:
             schema = database.product.default_schema
             task = BenchTask(url, database.label, schema, self.wanted, self.load)
 
-            def hear(heard: Heard) -> None:
+            def hear(heard: BenchEvent) -> None:
                 self.take(heard)
                 on_progress(verbs.Progress(self.done, self.total or None, "bench"))
 

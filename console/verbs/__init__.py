@@ -1,8 +1,8 @@
-"""What an operator can do with a queue, one value a verb.
+"""What an operator can do with a queue: each verb is one value.
 
-Each is said once: its help, its parameters, the right it needs, which queues have it, its plan and
-how that is run. The command line's commands and options, the screens' forms, the palette, the `:`
-line and the equivalent command line are made of these values.
+A verb has its help, parameters, right, availability, plan and run in one place. The commands of the
+command line, the screens' forms, the palette, the `:` line and the equivalent command line are
+built from it.
 """
 
 from importlib import import_module
@@ -46,18 +46,18 @@ MODULES = {
     "ack": "findings",
     "unsilence": "findings",
 }
-"""Where each is, in the order in which an operator is offered them."""
+"""Verb -> its module, in the order in which operators see them."""
 
 
 def get_verb(name: str) -> "Verb":
-    """The verb of that name; the others are not imported."""
+    """Imports only that verb's module."""
     module = import_module(f"console.verbs.{MODULES[name]}")
-    found: Verb = getattr(module, name.replace("-", "_").upper())
-    return found
+    verb: Verb = getattr(module, name.replace("-", "_").upper())
+    return verb
 
 
 def all_verbs() -> "tuple[Verb, ...]":
-    """In the order in which an operator is offered them."""
+    """In the order in which operators see them."""
     return tuple(map(get_verb, MODULES))
 
 

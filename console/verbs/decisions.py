@@ -1,4 +1,4 @@
-"""What an operator decides of a queue, or notes, for the whole team: pause, protect, note."""
+"""An operator's decisions about a queue, and notes, for the whole team: pause, protect, note."""
 
 from datetime import UTC, datetime
 
@@ -66,7 +66,7 @@ def _unprotect(target: Target) -> Result:
 
 
 def _decide(target: Target, verb: str, detail: str, **values: object) -> list[datetime]:
-    """Run the statement of that name in one transaction with the audit; what it returned."""
+    """Run `catalog.VERB` in one transaction with the audit; the values that it returned."""
     subject = Subject.of(target.database, target.queue, verb, detail)
     with audit.recorded(target.database, f"{verb} {target.queue.name!r}", subject) as act:
         audit.prepare_decisions(act.connection)
@@ -156,7 +156,7 @@ def _resume(target: Target) -> Result:
 
 
 def note(database: Database, text: str, queue: Queue | None) -> datetime:
-    """Keep it of the queue, or of the whole database where none is given; when it was made."""
+    """Keep it for the queue, or without one for the whole database; the time of the note."""
     if not text.strip():
         raise UsageError("A note cannot be empty.")
     schema, name = ("", "") if queue is None else (queue.schema, queue.name)

@@ -38,22 +38,22 @@ from console.verbs.verb import (
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]
-"""Schema and name of a queue; both empty: of every queue."""
-_SHOWN = "  it is shown in grey, and is no problem to doctor, check and metrics"
+"""Schema and name of a queue; both empty: every queue."""
+_SHOWN = "  it is shown in grey; doctor, check and metrics do not count it"
 
 
-def _complete(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    return [name for name in _BY_NAME if name.startswith(begun)]
+def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in _BY_NAME if name.startswith(incomplete)]
 
 
 _CODE = Parameter(
     "code",
-    "The finding's code, as doctor says it; of a limit with its figure: limit_reached:depth.",
+    "The finding's code, as doctor shows it; a limit's with its figure: limit_reached:depth.",
     placement=Placement.BEFORE,
     required=True,
     complete=_complete,
 )
-_REASON = Parameter("reason", "Why, for whoever sees the finding; a critical one wants it.")
+_REASON = Parameter("reason", "Why, for whoever sees the finding; required for a critical one.")
 
 
 def _plan_silence(target: Target, values: ParameterValues) -> Plan:
@@ -82,7 +82,7 @@ def _plan_unsilence(target: Target, values: ParameterValues) -> Plan:
 
 
 def _code(values: ParameterValues) -> Code:
-    """The code that is meant. UsageError; also where a critical one has no reason."""
+    """UsageError for an unknown code, or a critical one without a reason."""
     name = values["code"].partition(":")[0]
     found = _BY_NAME.get(name)
     if found is None:
@@ -95,7 +95,7 @@ def _code(values: ParameterValues) -> Code:
         )
     if found.severity is Severity.CRITICAL and not values["reason"]:
         raise UsageError(
-            f"{name} is critical: say why nobody is to be told of it.", next_step="Add --reason."
+            f"{name} is critical: it is silenced with a reason only.", next_step="Add --reason."
         )
     return found
 
@@ -103,7 +103,7 @@ def _code(values: ParameterValues) -> Code:
 def _examined(
     target: Target, queues: Sequence[Queue] | None = None, *, waits: bool = False
 ) -> list[Diagnosis]:
-    """`waits`: for a second sample, which tells whether anybody consumes; no repair comes of it."""
+    """`waits`: for a second sample, by which consumption is measured."""
     from console.doctor.diagnose import diagnose  # noqa: PLC0415  # --help needs none of it
 
     return diagnose(
@@ -116,7 +116,7 @@ def _examined(
 
 
 def _having(target: Target, code: Code, text: str) -> list[Pair]:
-    """The queues that have the finding now: an acknowledgement is about what is there."""
+    """The queues that have the finding now: only those can be acknowledged."""
     found = _examined(target, waits=code is STOPPED)
     which = text.partition(":")[2]
     return [
@@ -145,7 +145,7 @@ _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"
 
 
 def _begin(target: Target, verb: str, values: ParameterValues, pairs: Sequence[Pair]) -> Result:
-    """What the operator said before of the same finding ends with it."""
+    """Replaces an earlier silence or acknowledgement of the same finding."""
     code = _code(values)
     if not pairs:
         raise UsageError(f"No queue has the finding {values['code']} now.")
@@ -194,8 +194,8 @@ def _end(target: Target, values: ParameterValues) -> Result:
 def _recorded(
     target: Target, verb: str, values: ParameterValues
 ) -> AbstractContextManager[audit.Act]:
-    told = " ".join(filter(None, (values["code"], values.get("reason"))))
-    subject = Subject.of(target.database, target.queue, verb, told)
+    detail = " ".join(filter(None, (values["code"], values.get("reason"))))
+    subject = Subject.of(target.database, target.queue, verb, detail)
     return audit.recorded(target.database, f"{verb} {values['code']}", subject)
 
 
@@ -207,10 +207,10 @@ SILENCE = Verb(
     "silence",
     "silence a finding for a time",
     _plan_silence,
-    """Silence a finding for a time: it is shown with who and why, and is no problem.
+    """Silence a finding for a time: it is still shown, with who silenced it and why.
 
-    Of one queue, or without NAME of every one. It is kept in the database, for every console;
-    doctor, check and metrics do not count it. A critical finding wants a reason.
+    For one queue or, without NAME, for every one. The silence is kept in the database, for every
+    console; doctor, check and metrics do not count the finding. A critical one requires a reason.
 
     \b
     Examples:
@@ -229,10 +229,10 @@ ACK = Verb(
     "ack",
     "acknowledge a finding until it ends or worsens",
     _plan_ack,
-    """Acknowledge a finding, until it ends or worsens: somebody is at it.
+    """Acknowledge a finding, until it ends or worsens: somebody is working on it.
 
-    Of one queue, or without NAME of each that has it now. It ends by itself, as soon as a
-    recorder or the screens of an operator see it; unsilence ends it before.
+    For one queue or, without NAME, for each that has it now. It ends by itself, as soon as a
+    recorder or an operator's screens notice; unsilence ends it earlier.
 
     \b
     Examples:
@@ -247,7 +247,7 @@ UNSILENCE = Verb(
     "unsilence",
     "end what silences or acknowledges a finding",
     _plan_unsilence,
-    """End what silences or acknowledges a finding: of one queue, or without NAME all of that code.
+    """End what silences or acknowledges a finding: for one queue, or without NAME for all.
 
     \b
     Examples:
@@ -259,22 +259,21 @@ UNSILENCE = Verb(
 
 
 def plan_repair(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
-    """The verb's plan for the words of a repair."""
-    # Whoever runs a repair has had it confirmed already.
+    """The verb's plan for the command line of a repair."""
+    # A repair is confirmed before it runs.
     words = (
         repair.arguments[: repair.arguments.index("--yes")]
         if "--yes" in repair.arguments
         else repair.arguments
     )
     if any(one.placement is Placement.ARGUMENT for one in verb.parameters):
-        words = (*words[:-1], "--", words[-1])  # a session's name may begin as an option does
+        words = (*words[:-1], "--", words[-1])  # a session's name may look like an option
     thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
     target = Target(database, repair.queue, repair.rights, lambda _: thresholds)
     return verb.plan(target, values_from_texts(verb, texts_from_words(verb, words)))
 
 
 def _plan_doctor(target: Target, values: ParameterValues) -> Plan:
-    """What the doctor would repair of a queue now."""
     del values
     (diagnosis,) = _examined(target, [target.queue])
     repairs = allowed_repairs(diagnosis, target.rights)
@@ -299,7 +298,7 @@ def _plan_doctor(target: Target, values: ParameterValues) -> Plan:
 def _repair(
     target: Target, repairs: Sequence[Repair], control: Control, on_progress: OnProgress
 ) -> Result:
-    """Each proven again first; one that runs is not cut off."""
+    """Each is proven again first; a running one is not cut off."""
     lines: list[str] = []
     outcome = Outcome.DONE
     for done, repair in enumerate(repairs):

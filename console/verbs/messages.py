@@ -43,7 +43,7 @@ from console.verbs.verb import (
 
 
 def _has_messages(queue: Queue) -> bool:
-    """Service Broker's requeue and release are about the queue and its conversations."""
+    """Requeue and release of Service Broker act on the queue and its conversations."""
     return not queue.design.waits_itself
 
 
@@ -172,7 +172,7 @@ def _reschedule(target: Target, values: ParameterValues) -> MessageAction:
 
 
 def _plan_archive(target: Target, values: ParameterValues) -> Plan:
-    """Once, or round after round with `every`."""
+    """Once; with `every` in rounds."""
     once = _moving(_archive)(target, values)
     every = values["every"]
     if every is None:

@@ -1,4 +1,4 @@
-"""What can be said of a verb: parameters, and their types, which click and the forms both check."""
+"""The parameters of verbs and their types, checked alike by click and by the forms."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] 
 
 
 class Placement(Enum):
-    """Where a parameter stands on the command line."""
+    """Where a parameter is on the command line."""
 
     OPTION = "option"
     ARGUMENT = "argument"
-    """Behind the queue's name, without a name of its own."""
+    """After the queue's name."""
     BEFORE = "before"
     """Before the queue's name, which may then be left out."""
     REDIRECTION = "redirection"
-    """The file into which the shell writes the output: the screens only."""
+    """The file that the shell redirects output to; a parameter in the screens only."""
 
 
 class TextType(click.ParamType[T]):
-    """What a text means by `read`, which raises UsageError; such a value stays as it is."""
+    """A type that `parse` converts a text to, or raises UsageError."""
 
-    def __init__(self, name: str, kind: type[T], read: Callable[[str], T]) -> None:
+    def __init__(self, name: str, type_: type[T], parse: Callable[[str], T]) -> None:
         self.name = name
-        self._kind = kind
-        self._read = read
+        self._type = type_
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The meaning."""
-        if isinstance(value, self._kind):
+        """A value that is converted already stays as it is."""
+        if isinstance(value, self._type):
             return value
         try:
-            return self._read(str(value))
+            return self._parse(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
 
 class WholeNumber(click.IntRange):
-    """Digits of ASCII only: `int` reads those of other scripts, and signs between them."""
+    """ASCII digits only: `int` also takes other scripts' digits, and underscores."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Fails below the minimum or above the maximum."""
         least, most = int(self.min or 0), int(self.max or 2**31 - 1)
         text = str(value)
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
@@ -93,15 +93,15 @@ def _number(text: str) -> float:
 
 
 class FilterType(click.ParamType[str]):
-    """One word of the filter language; `@NAME` is one that is saved. The value is the word."""
+    """A filter, or `@NAME` of a saved one. The value is the word itself."""
 
     name = "filter"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word, once it can be read. UsageError, with what it could be."""
+        """UsageError, with the possible forms, where it is no filter."""
         del param, ctx
         word = str(value)
-        if not word.startswith(MARK):  # what is saved is looked up for the queue, by the plan
+        if not word.startswith(MARK):  # a saved one is looked up by the plan, for the queue
             filtering.parse([word])
         return word
 
@@ -113,21 +113,21 @@ MOMENT = TextType("moment", datetime, parse_moment)
 RATE_TYPE = TextType("rate", float, _rate)
 """Messages a second, above 0."""
 SHARE_TYPE = TextType("share", float, _share)
-"""A part of one: 0 to below 1."""
+"""0 to below 1."""
 FILTER_TYPE = FilterType()
 
 
 def every_queue(_: Queue) -> bool:
-    """The parameter means something for every queue that has the verb."""
+    """The parameter applies to every queue that has the verb."""
     return True
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One thing that can be said of a verb."""
+    """An option or argument of a verb."""
 
     name: str
-    """As the command line has it, without the dashes."""
+    """On the command line, without the dashes."""
     help: str
     type: click.ParamType[Any] = click.STRING
     placement: Placement = Placement.OPTION
@@ -137,22 +137,22 @@ class Parameter:
     is_flag: bool = False
     metavar: str = ""
     applies: Callable[[Queue], bool] = every_queue
-    """Whether it means something for the queue."""
+    """Whether it applies to the queue."""
     complete: Complete | None = None
-    """For the shell."""
+    """Shell completion."""
 
     @property
     def key(self) -> str:
-        """Its name among the values."""
+        """Its key among the values."""
         return self.name.replace("-", "_")
 
     def as_click(self, *, required: bool | None = None) -> click.Parameter:
-        """As click parses it. `required` False: it may be missing, as on a `:` line."""
-        wanted = self.required if required is None else required
+        """`required` False: it may be missing, as on a `:` line."""
+        required = self.required if required is None else required
         if self.placement in {Placement.ARGUMENT, Placement.BEFORE}:
             return click.Argument(
                 [self.key],
-                required=wanted,
+                required=required,
                 type=self.type,
                 nargs=-1 if self.multiple else 1,
                 shell_complete=self.complete,
@@ -162,7 +162,7 @@ class Parameter:
         return click.Option(
             [f"--{self.name}", self.key],
             type=self.type,
-            required=wanted,
+            required=required,
             multiple=self.multiple,
             default=self.default or None,
             show_default=bool(self.default),
@@ -172,7 +172,7 @@ class Parameter:
         )
 
     def check(self, text: str) -> None:
-        """UsageError for what cannot stand in its field."""
+        """UsageError for an invalid text in its field."""
         if not text:
             if self.required:
                 raise UsageError(f"{self.name} is required.")
@@ -184,12 +184,12 @@ class Parameter:
             raise UsageError(error.message) from error
 
     def words_of(self, text: str) -> list[str]:
-        """The values that stand in its field: several only where it may be said several times."""
+        """The values in its field: several only if the parameter is `multiple`."""
         return words_of(text) if self.multiple else [text]
 
 
-def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the forms up to their values, and the saved ones."""
+def complete_filters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion: the forms of filters up to their values, and saved filters."""
     from console import config  # noqa: PLC0415  # a verb imports what it uses
 
     names = [re.split("(?<=[=~.])", form)[0] for form in filtering.FORMS]
@@ -198,8 +198,8 @@ def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[
         layers = [found.document.filters, *(one.filters for one in found.profiles())]
         names += sorted({f"{MARK}{name}" for layer in layers for name in layer})
     except ConsoleError:
-        pass  # the verbs tell of mistakes
-    return [name for name in names if name.startswith(begun)]
+        pass  # verbs report errors in the configuration
+    return [name for name in names if name.startswith(incomplete)]
 
 
 FILTER = Parameter(
@@ -213,7 +213,7 @@ FILTER = Parameter(
 )
 SUBSCRIBER = Parameter(
     "subscriber",
-    "Whose, where a ring has subscribers.",
+    "The subscriber, where a ring has some.",
     metavar="S",
     applies=lambda queue: bool(queue.subscribers),
 )

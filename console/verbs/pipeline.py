@@ -1,4 +1,4 @@
-"""The jobs of the pipeline as an operator is offered them: each runs in a process of its own."""
+"""The jobs of the pipeline, each of which runs in a process of its own."""
 
 import re
 from typing import Any
@@ -10,13 +10,13 @@ from console.verbs.verb import Verb
 
 
 class ArchivedFilterType(click.ParamType[str]):
-    """A filter of archived messages, which are others than those of a queue."""
+    """A filter on archived messages, which has other forms than one on a queue."""
 
     name = "filter"
     _FORM = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The word."""
+        """The word, unchanged."""
         if not self._FORM.match(str(value)):
             self.fail(f"{value!r} is not a filter of replay.", param, ctx)
         return str(value)

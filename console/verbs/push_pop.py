@@ -52,7 +52,7 @@ def _push(target: Target, payload: push.Payload, wait: float, more: push.PushExt
 
 
 def _plan_pop(target: Target, values: ParameterValues) -> Plan:
-    """Into a file: what a design deletes at pop is there before it is gone from here."""
+    """Messages are written to a file before the pop commits, if the design deletes them at pop."""
     push.require_interface(target.queue)
     if not values["file"]:
         raise UsageError("pop needs a file to write the payloads to.")
@@ -81,7 +81,7 @@ def _plan_pop(target: Target, values: ParameterValues) -> Plan:
 
 
 def finish_of(values: ParameterValues) -> pop.Finish:
-    """What becomes of the claims of what was written out. UsageError."""
+    """From --complete and --fail. UsageError."""
     if values["complete"] and values["fail"]:
         raise UsageError("--complete and --fail exclude each other.")
     if values["complete"]:
@@ -122,7 +122,7 @@ def _pop(
 
 
 class _PayloadFile:
-    """Payloads one a line, on the disk when `write` returns. Nobody else may read it."""
+    """A file of payloads, one a line, synced to disk by `write`; readable by its owner only."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -157,7 +157,7 @@ class _PayloadFile:
 
 
 def _plan_finish(how: pop.Finish, target: Target, values: ParameterValues) -> Plan:
-    """complete and fail: what the consumer does that popped them, for single messages."""
+    """complete and fail: finish single messages instead of the consumer that popped them."""
     attempts: int | None = values["attempts"]
     target = target.for_subscriber(values)
     claims = pop.claims(target.database, target.queue, values["id"], attempts)

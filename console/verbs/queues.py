@@ -1,7 +1,6 @@
-"""Verbs by which queues come to be, and prove themselves: install, adopt, smoke.
+"""The verbs without a `Target`, which is an existing queue: install, adopt, smoke.
 
-None is about a `Target`, a queue that is known: what they do is made of their values here, for the
-command line and the screens.
+The functions here carry them out, for the command line and the screens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,19 +22,18 @@ from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Verb, admin, single_step
 
 
-def complete_designs(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """For the shell: all designs."""
-    return [name for name in DESIGNS if name.startswith(begun)]
+def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in DESIGNS if name.startswith(incomplete)]
 
 
-def complete_options(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the design's options, then the values of the one that is typed."""
-    # Behind an option that has no value yet, click leaves the arguments where they are.
+def complete_options(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The design's options, then the values of the one that is typed."""
+    # After an option that has no value yet, click leaves the arguments in `args`.
     words = (context.params.get("design"), *context.args)
     of = next((DESIGNS[word] for word in words if word in DESIGNS), None)
     if of is None:
         return []
-    name, equals, _value = begun.partition("=")
+    name, equals, _value = incomplete.partition("=")
     found = [f"{one.name}=" for one in of.options]
     if equals:
         found = [
@@ -44,7 +42,7 @@ def complete_options(context: click.Context, _: click.Parameter, begun: str) -> 
             if one.name == name
             for value in dict.fromkeys((*one.choices, *one.words, one.default))
         ]
-    return [one for one in found if one.startswith(begun)]
+    return [one for one in found if one.startswith(incomplete)]
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:
@@ -61,7 +59,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
 
 
 def new_queue(values: ParameterValues, product: Product, schema: str | None) -> Queue:
-    """The queue that install's values mean; no `schema`: the engine's own. UsageError."""
+    """The queue that the values of install describe. UsageError."""
     given = pairs(values["option"], "--option")
     of = design(values["design"], product.name)
     where = product.default_schema if schema is None else schema
@@ -69,7 +67,7 @@ def new_queue(values: ParameterValues, product: Product, schema: str | None) -> 
 
 
 def install_plan(database: Database, queue: Queue, *, production: bool = False) -> Plan:
-    """Asks nothing: whether the names are free shows when it runs, or by `install.check`."""
+    """Does not query the database: whether names are free is checked by the run."""
     where = f"{'PRODUCTION ' if production else ''}{database.label}"
     return _whole(
         database,
@@ -82,7 +80,7 @@ def install_plan(database: Database, queue: Queue, *, production: bool = False) 
 
 
 def _price(queue: Queue) -> Sequence[str]:
-    """What it costs to keep a ring's messages where they are kept, beside the other way."""
+    """The cost of a ring's `content` option, compared with its other value."""
     if queue.design.flow is not Flow.NUMBERS:
         return ()
     options = queue.options
@@ -116,8 +114,8 @@ def adopt_plan(
     values: ParameterValues,
     lines: Sequence[str],
 ) -> Plan:
-    """`queue`: as it was previewed; `lines`: which column of the table has which role."""
-    told = (
+    """`queue`: as previewed; `lines`: the columns and their roles."""
+    text = (
         f"{table.schema}.{table.name} on {database.label} becomes a queue of the design "
         f"{queue.design.name}.",
         "Nothing in it is changed; its own callers go on.",
@@ -125,11 +123,11 @@ def adopt_plan(
         *lines,
     )
     run = single_step(adopted, database, values, table.schema)
-    return _whole(database, queue, "adopt", told, run)
+    return _whole(database, queue, "adopt", text, run)
 
 
 def adopted(database: Database, values: ParameterValues, schema: str | None) -> Result:
-    """Record what adopt's values mean, in that schema, as a queue. UsageError."""
+    """Adopt the queue that the values describe. UsageError."""
     of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
     if values["preset"] is not None:
         if of is not None or values["map"]:
@@ -177,7 +175,7 @@ def _whole(
 
 
 def queue_identity(queue: Queue) -> dict[str, object]:
-    """Which queue it is, for --json."""
+    """For --json."""
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 
 
@@ -227,12 +225,11 @@ ADOPT = Verb(
 
     With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
     status error attempts payload done_at; for a ring also slot reference_count push_sequence
-    pop_sequence size. What a missing role would tell is shown as `?`.
+    pop_sequence size. Figures that need a missing role are shown as `?`.
 
-    With --preset, what a library keeps, under the NAME that it shall have here: everything in the
-    library's table, or one --queue of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq:
-    a queue, NAME unless given). See what is there with `discover`; a preset of your own must be
-    trusted (`preset trust`).
+    With --preset, a library's table, under a NAME of your choice: all that is in it, or one --queue
+    of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq: a queue, by default NAME).
+    `discover` lists them; a preset of your own must be trusted (`preset trust`).
 
     \b
     Examples:

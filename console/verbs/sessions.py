@@ -24,7 +24,7 @@ from console.verbs.verb import (
 
 
 def plan_switch(target: Target) -> Plan:
-    """requeue: a queue that poison messages switched off is enabled again."""
+    """requeue of Service Broker: enable a queue that poison messages have disabled."""
     found = broker.plan_switch(target.database, target.queue)
     return queue_plan(
         target,
@@ -40,14 +40,14 @@ def plan_switch(target: Target) -> Plan:
 
 def _switch_on(target: Target) -> Result:
     done = broker.enable_queue(target.database, target.queue)
-    words = "is enabled" if done.needed else "was already enabled"
+    state = "is enabled" if done.needed else "was already enabled"
     return Result(
-        Outcome.DONE, (f"{target.queue.label} {words}",), done=int(done.needed), data=done.as_json()
+        Outcome.DONE, (f"{target.queue.label} {state}",), done=int(done.needed), data=done.as_json()
     )
 
 
 def plan_end(target: Target, values: ParameterValues) -> Plan:
-    """release: conversations that are over and hold nothing are ended."""
+    """release of Service Broker: end finished conversations that hold nothing."""
     found = broker.plan_conversations(target.database, target.queue)
     return queue_plan(
         target,
@@ -92,7 +92,7 @@ def _plan(target: Target, values: ParameterValues) -> Plan:
 
 
 def _no_session(target: Target) -> UsageError:
-    """Which there are to choose from."""
+    """The error that lists the sessions to choose from."""
     holders = ending.sessions_holding(target.database, target.queue)
     return UsageError(
         "end-session needs a session.",

@@ -1,4 +1,4 @@
-"""Verbs on who gets a ring's messages: subscribe, unsubscribe, skip."""
+"""Verbs on a ring's subscribers: subscribe, unsubscribe, skip."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -40,8 +40,8 @@ def _plan_subscribe(target: Target, values: ParameterValues) -> Plan:
         "gets full",
         _WAITS,
     )
-    told = {"subscriber": name, "from": since}
-    return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), told)
+    data = {"subscriber": name, "from": since}
+    return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), data)
 
 
 def _subscribe(target: Target, name: str, since: str) -> Result:
@@ -76,12 +76,12 @@ def _plan_unsubscribe(target: Target, values: ParameterValues) -> Plan:
 
 
 def _unsubscribe(target: Target, name: str) -> Result:
-    gone = subscribing.unsubscribe(target.database, target.queue, name)
+    owed = subscribing.unsubscribe(target.database, target.queue, name)
     lines = [
         f"unsubscribed {name} from {target.queue.label}",
-        f"  {numbered(gone.owed, 'message')} it had not popped, {gone.in_hand:,} in hand: let go",
+        f"  {numbered(owed.owed, 'message')} it had not popped, {owed.in_hand:,} in hand: let go",
     ]
-    data = {"subscriber": name, "owed": gone.owed, "in_hand": gone.in_hand}
+    data = {"subscriber": name, "owed": owed.owed, "in_hand": owed.in_hand}
     return Result(Outcome.DONE, tuple(lines), done=1, data=data)
 
 
@@ -96,8 +96,8 @@ def _plan_skip(target: Target, values: ParameterValues) -> Plan:
         _WAITS,
     )
     run = partial(_skip, target, name, to)
-    told = {"subscriber": name, "number": number, "skipped": found.below, "owed": found.owed}
-    return _planned(target, "skip", lines, run, told, count=found.below)
+    data = {"subscriber": name, "number": number, "skipped": found.below, "owed": found.owed}
+    return _planned(target, "skip", lines, run, data, count=found.below)
 
 
 def _skip(target: Target, name: str, to: str) -> Result:
@@ -115,14 +115,14 @@ def _planned(
     verb: str,
     lines: Sequence[str],
     do: Callable[[], Result],
-    told: Mapping[str, object],
+    data: Mapping[str, object],
     **more: Any,
 ) -> Plan:
     def run(_: Control, on_progress: OnProgress) -> Result:
         on_progress(Progress(0, None, "waiting for open transactions of its callers"))
         return do()
 
-    data = {"queue": target.queue.name, "schema": target.queue.schema, **told}
+    data = {"queue": target.queue.name, "schema": target.queue.schema, **data}
     return queue_plan(
         target, verb, lines, run, requires_name=True, stoppable=False, data=data, **more
     )

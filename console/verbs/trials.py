@@ -1,4 +1,4 @@
-"""The bench and the proof as an operator is offered them: on a connection, on their own queues."""
+"""The verbs bench and prove, which use scratch queues of their own."""
 
 import math
 from dataclasses import replace
@@ -28,12 +28,12 @@ _NUMBERS = TextType("numbers", tuple, _numbers)
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds; `inf` is none."""
+    """A finite number of seconds."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number."""
+        """Fails below the minimum."""
         try:
             seconds = float(value)
         except ValueError:
@@ -117,11 +117,11 @@ COMMAND = replace(
         Parameter("report", "Write a chart: FILE.svg.", click.Path(dir_okay=False), metavar="FILE"),
     ),
 )
-"""The command line has more."""
+"""Bench on the command line, which has more options."""
 
 
 def bench_request(values: ParameterValues) -> tuple["BenchRequest", Load]:
-    """Who shall take part, and how much of what."""
+    """The candidates and the load that the values of bench describe."""
     from console.actions.bench import BenchRequest  # noqa: PLC0415  # verbs shall start at once
 
     load = Load(

@@ -1,7 +1,7 @@
-"""A verb as a value, what it is used on, its plan and its result; how it is read and written.
+"""A verb as a value; its target, plan and result; its parameters in three forms.
 
-Three forms of the same: `texts`, what stands in the fields of a form (of a flag "yes" or nothing);
-`words`, the command line's; `values`, what click makes of them, as a plan takes them."""
+`texts` are the fields of a form (a flag is "yes" or empty), `words` the tokens of a command line,
+`values` what click makes of them, which plans take."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
 ParameterValues = Mapping[str, Any]
-"""Of the parameters, by their names with `_` for `-`, as their types convert them."""
+"""Parameter name with `_` for `-` -> its converted value."""
 OnCount = Callable[[int], None]
-"""Called while a plan is made, with the messages counted so far."""
+"""Gets the messages counted so far, while a plan is made."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A queue and its connection: what a verb is used on, and with which rights."""
+    """What a verb is used on: a queue, its connection and the rights there."""
 
     database: Database
     queue: Queue
@@ -45,27 +45,27 @@ class Target:
     thresholds_of: ThresholdsOf = defaults_of
     masks: Masks = ()
     saved: Words = field(default_factory=dict)
-    """The filters that have names."""
+    """Saved filters by name."""
     on_count: OnCount = lambda _: None
 
     def find(self, name: str, schema: str | None = None) -> Queue:
-        """Another queue of the database, in any schema where none is named. UsageError."""
+        """Another queue of the database; without `schema`, in any. UsageError."""
         return catalog.look_up(self.database, name, schema)
 
     def for_subscriber(self, values: ParameterValues) -> "Target":
-        """The same, of a ring as the subscriber that was said has it. UsageError."""
+        """The same, for the subscriber that the values name. UsageError."""
         name = values["subscriber"]
         return self if name is None else replace(self, queue=self.queue.of(name))
 
     def source(self, queue: Queue | None = None) -> MessageSource:
-        """The queue (or another one), and what its ids and payloads are."""
-        wanted = self.queue if queue is None else queue
-        doing = f"look at the queue {wanted.name!r}"
+        """The target's queue, or another one, with the types of its ids and payloads."""
+        queue = self.queue if queue is None else queue
+        doing = f"read the queue {queue.name!r}"
         with self.database.transaction(doing, read_only=True) as connection:
-            return MessageSource.of(connection, wanted)
+            return MessageSource.of(connection, queue)
 
     def filters(self, values: ParameterValues) -> filtering.Filters:
-        """What `--filter`, and `--older` beside it, choose. UsageError."""
+        """From `--filter` and `--older`. UsageError."""
         words = expand(values.get("filter", ()), self.saved)
         older = values.get("older")
         if older is not None:
@@ -74,13 +74,13 @@ class Target:
 
     @property
     def protection(self) -> Decision | None:
-        """Who has protected the queue, if anybody. Asks the database."""
+        """Queries the database."""
         with self.database.transaction("read the catalog", read_only=True) as connection:
             return decisions.find(connection, "protection", self.queue.schema, self.queue.name)
 
     @property
     def production(self) -> bool:
-        """Whether the connection or the database itself is marked so. Asks the database."""
+        """Whether the connection or the database is marked so. Queries the database."""
         if self.database.production:
             return True
         with self.database.transaction("read the catalog", read_only=True) as connection:
@@ -88,7 +88,7 @@ class Target:
 
 
 def batching(values: ParameterValues) -> Batching:
-    """How fast, from `--batch`, `--rate`, `--canary` and what goes with it. UsageError."""
+    """From `--batch`, `--rate` and the `--canary` options. UsageError."""
     canary = values.get("canary", False)
     wait, share = values.get("canary_wait"), values.get("canary_share")
     if not canary and (wait, share) != (None, None):
@@ -104,36 +104,29 @@ def batching(values: ParameterValues) -> Batching:
 
 @dataclass(frozen=True)
 class Result:
-    """How a verb ended."""
-
     outcome: Outcome
     lines: tuple[str, ...]
-    """In words."""
     ledger: Ledger | None = None
     action_id: int | None = None
     """In the audit."""
     done: int = 0
     """Messages, steps, conversations; 1 where the verb is about the queue or a session."""
     queue_removed: bool = False
-    """The queue is no longer here: nothing more can be planned for it."""
     stopped_by_canary: bool = False
-    """A canary has stopped it: its messages failed, or had no result in time."""
+    """The canary's messages failed, or had no result in time."""
     data: Mapping[str, object] = field(default_factory=dict)
     """For --json."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a verb is that runs."""
-
     done: int
     total: int | None = None
     """None: not known."""
     text: str = ""
-    """What it is doing."""
     ledger: Ledger | None = None
     round: Result | None = None
-    """Of a verb that works in rounds: the one that has just ended."""
+    """The round that has just ended, if it works in rounds."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -141,29 +134,28 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a verb would do, to be read and confirmed. Nothing runs but by `run`."""
+    """What a verb would do, to be read and confirmed. Only `run` changes anything."""
 
     subject: Subject
     queue: Queue
     lines: tuple[str, ...]
-    """In words."""
     requires_name: bool
-    """Whether `y` is not enough as a confirmation: the queue's name is wanted."""
+    """Whether the queue's name is required as confirmation; else `y` will do."""
     run: Callable[[Control, OnProgress], Result]
     needed: bool = True
     """False: there is nothing to do."""
     count: int | None = None
-    """Messages or steps; None: they are not counted."""
+    """Messages or steps; None: not counted."""
     rounds: bool = False
-    """Whether it goes on, round after round, until it is stopped; that is then its proper end."""
+    """Whether it repeats until it is stopped, which is then its normal end."""
     stoppable: bool = True
-    """Whether it can be stopped between two of its steps; else only cut off."""
+    """Whether it can be stopped between two steps; else only cut off."""
     sql: str = ""
     sample: tuple[Message, ...] = ()
     obstacles: tuple[str, ...] = ()
-    """Why it cannot be done as it stands."""
+    """Why it cannot run."""
     needs_consent: bool = False
-    """Whether they are only that the operator has not said enough: told after a confirmation."""
+    """Whether the obstacle is only an option that is missing: reported after the confirmation."""
     next_step: str = ""
     """What removes the obstacles."""
     data: Mapping[str, object] = field(default_factory=dict)
@@ -171,11 +163,10 @@ class Plan:
 
     @property
     def verb(self) -> str:
-        """Its name."""
         return self.subject.verb
 
     def require_possible(self) -> None:
-        """RefusedError, which the local audit keeps, where something stands in its way."""
+        """RefusedError, which is kept in the local audit, where there are obstacles."""
         if self.obstacles:
             of = f"{self.verb} of {self.queue.name!r}"
             what = f"Nothing was changed: {of} cannot be done as it stands."
@@ -183,11 +174,11 @@ class Plan:
             raise RefusedError(what, why=" ".join(self.obstacles), next_step=self.next_step)
 
     def run_to_end(self) -> tuple[str, ...]:
-        """Run it to its end, unwatched; its result in words. Raises ConsoleError."""
+        """Run it without a way to stop it; the lines of its result. ConsoleError."""
         return self.run(Control(), lambda _: None).lines
 
     def confirmed_by(self, word: str) -> bool:
-        """Whether the word will do: the queue's name always, `y` where little can go wrong."""
+        """The queue's name always confirms; `y` unless the name is required."""
         return word == self.queue.name or (
             not self.requires_name and word.strip().lower() in {"y", "yes"}
         )
@@ -202,7 +193,7 @@ def queue_plan(
     requires_name: bool = False,
     **more: Any,
 ) -> Plan:
-    """Of a verb on a queue as a whole. PRODUCTION is said, and always wants the name."""
+    """The plan of a verb on a queue as a whole. PRODUCTION is shown, and requires the name."""
     production = target.production
     shown = (*lines, "  PRODUCTION database") if production else tuple(lines)
     subject = Subject.of(target.database, target.queue, verb)
@@ -210,10 +201,10 @@ def queue_plan(
 
 
 def single_step(
-    do: Callable[P, Result], *given: P.args, **named: P.kwargs
+    do: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
 ) -> Callable[[Control, OnProgress], Result]:
-    """Runs what is one step: nothing can stop it, and there is nothing to tell on the way."""
-    return lambda _, __: do(*given, **named)
+    """The `run` of a plan with one step: no progress, and nothing can stop it."""
+    return lambda _, __: do(*args, **kwargs)
 
 
 def operator(_: ParameterValues) -> Rights:
@@ -232,52 +223,50 @@ class Verb:
 
     name: str
     summary: str
-    """One line, as it stands in a sentence: without a capital and a full stop."""
+    """One line, without capital and full stop."""
     make_plan: Callable[[Target, ParameterValues], Plan] | None = None
-    """Changes nothing; asks the database. None: it runs in a screen or a process of its own."""
+    """Only reads the database. None: it runs in a screen or a process of its own."""
     help: str = ""
     """What the summary does not say, and examples."""
     parameters: tuple[Parameter, ...] = ()
     right: Callable[[ParameterValues], Rights] = operator
     confirmed: bool = True
-    """Whether the command line wants `--yes`."""
+    """Whether the command line requires `--yes`."""
     fixed: tuple[str, ...] = ()
     """Options that it always has on the command line."""
 
     @property
     def queue_last(self) -> bool:
-        """Whether the queue is named behind its argument, and may be left out: then it is every
-        one."""
+        """Whether the queue's name comes after its argument; left out, it means every queue."""
         return any(one.placement is Placement.BEFORE for one in self.parameters)
 
     def parameters_for(self, queue: Queue) -> tuple[Parameter, ...]:
-        """Those that mean something for such a queue."""
         return tuple(one for one in self.parameters if one.applies(queue))
 
     def plan(self, target: Target, values: ParameterValues) -> Plan:
-        """What it would do. Changes nothing; asks the database. ConsoleError where it cannot be."""
+        """What it would do. Only reads the database. ConsoleError where it is not allowed."""
         if self.make_plan is None:
             raise UsageError(f"{self.name} is not planned here.")
-        wanted = self.right(values)
-        if target.rights < wanted:
+        right = self.right(values)
+        if target.rights < right:
             raise RefusedError(
-                f"{self.name} needs the right {wanted.word}.",
+                f"{self.name} needs the right {right.word}.",
                 why=f"This connection has {target.rights.word}.",
             )
         queue = target.queue
         if not queue.design.trusted and (why := self.unavailable(queue)):
             raise RefusedError(f"{self.name} is not for the queue {queue.name!r}.", why=f"{why}.")
-        made = self.make_plan(target, values)
+        plan = self.make_plan(target, values)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(
-                made,
-                obstacles=(*made.obstacles, f"It is {protection.words}."),
+                plan,
+                obstacles=(*plan.obstacles, f"It is {protection.words}."),
                 next_step=decisions.revoke_hint("unprotect", target.queue.name),
             )
-        return made
+        return plan
 
     def unavailable(self, queue: Queue) -> str:
-        """Why it cannot be for the queue, whatever that holds; empty: it can."""
+        """Why the queue cannot have it, whatever its contents; empty: it can."""
         return unavailable(queue, self.name)
 
 
@@ -286,7 +275,7 @@ FILTERS = "filter"
 
 
 def values_from_texts(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The texts, converted. UsageError."""
+    """UsageError."""
     command = _command(verb, required=None)
     try:
         with command.make_context(verb.name, _words_of(verb.parameters, texts)) as context:
@@ -298,15 +287,15 @@ def values_from_texts(verb: Verb, texts: Mapping[str, str]) -> dict[str, Any]:
 def texts_from_words(
     verb: Verb, words: Sequence[str], saved: Words | None = None
 ) -> dict[str, str]:
-    """What a line says of a verb, checked; a filter may stand in it bare. UsageError.
+    """The parameters in a `:` line, checked; a filter needs no `--filter` there. UsageError.
 
-    `saved`: the filters that have names, which are replaced by what they stand for.
+    `saved`: filters by name, to be expanded.
     """
     command = _command(verb, required=False)
-    marked = _marked(verb, words)
+    full = _with_filter_options(verb, words)
     try:
-        with command.make_context(verb.name, list(marked)) as context:
-            raw, _, _ = command.make_parser(context).parse_args(list(marked))
+        with command.make_context(verb.name, list(full)) as context:
+            raw, _, _ = command.make_parser(context).parse_args(list(full))
             given = [
                 one
                 for one in verb.parameters
@@ -321,8 +310,8 @@ def texts_from_words(
     return {one.name: _text(one, raw[one.key]) for one in given}
 
 
-def _marked(verb: Verb, words: Sequence[str]) -> list[str]:
-    """The words with `--filter` before each filter that stands bare, and not behind an option."""
+def _with_filter_options(verb: Verb, words: Sequence[str]) -> list[str]:
+    """The words with `--filter` before each bare filter that is not an option's value."""
     types = [one.type for one in verb.parameters if one.key == FILTERS]
     valued_options = {f"--{one.name}" for one in verb.parameters if not one.is_flag}
     found: list[str] = []
@@ -334,12 +323,11 @@ def _marked(verb: Verb, words: Sequence[str]) -> list[str]:
 
 
 def is_filter(word: str) -> bool:
-    """Whether the word is one of the filter language, or the name of saved ones."""
+    """Whether the word is a filter, or the name of a saved one."""
     return reads(FILTER_TYPE, word)
 
 
 def reads(type_: click.ParamType[Any], word: str) -> bool:
-    """Whether the word can be a value of that type."""
     if word.startswith("-"):
         return False
     try:
@@ -375,16 +363,16 @@ def _words_of(parameters: Sequence[Parameter], texts: Mapping[str, str]) -> list
 
 
 def words_from_texts(verb: Verb, texts: Mapping[str, str]) -> list[str]:
-    """The verb's options and arguments, as the command line has them."""
+    """The verb's options and arguments on the command line."""
     found = _words_of(verb.parameters, texts)
     end = found.index("--")
-    # Only before what begins like an option is it needed.
+    # "--" is needed only before an argument that looks like an option.
     dashed = any(word.startswith("-") for word in found[end + 1 :])
     return found if dashed else [*found[:end], *found[end + 1 :]]
 
 
 def option_words(parameter: Parameter, text: str) -> list[str]:
-    """What stands in a field, as options; nothing where that is the default."""
+    """A field as options; none for the default."""
     if parameter.placement is not Placement.OPTION or not text or text == parameter.default:
         return []
     option = f"--{parameter.name}"
@@ -394,7 +382,7 @@ def option_words(parameter: Parameter, text: str) -> list[str]:
 
 
 def valued(option: str, value: str) -> list[str]:
-    """A value that begins with "-" would be taken for an option of its own."""
+    """With "=" where the value begins with "-" and would be read as an option."""
     return [f"{option}={value}"] if value.startswith("-") else [option, value]
 
 
@@ -406,9 +394,9 @@ def equivalent_command(
     texts: Mapping[str, str],
     yes: str | None = None,
 ) -> str:
-    """To be pasted into a shell. `yes`: its confirmation, empty where any will do; None: not.
+    """To be pasted into a shell. `yes`: the confirmation, empty for a bare `--yes`; None: none.
 
-    Without a confirmation it prints the plan and changes nothing.
+    Without a confirmation the command prints the plan and changes nothing.
     """
     arguments: list[str] = []
     options = [*verb.fixed]
@@ -426,10 +414,10 @@ def equivalent_command(
     if yes is not None and verb.confirmed:
         options += valued("--yes", yes) if yes else ["--yes"]
     options += [*connection, *valued("--schema", schema)]
-    # Options come before the arguments that only "--" keeps from being taken for options.
+    # Options come first where "--" must precede the arguments.
     dashed = any(word.startswith("-") for word in arguments)
     words = [*options, "--", *arguments] if dashed else [*arguments, *options]
-    # A payload that is "-" alone would mean standard input: so it comes from there.
+    # A payload "-" means standard input, so it is piped in.
     piped = "printf %s - | " if texts.get("payload") == "-" else ""
     files = [
         texts[one.name]

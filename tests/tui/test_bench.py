@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.actions.bench import Began, BenchRequest, Rounded
+from console.actions.bench import BenchRequest, BenchStarted, RoundFinished
 from console.bench.call_log import Latency
 from console.bench.candidate import APPLICATION, PREFIX, Candidate, Load
 from console.bench.round_figures import RoundFigures, RoundVerdict
@@ -193,8 +193,8 @@ async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
 async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
     async with alone(connections=[conn()], size=(80, 24)) as console:
         course = fake(console)
-        course.take(Began(ABOUT, (RING, FIFO)))
-        course.take(Rounded(RING, ROUND))
+        course.take(BenchStarted(ABOUT, (RING, FIFO)))
+        course.take(RoundFinished(RING, ROUND))
         for second in range(3):
             console.clock.now += 1.0
             course.take(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
@@ -213,7 +213,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         bad = replace(
             ROUND, verdict=RoundVerdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",)
         )
-        course.take(Rounded(FIFO, bad))
+        course.take(RoundFinished(FIFO, bad))
         course.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.finished.set()
@@ -232,19 +232,19 @@ async def test_how_long_the_rest_takes() -> None:
     async with alone(connections=[conn()]) as console:
         course = fake(console)
         assert course.seconds_left() is None
-        course.take(Began(ABOUT, (RING, FIFO)))
+        course.take(BenchStarted(ABOUT, (RING, FIFO)))
         assert course.next == (RING, 1)
         before = course.seconds_left()
         assert before is not None
         assert before >= 4 * 10
         console.clock.now += 12.0
-        course.take(Rounded(RING, ROUND))
+        course.take(RoundFinished(RING, ROUND))
         assert course.next == (FIFO, 1)
         assert course.seconds_left() == pytest.approx(3 * 12.0)
         console.clock.now += 2.0
         assert course.seconds_left() == pytest.approx(34.0)
         for one in (FIFO, RING, FIFO):
-            course.take(Rounded(one, ROUND))
+            course.take(RoundFinished(one, ROUND))
         assert [course.done, course.next] == [4, None]
         assert report(course, ".svg").startswith("<svg ")
 

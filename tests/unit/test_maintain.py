@@ -11,7 +11,7 @@ from console.actions.maintain_plan import (
     MaintainPlan,
     Measures,
     TableMeasure,
-    picked,
+    plan_for,
 )
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
@@ -37,7 +37,7 @@ def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> Mainta
     )
     tables = tuple(m for m in measures if isinstance(m, TableMeasure)) or (TABLE,)
     indexes = tuple(m for m in measures if isinstance(m, IndexMeasure))
-    return picked(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
+    return plan_for(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
 
 
 @pytest.mark.parametrize(
