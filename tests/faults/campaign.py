@@ -28,8 +28,8 @@ import psycopg
 from console.engines.embedded import EmbeddedServer
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import DATA, Lake
-from tests.faults import campaign_books as books
-from tests.faults.campaign_books import DOOMED, Lies, Result
+from tests.faults import campaign_balance
+from tests.faults.campaign_balance import DOOMED, Locations, Result
 from tests.faults.campaign_calls import Call, Order, Watch
 from tests.faults.campaign_traffic import TICK_SECONDS, Size, Traffic, size
 from tests.faults.campaign_verbs import SLOW_SECONDS, SOON
@@ -112,7 +112,7 @@ class Campaign(Traffic):
 
     def _ready(self, admin: psycopg.Connection) -> dict[str, int]:
         """How many, where there are any."""
-        counts = {name: books.ready(admin, queue) for name, queue in self.queues.items()}
+        counts = {name: campaign_balance.ready(admin, queue) for name, queue in self.queues.items()}
         return {name: count for name, count in counts.items() if count}
 
     def _clients_end(self) -> None:
@@ -141,24 +141,25 @@ class Campaign(Traffic):
             defects.add("clients", error)
         with connect(self.url) as admin:
             self._check_figures(admin)
-            lies = Lies(
-                Counter(text for q in self.queues.values() for text in books.lying(admin, q)),
-                Counter(text for q in self.queues.values() for text in books.in_archive(admin, q)),
-                Counter(books.in_lake(Lake(self.folder / "lake"))),
+            queues = self.queues.values()
+            locations = Locations(
+                Counter(text for q in queues for text in campaign_balance.in_tables(admin, q)),
+                Counter(text for q in queues for text in campaign_balance.in_archive(admin, q)),
+                Counter(campaign_balance.in_lake(Lake(self.folder / "lake"))),
                 _purged(admin),
             )
             result.notes += _left_behind(admin)
-        result.books = books.balance(ledger, lies)
+        result.counts = campaign_balance.balance(ledger, locations)
         self._look_at_files()
         result.refused = ledger.refused
-        result.defects, result.told = defects.counts, defects.told
+        result.defects, result.descriptions = defects.counts, defects.descriptions
         return result
 
     def _check_figures(self, admin: psycopg.Connection) -> None:
         """What status and doctor say of queues at rest."""
         for seen in self._done("status").get("queues", []):
             queue = self.queues.get(seen["queue"])
-            if queue is not None and seen["ready"] != books.ready(admin, queue):
+            if queue is not None and seen["ready"] != campaign_balance.ready(admin, queue):
                 self.defects.add(
                     "figures", f"{seen['queue']}: status says {seen['ready']} are ready"
                 )

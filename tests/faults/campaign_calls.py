@@ -39,12 +39,12 @@ class Defects:
     folder: Path
     """Of outputs that are worth a look."""
     counts: Counter[str] = field(default_factory=Counter)
-    told: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
 
     def add(self, kind: str, words: str, *outputs: Path) -> None:
         """One more; its outputs are kept."""
         self.counts[kind] += 1
-        self.told.append(f"{kind}: {words}")
+        self.descriptions.append(f"{kind}: {words}")
         for path in outputs:
             if path.exists():
                 self.folder.mkdir(exist_ok=True)

@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
-from tests.faults import campaign_books as books
-from tests.faults.campaign_books import DOOMED, FEW, QUEUES, Books, Result
+from tests.faults import campaign_balance
+from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Result
 from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble
 from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
 from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
@@ -75,13 +75,13 @@ class Traffic:
         self.folder = folder
         self.chance = random.Random(f"campaign {seed}")
         self.url = server.create_database(f"campaign {seed} {time.monotonic_ns()}")
-        self.queues = books.installed(self.url, how.queues)
+        self.queues = campaign_balance.installed(self.url, how.queues)
         self.proxy = stack.enter_context(Proxy(self.url))
         self.server = server
         self.trouble = Trouble()
         secret = make_url(self.url).password or ""
         self.defects = Defects(secret.encode(), folder / "worth-a-look")
-        self.result = Result(seed, Books())
+        self.result = Result(seed, MessageCounts())
         for name in ("clients", "calls", "home", "lake"):
             (folder / name).mkdir()
         self.environment = _environment(folder / "home", secret)
@@ -144,7 +144,7 @@ class Traffic:
                 known=True,
                 rest_seconds=self.how.rest * (4 if only else 1),
                 finished=[name for name in queues if self.queues[name].finishes],
-                kept=[name for name in queues if books.keeps(self.queues[name])],
+                kept=[name for name in queues if campaign_balance.keeps(self.queues[name])],
                 endured=_ENDURED,
             )
             self._working.append((process, begin))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from console.catalog import Queue
-from tests.faults.campaign_books import DOOMED, keeps
+from tests.faults.campaign_balance import DOOMED, keeps
 from tests.faults.campaign_calls import Call, Order
 from tests.faults.ring_worker import BEFORE, DONE, Work, payload
 

@@ -27,7 +27,7 @@ from console.errors import ConsoleError
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as together
-from tests.faults.doctor_tools import look_at, numbers
+from tests.faults.doctor_tools import diagnose_ring, numbers
 from tests.faults.modelled_ring import InHand, Mirror, astray, left_behind
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
@@ -119,7 +119,7 @@ class Case(RingFaults):
         super().__init__(server, url, seed, subscribers)
         self.tally = Tally(steps=self.steps)
 
-    def mend_now(self) -> None:
+    def try_repairs(self) -> None:
         """The doctor comes in between; who is under way ends first."""
         self.end_all()
         self.mend()
@@ -127,7 +127,7 @@ class Case(RingFaults):
     def look(self) -> None:
         """What he says in between: nothing of a side on which somebody is under way."""
         self.steps["look"] += 1
-        found, unseen = look_at(self.ring, patience_seconds=0.01 * len(self.all))
+        found, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
         drawing = {place for it in self.open for place in it.drew}
         hidden: set[tuple[str, Side]] = set()
         for who in self.all:
@@ -191,7 +191,7 @@ class Case(RingFaults):
         assert not found.unseen, found.unseen
         return found
 
-    def mend(self) -> Diagnosis:
+    def repair_all(self) -> Diagnosis:
         """What `doctor --fix --yes NAME` does, and the model with it; what he said before."""
         self.steps["doctor --fix"] += 1
         self.callers_leave()

@@ -9,18 +9,18 @@ from console.errors import BusyError
 from tests.faults.ring_tools import Ring
 
 
-def look_at(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
+def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
     """What the doctor finds, and what it could not see."""
-    with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
-        found = list(CHECKS.run(look))
+    with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as context:
+        found = list(CHECKS.run(context))
     assert {finding.code for finding in found} <= set(CHECKS.codes)
     assert found == sorted(found, key=lambda finding: -finding.code.severity)
-    return found, look.unseen
+    return found, context.unseen
 
 
-def found_at(ring: Ring) -> dict[str, Finding]:
+def findings_by_code(ring: Ring) -> dict[str, Finding]:
     """The findings by their codes; everything was seen."""
-    found, unseen = look_at(ring)
+    found, unseen = diagnose_ring(ring)
     assert unseen == []
     codes = [finding.code.name for finding in found]
     assert len(codes) == len(set(codes))
@@ -36,10 +36,10 @@ def numbers(finding: Finding) -> list[int]:
     return named
 
 
-def mend(ring: Ring) -> list[str]:
+def repair_all(ring: Ring) -> list[str]:
     """Run every repair that may run unattended; what they say."""
     told: list[str] = []
-    for finding in found_at(ring).values():
+    for finding in findings_by_code(ring).values():
         if finding.repair is not None and finding.repair.unattended:
             assert finding.repair.summary
             assert finding.repair.plan(ring.database)
@@ -47,19 +47,19 @@ def mend(ring: Ring) -> list[str]:
     return told
 
 
-def mend_by(ring: Ring, finding: Finding) -> None:
+def repair_finding(ring: Ring, finding: Finding) -> None:
     """Run the repair of one finding, then what may run unattended; then nothing is wrong."""
     assert finding.repair is not None
     assert finding.repair.plan(ring.database)
     assert finding.repair.run(ring.database)
-    mend(ring)
-    assert found_at(ring) == {}
+    repair_all(ring)
+    assert findings_by_code(ring) == {}
 
 
-def mend_now(ring: Ring) -> int:
+def try_repairs(ring: Ring) -> int:
     """How many repairs did anything; one that meets an open transaction comes next time."""
     done = 0
-    found, _ = look_at(ring, patience_seconds=2.0)
+    found, _ = diagnose_ring(ring, patience_seconds=2.0)
     for finding in found:
         assert finding.code.name not in {"slot_mismatch", "slot_count", "sequence_behind"}, finding
         if finding.repair is not None and finding.repair.unattended:

@@ -22,7 +22,7 @@ from console.actions import subscribe as subscribing
 from console.catalog import find
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
-from tests.faults.doctor_tools import mend_now
+from tests.faults.doctor_tools import try_repairs
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay
 from tests.faults.ring_ledger import Counts, Ledger, is_whole
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
@@ -118,7 +118,7 @@ class _Campaign:
             if (now := self.of.progress()) > before:
                 before, since = now, time.monotonic()
             elif time.monotonic() - since > _STALLED_SECONDS:
-                self.mend()
+                self.repair_all()
                 since = time.monotonic()
             return False
 
@@ -129,7 +129,7 @@ class _Campaign:
         wanted = [(name, self.of.progress(name) + more_bytes) for name in (_PUSHES, "s0.")]
         self.go_on(lambda: all(self.of.progress(name) >= least for name, least in wanted))
 
-    def mend(self) -> None:
+    def repair_all(self) -> None:
         """A relay, or the doctor's repairs."""
         if self.repair is not None:
             self.repair(self.whole)
@@ -186,7 +186,7 @@ class _Campaign:
         """Drain it, for each: what became of every message that it was to get."""
         self.of.finish()
         self.end_brief()
-        self.mend()
+        self.repair_all()
         if self.repair is None:
             self.relays += 1
             self.ring.relay()
@@ -282,7 +282,7 @@ def campaign(
                 for number, kill in enumerate(kills):
                     until = time.monotonic() + seconds / len(kills) * chance.uniform(0.2, 1)
                     while True:
-                        work.mend()
+                        work.repair_all()
                         work.come_and_go()
                         work.progress(1_000)
                         if time.monotonic() > until:
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--repair", choices=("relay", "doctor"), default="relay")
     chosen = parser.parse_args()
     names = [column.name.replace("_", " ") for column in fields(Counts)]
-    repair = mend_now if chosen.repair == "doctor" else None
+    repair = try_repairs if chosen.repair == "doctor" else None
     total, failed = [0] * len(names), []
     print("seed who  ", *(f"{name:>12}" for name in names))
     with EmbeddedServer.start() as server:

@@ -12,7 +12,7 @@ from console.engines.embedded import EmbeddedServer
 pytest.importorskip("pyarrow", reason="needs Arrow: pip install 'dbq-console[pipeline]'")
 
 from tests.faults.campaign import campaign
-from tests.faults.campaign_books import DOOMED, Books, Lies, Result, balance
+from tests.faults.campaign_balance import DOOMED, Locations, MessageCounts, Result, balance
 from tests.faults.campaign_calls import Call, Defects, Order, Trouble
 from tests.faults.campaign_traffic import size
 from tests.faults.ring_ledger import Ledger
@@ -44,7 +44,7 @@ def test_the_books_balance_after_a_campaign(
 
 def _has_shown_something(result: Result) -> bool:
     kinds = {"kill -9 server", "end sessions", "kill -9 client", "cut"}
-    return result.books.pushed > 0 and result.books.popped > 0 and kinds <= result.faults.keys()
+    return result.counts.pushed > 0 and result.counts.popped > 0 and kinds <= result.faults.keys()
 
 
 ONE, TWO, THREE, GONE = (payload(name, 7) for name in ("one", "two", "three", f"{DOOMED}4"))
@@ -52,8 +52,8 @@ ONE, TWO, THREE, GONE = (payload(name, 7) for name in ("one", "two", "three", f"
 
 def booked(
     ledger: Ledger, *, queues: list[str], lake: tuple[str, ...] = (), purged: int = 0
-) -> Books:
-    return balance(ledger, Lies(Counter(queues), Counter(), Counter(lake), purged))
+) -> MessageCounts:
+    return balance(ledger, Locations(Counter(queues), Counter(), Counter(lake), purged))
 
 
 def test_what_the_books_say_of_messages_that_are_all_there() -> None:

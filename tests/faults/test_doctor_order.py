@@ -39,9 +39,9 @@ JUDGED = [STRICT, PENDING, LAX, RING, NAIVE]
 def found(client: Client) -> list[Finding]:
     queue = known(client.database, client.queue)
     assert queue is not None
-    with check_context(client.database, queue) as look:
-        findings = list(order.CHECKS.run(look))
-        assert look.unseen == []
+    with check_context(client.database, queue) as context:
+        findings = list(order.CHECKS.run(context))
+        assert context.unseen == []
     return findings
 
 
@@ -137,8 +137,8 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
 
 
 def run_repairs(client: Client) -> None:
-    with check_context(client.database, client.queue) as look:
-        repairs = [one.repair for one in ring.CHECKS.run(look)]
+    with check_context(client.database, client.queue) as context:
+        repairs = [one.repair for one in ring.CHECKS.run(context)]
     for repair in repairs:
         assert repair is not None
         assert repair.run(client.database)
@@ -227,12 +227,15 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
         "FROM generate_series(1, 30000) AS s (n)",
     )
-    with check_context(client.database, client.queue) as look, look.transaction() as connection:
+    with (
+        check_context(client.database, client.queue) as context,
+        context.transaction() as connection,
+    ):
         limit_transaction(connection, client.database, 5.0)
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         recorder = Recorder(driver)
-        rows = look.fetch(connection, order.PoppedRow, "popped")
+        rows = context.fetch(connection, order.PoppedRow, "popped")
         (statement,) = recorder.take()
     assert [row.id for row in rows] == list(range(20_001, 30_001))
     assert not statement.sequential()

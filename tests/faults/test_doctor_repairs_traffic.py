@@ -254,8 +254,8 @@ def test_dead_rows_at_the_head_are_cleared_away(use: Use, monkeypatch: pytest.Mo
     slow = replace(client.snapshot(), slow=("ready",))
 
     def found() -> list[Finding]:
-        with check_context(client.database, client.queue, snapshot=slow) as look:
-            some = list(sessions.CHECKS.run(look))
+        with check_context(client.database, client.queue, snapshot=slow) as context:
+            some = list(sessions.CHECKS.run(context))
         assert {finding.code for finding in some} <= {sessions.DEAD_HEAD}
         return some
 

@@ -20,13 +20,13 @@ from console.errors import BusyError, RefusedError
 from console.monitor.recording.recorder import Recorder
 from console.rights import Rights
 from tests.faults.doctor_tools import (
+    diagnose_ring,
     fill,
     fill_more,
-    found_at,
-    look_at,
-    mend,
-    mend_by,
+    findings_by_code,
     numbers,
+    repair_all,
+    repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
 from tests.servers import kill_session, wait_until
@@ -66,13 +66,13 @@ def test_a_crash_of_the_server_loses_what_sequences_had_logged_ahead(
     ring = make(size=2000)
     with ring.connect() as connection:
         left = fill(ring, connection, 1000, 507)
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
     own_server.kill()
     own_server.restart()
     orphans, holes = lost_by_sequences(ring)
     assert orphans
     assert holes
-    found = found_at(ring)
+    found = findings_by_code(ring)
     assert list(found) == ["orphan", "hole"]
     assert numbers(found["orphan"]) == orphans
     assert numbers(found["hole"]) == holes
@@ -84,13 +84,13 @@ def test_a_crash_of_the_server_loses_what_sequences_had_logged_ahead(
     assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
         *("free", "orphan", "ready", "hole", "free")
     ]
-    assert mend(ring) == [f"park {len(orphans)} orphans", f"make {len(holes)} holes void"]
-    assert found_at(ring) == {}
+    assert repair_all(ring) == [f"park {len(orphans)} orphans", f"make {len(holes)} holes void"]
+    assert findings_by_code(ring) == {}
     with ring.connect() as connection:
         popped = [ring.pop(connection) for _ in range(len(left))]
         assert [message and message.payload for message in popped] == left
         assert ring.pop(connection) is None
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
     with ring.database.transaction("look") as session:
         acted = entries(session, EntryFilter(queue=ring.queue.name, verb="mend"))
     assert [(entry.done, entry.outcome) for entry in acted] == [
@@ -120,10 +120,10 @@ def test_a_message_that_pops_leave_behind_is_named(
     ring = make(size=2000)
     with ring.connect() as connection:
         number = page_of_holes(ring, connection)
-        assert list(found_at(ring)) == ["hole"], "nobody pops: it is ready and no more"
+        assert list(findings_by_code(ring)) == ["hole"], "nobody pops: it is ready and no more"
 
         in_the_second.append(lambda: ring.pop(connection))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["parked_stranded", "hole"]
         evidence = found["parked_stranded"].evidence
         assert (evidence["count"], evidence["numbers"], evidence["ids"]) == (1, [number], [number])
@@ -132,10 +132,10 @@ def test_a_message_that_pops_leave_behind_is_named(
 
         connection.execute("BEGIN")
         in_the_second.append(lambda: ring.pop_many(connection, 1))
-        assert list(found_at(ring)) == ["hole"], "it is in the hands of the pop that looks now"
+        assert list(findings_by_code(ring)) == ["hole"], "the pop that runs now holds it"
         connection.execute("ROLLBACK")
 
-        mend_by(ring, found["parked_stranded"])
+        repair_finding(ring, found["parked_stranded"])
         taken = ring.pop(connection)
         assert taken is not None
         assert taken.id == number
@@ -154,14 +154,14 @@ def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
         assert kill_session(ring.url, victim.info.backend_pid)
     wait_for_server(ring.url)
     orphans, holes = lost_by_sequences(ring)
-    found = found_at(ring)
+    found = findings_by_code(ring)
     assert numbers(found["orphan"]) == orphans
     assert numbers(found["hole"]) == holes
     assert 101 in orphans
     assert "the server crashed" in found["orphan"].cause
-    mend(ring)
+    repair_all(ring)
     assert ring.texts() == left
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_a_fail_over_is_told_and_a_standby_says_nothing(
@@ -177,20 +177,20 @@ def test_a_fail_over_is_told_and_a_standby_says_nothing(
     standby.touch()
     standby.chmod(0o644)
     own_server.restart()
-    found, unseen = look_at(ring)
+    found, unseen = diagnose_ring(ring)
     assert (found, len(unseen)) == ([], 1)
     with pytest.raises(RefusedError, match="standby"):
         read_slot_map(ring.database, ring.queue)
     with ring.connect() as connection:
         connection.execute("SELECT pg_promote()")
     orphans, holes = lost_by_sequences(ring)
-    promoted = found_at(ring)
+    promoted = findings_by_code(ring)
     assert numbers(promoted["orphan"]) == orphans
     assert numbers(promoted["hole"]) == holes
     assert "the server is on timeline 2" in promoted["orphan"].cause
-    mend(ring)
+    repair_all(ring)
     assert ring.texts() == left
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_rollbacks_leave_orphans_and_holes_that_are_told_apart_from_a_crash(make: Make) -> None:
@@ -208,7 +208,7 @@ def test_rollbacks_leave_orphans_and_holes_that_are_told_apart_from_a_crash(make
         wait_until(lambda: connection.execute(counted).fetchone() != (0,), "it is counted")
         assert ring.push(connection, "message 21") == 22
         assert ring.pop(connection).payload == left[1]  # type: ignore[union-attr]
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["orphan", "hole"]
         assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
         assert found["hole"].evidence["not_drawn_yet"] == 1
@@ -217,12 +217,12 @@ def test_rollbacks_leave_orphans_and_holes_that_are_told_apart_from_a_crash(make
         # Pops come to the hole and park it; the message behind it comes all the same.
         popped = [message.payload for message in ring.pop_many(connection, 30)]
         assert popped == [*left[2:], "message 21"]
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert (numbers(found["orphan"]), numbers(found["hole"])) == ([6], [21])
         assert found["hole"].evidence["parked"] == 1
-        assert mend(ring) == ["park 1 orphan", "drop 1 parked hole"]
+        assert repair_all(ring) == ["park 1 orphan", "drop 1 parked hole"]
         assert ring.pop(connection).payload == left[0]  # type: ignore[union-attr]
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
         assert ring.parked(connection) == set()
 
 
@@ -236,12 +236,12 @@ def test_a_caller_that_dies_is_named_as_the_cause(make: Make) -> None:
             pid = victim.info.backend_pid
             connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         assert ring.pop(connection)
-    found = found_at(ring)
+    found = findings_by_code(ring)
     assert numbers(found["orphan"]) == [6]
     assert "died" in found["orphan"].cause
-    mend(ring)
+    repair_all(ring)
     assert ring.texts() == [left[0], *left[2:]]
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -> None:
@@ -252,12 +252,12 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
         connection.execute("BEGIN")
         assert ring.pop(connection)
         connection.execute("ROLLBACK")
-        (orphan,) = found_at(ring).values()
+        (orphan,) = findings_by_code(ring).values()
         holder.execute("BEGIN")
         assert ring.pop(holder)
         assert ring.push(holder, "message 21")
         assert ring.push(connection, "message 22")
-        found, unseen = look_at(ring, patience_seconds=0.1)
+        found, unseen = diagnose_ring(ring, patience_seconds=0.1)
         assert found == []
         assert len(unseen) == 2
         assert all(f"pid {holder.info.backend_pid} " in line for line in unseen)
@@ -271,11 +271,11 @@ def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -
             orphan.repair.run(ring.database)
         assert ring.parked(connection) == set()
         holder.execute("COMMIT")
-        found, unseen = look_at(ring)
+        found, unseen = diagnose_ring(ring)
         assert (len(found), unseen) == (1, [])
         assert numbers(found[0]) == [6]
-        mend(ring)
-        assert found_at(ring) == {}
+        repair_all(ring)
+        assert findings_by_code(ring) == {}
         assert len(ring.texts()) == 16
 
 
@@ -287,7 +287,7 @@ def test_a_transaction_that_ends_while_the_doctor_waits_is_waited_for(make: Make
         assert ring.pop(holder)
         later = threading.Timer(0.3, holder.execute, ["COMMIT"])
         later.start()
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
         later.join()
 
 
@@ -296,15 +296,15 @@ def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make)
     with ring.connect() as connection:
         fill(ring, connection, 20, 20)
         connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 7)"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["spent"]
         assert numbers(found["spent"]) == list(range(21, 28))
-        assert mend(ring) == ["park 7 consumed pop numbers"]
-        assert found_at(ring) == {}  # parked numbers ahead of the pushes are callers that wait
+        assert repair_all(ring) == ["park 7 consumed pop numbers"]
+        assert findings_by_code(ring) == {}  # parked ahead of the pushes: callers wait
         sent = [f"later {number}" for number in range(10)]
         ring.push_many(connection, sent)
         assert ring.texts() == sent
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
 
 
 def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
@@ -313,7 +313,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
     with ring.connect() as connection:
         fill(ring, connection, 5, 3)
         connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 20)"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found)[:2] == ["spent_beyond_ring", "orphan"]
         first = found["spent_beyond_ring"]
         assert first.repair is not None
@@ -321,7 +321,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
         assert first.repair.requires_name
         name = ring.queue.name
         assert first.repair.command == f"dbq-console relay '{name}' --yes '{name}'"
-        mend_by(ring, first)
+        repair_finding(ring, first)
         assert ring.texts() == ["message 4", "message 5"]
 
 
@@ -330,12 +330,12 @@ def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
     ring = make(size=5)
     with ring.connect() as connection:
         for _ in range(3):
-            assert found_at(ring) == {}
+            assert findings_by_code(ring) == {}
             connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 2)"))
-            assert mend(ring) == ["park 2 consumed pop numbers"]
-        found = found_at(ring)
+            assert repair_all(ring) == ["park 2 consumed pop numbers"]
+        found = findings_by_code(ring)
         assert list(found) == ["pop_ahead"]
-        mend_by(ring, found["pop_ahead"])
+        repair_finding(ring, found["pop_ahead"])
         sent = fill_more(ring, connection, 5)
         assert ring.texts() == sent
 
@@ -349,16 +349,16 @@ def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
             fill(ring, connection, 5, 3)
             connection.execute(ring.sql("SELECT nextval({push_name}) FROM generate_series(1, 12)"))
             assert ring.push(connection, "no room") is None
-            found = found_at(ring)
+            found = findings_by_code(ring)
             assert set(found) == {"full", "lapped", "hole"}
             assert numbers(found["hole"]) == list(range(6, 18))
             if relay:
-                mend_by(ring, found["lapped"])
+                repair_finding(ring, found["lapped"])
             else:
-                assert mend(ring) == ["make 12 holes void"]
-                assert set(found_at(ring)) == {"full"}
+                assert repair_all(ring) == ["make 12 holes void"]
+                assert set(findings_by_code(ring)) == {"full"}
             assert ring.texts() == ["message 4", "message 5"]
-            assert found_at(ring) == {}
+            assert findings_by_code(ring) == {}
             assert ring.push(connection, "room")
 
 
@@ -368,17 +368,17 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
         for _ in range(2):
             connection.execute(ring.sql("SELECT nextval({push_name}) FROM generate_series(1, 8)"))
             assert ring.pop(connection) is None
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["holes_pile_up"]
         assert numbers(found["holes_pile_up"]) == list(range(1, 17))
         connection.execute(ring.sql("DELETE FROM {parked} WHERE number > 1"))
-        assert list(found_at(ring)) == ["hole"]
+        assert list(findings_by_code(ring)) == ["hole"]
         connection.execute(ring.sql("UPDATE {parked} SET parked_at = now() - interval '61 min'"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["holes_pile_up"]
         assert "1 h 01 min" in found["holes_pile_up"].summary
-        assert mend(ring) == ["drop 1 parked hole"]
-        assert found_at(ring) == {}
+        assert repair_all(ring) == ["drop 1 parked hole"]
+        assert findings_by_code(ring) == {}
         assert ring.parked(connection) == set()
 
 
@@ -404,13 +404,13 @@ def test_who_records_as_an_operator_forgets_old_holes(make: Make, tmp_path: Path
 
         pusher.execute("BEGIN")
         assert ring.push(pusher, "to come") == 9
-        with check_context(ring.database, ring.queue, patience_seconds=0.0) as look:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(look)))
+        with check_context(ring.database, ring.queue, patience_seconds=0.0) as context:
+            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(context)))
         assert hole_repairs([diagnosis], Rights.OPERATOR) == [], "a push is under way"
         pusher.execute("COMMIT")
 
-        with check_context(ring.database, ring.queue, patience_seconds=10.0) as look:
-            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(look)))
+        with check_context(ring.database, ring.queue, patience_seconds=10.0) as context:
+            diagnosis = Diagnosis(ring.queue, tuple(doctor.CHECKS.run(context)))
         assert hole_repairs([diagnosis], Rights.READ_ONLY) == []
         recording.start()
         try:
@@ -432,13 +432,13 @@ def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
     with ring.connect() as connection:
         fill(ring, connection, 5, 5)
         connection.execute(ring.sql("SELECT nextval({push_name})"))
-        assert mend(ring) == ["make 1 hole void"]
+        assert repair_all(ring) == ["make 1 hole void"]
         connection.execute("BEGIN")
         assert ring.pop(connection) is None
         connection.execute("ROLLBACK")
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["stale_void"]
         assert numbers(found["stale_void"]) == [6]
-        assert mend(ring) == ["drop 1 void number"]
-        assert found_at(ring) == {}
+        assert repair_all(ring) == ["drop 1 void number"]
+        assert findings_by_code(ring) == {}
         assert ring.parked(connection) == set()

@@ -27,13 +27,13 @@ from console.engines.embedded import EmbeddedServer
 from console.sql import templates
 from tests.contract.test_every_statement import rows_checked, running
 from tests.faults.doctor_tools import (
+    diagnose_ring,
     fill,
     fill_more,
-    found_at,
-    look_at,
-    mend,
-    mend_by,
+    findings_by_code,
     numbers,
+    repair_all,
+    repair_finding,
 )
 from tests.faults.modelled_ring import astray
 from tests.faults.ring_model import Live, Store
@@ -58,14 +58,14 @@ def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)
         connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (7, 8, 15, 19)"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert found["slot_count"].evidence["missing"] == [[7, 8], [15, 15], [19, 19]]
         assert numbers(found["hole"]) == [7, 8]  # what lay there is lost
         assert [r.state for r in read_slot_map(ring.database, ring.queue).ranges] == [
             *("free", "ready", "missing", "ready", "free", "missing", "free", "missing")
         ]
-        assert "add 4 empty slots" not in mend(ring)
-        assert found_at(ring) == {}
+        assert "add 4 empty slots" not in repair_all(ring)
+        assert findings_by_code(ring) == {}
         for number in range(12):
             assert ring.push(connection, f"new {number}")
     kept = [text for text in left if text not in {"message 7", "message 8"}]
@@ -84,7 +84,7 @@ def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
                 " (24, NULL, NULL, now(), NULL, 0), (27, 13, 13, now(), 'message 13', 1)"
             )
         )
-        found = found_at(ring)
+        found = findings_by_code(ring)
         slots = found["slot_count"]
         assert slots.summary == "16 slots of 20, and 3 outside the ring"
         assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
@@ -94,7 +94,7 @@ def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
             if r.state == "missing"
         ]
         assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
-        mend_by(ring, slots)
+        repair_finding(ring, slots)
     assert sorted(ring.texts()) == sorted([*left, "message 13"])
 
 
@@ -113,17 +113,17 @@ def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
             "SELECT setval({pop_name}, 5)",
         ):
             connection.execute(ring.sql(wrong))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         mismatch = found["slot_mismatch"]
         slots = mismatch.evidence["slots"]
         assert isinstance(slots, list)
         assert [slot["slot"] for slot in slots] == [1, 6, 7, 9, 11]
         assert mismatch.evidence["miscounted"] == 3
-        mend_by(ring, mismatch)
+        repair_finding(ring, mismatch)
         assert ring.push(connection, "one more")
         after = ring.texts()
     assert sorted(after) == sorted([*left, "one more"])
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 @pytest.mark.parametrize("back", ["push", "pop", "both"])
@@ -137,16 +137,16 @@ def test_sequences_set_back_are_lifted_above_all_that_is_in_use(make: Make, back
         for side in ("push", "pop"):
             if back in {side, "both"}:
                 connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, 2)"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert "sequence_behind" in found
-        mend_by(ring, found["sequence_behind"])
+        repair_finding(ring, found["sequence_behind"])
         new = ring.push(connection, "one more")
         assert new is not None
         popped = ring.drain()
     assert [message.payload for message in popped] == [*left[1:], "one more"]
     ids = [message.id for message in popped]
     assert ids == sorted(set(ids))
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> None:
@@ -155,10 +155,10 @@ def test_a_sequence_that_sessions_cache_is_found_and_set_right(make: Make) -> No
         connection.execute(ring.sql("ALTER SEQUENCE {push_seq} CACHE 20"))
         sent = [ring.push(session, "x") for session in (connection, other, connection)]
         assert sent == [1, 21, 2]
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert "sequence_cached" in found
         assert "CACHE 20" in found["sequence_cached"].summary
-        mend_by(ring, found["sequence_cached"])
+        repair_finding(ring, found["sequence_cached"])
         later = [ring.push(session, "y") for session in (connection, other, connection)]
         assert None not in later
         first = later[0] or 0
@@ -170,9 +170,9 @@ def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:
         fill(ring, connection, 9, 0)
-        assert list(found_at(ring)) == ["filling"]
+        assert list(findings_by_code(ring)) == ["filling"]
         fill_more(ring, connection, 1)
-        assert list(found_at(ring)) == ["full"]
+        assert list(findings_by_code(ring)) == ["full"]
         stop = threading.Event()
 
         def consume_and_push() -> None:
@@ -186,12 +186,12 @@ def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
         thread = threading.Thread(target=consume_and_push)
         thread.start()
         try:
-            assert set(found_at(ring)) <= {"filling"}
+            assert set(findings_by_code(ring)) <= {"filling"}
         finally:
             stop.set()
             thread.join()
         assert len(ring.texts()) == 10
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
 
 
 def dump(ring: Ring, *options: str) -> str:
@@ -234,12 +234,12 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(
         text = dump(ring, f"--snapshot={snapshot}")
         holder.rollback()
     with restored(own_server, ring, text) as copy:
-        found = found_at(copy)
+        found = findings_by_code(copy)
         assert numbers(found["orphan"]) == list(range(21, 71))
         assert numbers(found["hole"]) == list(range(101, 141))
         assert "restored dump" in found["orphan"].cause
-        mend(copy)
-        assert found_at(copy) == {}
+        repair_all(copy)
+        assert findings_by_code(copy) == {}
         assert copy.texts() == left
 
 
@@ -253,9 +253,9 @@ def test_a_dump_without_its_sequences(own_server: EmbeddedServer, make: Make) ->
         text = dump(ring)
     text = "\n".join(line for line in text.splitlines() if not _SETS.search(line))
     with restored(own_server, ring, text) as copy:
-        found = found_at(copy)
+        found = findings_by_code(copy)
         assert list(found) == ["sequence_behind"]
-        mend_by(copy, found["sequence_behind"])
+        repair_finding(copy, found["sequence_behind"])
         assert copy.texts() == left
 
 
@@ -290,8 +290,8 @@ def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -
         @given(laid())
         def check(state: Store) -> None:
             ring.lay(connection, state)
-            with check_context(ring.database, ring.queue) as look:
-                found = find_lost_numbers(look)
+            with check_context(ring.database, ring.queue) as context:
+                found = find_lost_numbers(context)
             for kind, expected in astray(state).items():
                 runs = found.proven[kind]
                 told = [number for run in runs for number in range(run.first, run.last + 1)]
@@ -300,9 +300,11 @@ def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -
                 assert all(one.last + 1 < two.first for one, two in pairs)
             check_map(read_slot_map(ring.database, ring.queue).ranges, state)
             RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
-            with check_context(ring.database, ring.queue) as look:
+            with check_context(ring.database, ring.queue) as context:
                 # A hole that a pop had come to is void twice over by now: parked too, or spent.
-                left = {kind: runs for kind, runs in find_lost_numbers(look).proven.items() if runs}
+                left = {
+                    kind: runs for kind, runs in find_lost_numbers(context).proven.items() if runs
+                }
             assert left == {}
             assert {number for _, number, _, _ in ring.live(connection)} == lying(state)
 
@@ -347,16 +349,16 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
         connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
         with running() as labels, rows_checked(monkeypatch):
-            found = found_at(ring)
+            found = findings_by_code(ring)
             assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
             assert read_slot_map(ring.database, ring.queue).ranges
             connection.execute("BEGIN")
             assert ring.pop(connection)
-            look_at(ring, patience_seconds=0.01)
+            diagnose_ring(ring, patience_seconds=0.01)
             connection.execute("ROLLBACK")
             RepairNumbers(ring.queue, dict.fromkeys(LostKind, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
-            mend_by(ring, found["slot_mismatch"])
+            repair_finding(ring, found["slot_mismatch"])
             mend_halves(make(content="apart", partitions=1))
         assert wanted <= labels
     assert ring.texts() == left
@@ -368,9 +370,9 @@ def mend_halves(ring: Ring) -> None:
         ring.push(connection, "one")
         astray = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
         connection.execute(astray)
-    found = found_at(ring)
+    found = findings_by_code(ring)
     assert set(found) == {"slot_without_content", "content_without_slot"}
-    mend_by(ring, found["slot_without_content"])
+    repair_finding(ring, found["slot_without_content"])
 
 
 def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:

@@ -14,7 +14,7 @@ import pytest
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError
 from tests.contract.traffic import at_work
-from tests.faults.doctor_tools import found_at, look_at, mend, mend_now
+from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, try_repairs
 from tests.faults.ring_campaign import (
     CONSUMER,
     PRODUCER,
@@ -106,7 +106,7 @@ def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: 
             until = time.monotonic() + (600 if long else 1)
             while time.monotonic() < until:
                 for ring in rings:
-                    found, unseen = look_at(ring)
+                    found, unseen = diagnose_ring(ring)
                     assert [finding.summary for finding in found] == []
                     assert unseen == []
         of.finish()
@@ -114,9 +114,9 @@ def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: 
     busy_server.restart()
     for ring in rings:
         wait_for_server(url)
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
         ring.drain()
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
         ring.close()
 
 
@@ -138,18 +138,18 @@ def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:
         until = time.monotonic() + seconds
         next_kill = time.monotonic() + seconds / 3
         while time.monotonic() < until:
-            mended += mend_now(ring)
+            mended += try_repairs(ring)
             if time.monotonic() > next_kill:
                 kills += kill_backend(ring, chance)
                 wait_for_server(url)
                 next_kill += seconds / 3
         of.finish()
         ledger = of.ledger()
-    mended += len(mend(ring))
-    codes = set(found_at(ring))
+    mended += len(repair_all(ring))
+    codes = set(findings_by_code(ring))
     assert codes <= {"full", "filling"}, codes  # nobody pops any more
     counts = ledger.settle(ring.texts(), kills=kills)
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
     assert ring.measure().live == 0
     assert mended, "nothing was ever repaired"
     assert counts.acknowledged > 0

@@ -56,13 +56,13 @@ def test_what_was_not_looked_at_is_told(
     if bound == "rows":
         monkeypatch.setattr(row_scan, "MOST_ROWS", 40)
     patience = 0.0 if bound == "seconds" else 60.0
-    with check_context(client.database, client.queue, patience_seconds=patience) as look:
-        (missing,) = messages.PAYLOAD_CHECKS.run(look)
-        (poison,) = messages.ATTEMPT_CHECKS.run(look)
+    with check_context(client.database, client.queue, patience_seconds=patience) as context:
+        (missing,) = messages.PAYLOAD_CHECKS.run(context)
+        (poison,) = messages.ATTEMPT_CHECKS.run(context)
     assert missing.evidence["ids"] == ["90"], "the newest come first"
     assert poison.evidence["ready"]["ids"] == ["5"], "what is popped first"  # type: ignore[index]
     looked = 40 if bound == "rows" else 20
-    told = "\n".join(look.unseen)
+    told = "\n".join(context.unseen)
     assert f"messages without their payload: {looked} rows" in told
     assert f"up to id {100 - looked} not" in told
     assert "payloads without a message" in told
@@ -105,8 +105,8 @@ _CLAIM: dict[str, LiteralString] = {
 }
 
 
-def recorded(look: CheckContext) -> Recorder:
-    with look.transaction() as connection:
+def recorded(context: CheckContext) -> Recorder:
+    with context.transaction() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         return Recorder(driver)
@@ -134,18 +134,18 @@ def test_each_chunk_reads_its_rows_and_no_more(
     client, design = use(of), of.design.name
     load(client)
     queue = client.queue
-    with check_context(client.database, queue, patience_seconds=600.0) as look:
-        recorder = recorded(look)
-        assert list(messages.ATTEMPT_CHECKS.run(look)) == []
+    with check_context(client.database, queue, patience_seconds=600.0) as context:
+        recorder = recorded(context)
+        assert list(messages.ATTEMPT_CHECKS.run(context)) == []
         scanned = labelled("common.retried", recorder)
         run(client, _CLAIM[design])
-        assert list(claims.CHECKS.run(look)) == []
+        assert list(claims.CHECKS.run(context)) == []
         asked = recorder.take()
         stated = [one for one in asked if "common.contradictions" in one.text]
         claimed = [one for one in asked if "common.claimed" in one.text]
-        assert list(messages.PAYLOAD_CHECKS.run(look)) == []
+        assert list(messages.PAYLOAD_CHECKS.run(context)) == []
         pieces = labelled("split.missing_payloads", recorder)
-        assert look.unseen == []
+        assert context.unseen == []
     check(scanned, queue.table, buffers=4_400)
     check(stated, queue.table, buffers=4_400)
     check(claimed, queue.table, buffers=18_000)
@@ -181,10 +181,10 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         "stuck_after": 300.0,
         "gone": client.database.product.array([]),
     }
-    with check_context(client.database, client.queue) as look:
-        (row,) = look.query(IncompleteMessages, "missing_payloads", newest=7, **rest)
+    with check_context(client.database, client.queue) as context:
+        (row,) = context.query(IncompleteMessages, "missing_payloads", newest=7, **rest)
         assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
-        (row,) = look.query(IncompleteMessages, "missing_payloads", newest=0, **rest)
+        (row,) = context.query(IncompleteMessages, "missing_payloads", newest=0, **rest)
         assert (row.looked, row.lowest) == (0, None)
 
 

@@ -12,7 +12,7 @@ from console.doctor import claims
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
 from console.engines.embedded import EmbeddedServer
-from tests.faults.doctor_tools import look_at, mend_now, numbers
+from tests.faults.doctor_tools import diagnose_ring, numbers, try_repairs
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, clients, wait_for_progress
 from tests.faults.ring_tools import Make, Popped, Ring
 from tests.faults.subscriber_campaign import campaign
@@ -27,9 +27,9 @@ def make(make: Make) -> Make:
     return partial(make, subscribers="a,b")
 
 
-def found_at(ring: Ring) -> Found:
+def findings_by_code(ring: Ring) -> Found:
     """By code and subscriber; a summary and a repair name whose it is."""
-    found, unseen = look_at(ring)
+    found, unseen = diagnose_ring(ring)
     assert unseen == []
     for one in found:
         assert not one.subscriber or one.summary.startswith(f"{one.subscriber}: ")
@@ -38,7 +38,7 @@ def found_at(ring: Ring) -> Found:
     return by
 
 
-def mend(ring: Ring, found: Found) -> None:
+def repair_all(ring: Ring, found: Found) -> None:
     for one in found.values():
         assert one.repair is not None
         assert one.repair.plan(ring.database)
@@ -60,18 +60,18 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
             connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         else:
             caller.execute("ROLLBACK")
-    found = found_at(ring)
+    found = findings_by_code(ring)
     assert list(found) == [("orphan", "b")]
     orphans = found["orphan", "b"]
     assert numbers(orphans) == [1, 2, 3]
     assert orphans.repair is not None
     assert orphans.repair.summary == "park 3 orphans of b"
     assert ring.of("a").texts() == texts
-    mend(ring, found)
-    assert found_at(ring) == {}
+    repair_all(ring, found)
+    assert findings_by_code(ring) == {}
     assert ring.of("b").texts() == texts
     assert ring.of("a").texts() == []
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
@@ -85,18 +85,18 @@ def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
             caller.execute("ROLLBACK")
         assert ring.push(connection, "behind") == 7
         assert ring.of("a").texts() == [*texts, "behind"]
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == [("hole", "a"), ("hole", "b")]
         assert [numbers(one) for one in found.values()] == [[6], [6]]
         parked = [one.evidence["parked"] for one in found.values()]
         assert parked == [1, 0]
         # The repair of one leaves the other's to it.
-        mend(ring, {("hole", "a"): found["hole", "a"]})
-        assert list(found_at(ring)) == [("hole", "b")]
-        mend(ring, found_at(ring))
-    assert found_at(ring) == {}
+        repair_all(ring, {("hole", "a"): found["hole", "a"]})
+        assert list(findings_by_code(ring)) == [("hole", "b")]
+        repair_all(ring, findings_by_code(ring))
+    assert findings_by_code(ring) == {}
     assert ring.of("b").texts() == [*texts, "behind"]
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
@@ -109,13 +109,13 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
         connection.execute(a.sql(draw), [4])
         connection.execute(b.sql(draw), [20])
         connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
-        found = found_at(ring)
+        found = findings_by_code(ring)
     assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]
-    mend(ring, {key: one for key, one in found.items() if key[1] == "a"})
-    mend(ring, {("stale_void", "b"): found["stale_void", "b"]})
-    assert list(found_at(ring)) == [("spent_beyond_ring", "b")]
-    mend(ring, found_at(ring))
-    assert found_at(ring) == {}
+    repair_all(ring, {key: one for key, one in found.items() if key[1] == "a"})
+    repair_all(ring, {("stale_void", "b"): found["stale_void", "b"]})
+    assert list(findings_by_code(ring)) == [("spent_beyond_ring", "b")]
+    repair_all(ring, findings_by_code(ring))
+    assert findings_by_code(ring) == {}
     texts = ring.fill(8)
     assert ring.of("a").texts() == ring.of("b").texts() == texts
 
@@ -124,7 +124,7 @@ def test_a_full_ring_names_who_fills_it(make: Make) -> None:
     ring = make(size=10)
     texts = ring.fill(10)
     assert ring.of("a").texts() == texts
-    assert list(found_at(ring)) == [("full", "b")]
+    assert list(findings_by_code(ring)) == [("full", "b")]
 
 
 def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
@@ -135,15 +135,15 @@ def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
     with ring.connect() as connection:
         gone = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
         connection.execute(ring.sql(gone))
-    found = {key: one for key, one in found_at(ring).items() if key[0] == "slot_count"}
+    found = {key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_count"}
     assert list(found) == [("slot_count", "b")]
     (one,) = found.values()
     assert one.evidence["missing"] == [[7, 8]]
     assert one.repair is not None
     assert not one.repair.unattended
-    mend(ring, found)
+    repair_all(ring, found)
     assert ring.of("b").texts() == texts[4:]
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def _first(ring: Ring, n: int) -> list[Popped]:
@@ -161,13 +161,13 @@ def test_a_slot_without_its_content_is_freed_for_who_owes_it(make: Make) -> None
             (table,) = ring.content_tables
             gone = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
             connection.execute(gone, [number])
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == [("slot_without_content", "")]
         assert found["slot_without_content", ""].evidence["ids"] == [3]
-        mend(ring, found)
+        repair_all(ring, found)
         assert ring.parked(connection) == {(3, True)}
     assert ring.of("b").texts() == texts[3:]
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 _BREAKS = {
@@ -197,18 +197,20 @@ def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
         for number, change in _BREAKS.items():
             broken = f"UPDATE {{ring}} SET {change} WHERE slot = {slots.get(number, number)}"
             connection.execute(ring.sql(broken))
-        found = {key: one for key, one in found_at(ring).items() if key[0] == "slot_mismatch"}
+        found = {
+            key: one for key, one in findings_by_code(ring).items() if key[0] == "slot_mismatch"
+        }
         mismatch = found["slot_mismatch", ""]
         told = mismatch.evidence["slots"]
         assert isinstance(told, list)
         assert [one["slot"] for one in told] == sorted(slots[n] for n in _BREAKS)
-        mend(ring, found)
+        repair_all(ring, found)
     got = {name: ring.of(name).texts() for name in "ab"}
     assert sorted(got["b"]) == sorted(texts[4:])
     again = {texts[number - 1] for number in _BREAKS} if relaid else set()
     assert set(texts[8:]) <= set(got["a"]) <= {*texts[8:], *again}
     assert len(got["a"]) == len(set(got["a"]))
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 @pytest.mark.long
@@ -224,9 +226,9 @@ def test_silence_under_traffic_of_two(rings_url: str, make: Make, *, long: bool)
             connection.execute("BEGIN")
             ring.of("b").pop_many(connection, 3)
             wait_for_progress(of, 500)
-            held, _ = look_at(ring, patience_seconds=0.1)
+            held, _ = diagnose_ring(ring, patience_seconds=0.1)
             connection.execute("COMMIT")
-            found, unseen = look_at(ring)
+            found, unseen = diagnose_ring(ring)
             told = [one.summary for one in (*held, *found) if one.code.name != "filling"]
             assert told == []
             assert unseen == []
@@ -242,7 +244,7 @@ def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
     mended: Counter[str] = Counter()
 
     def repair(ring: Ring) -> None:
-        mended["repairs"] += mend_now(ring)
+        mended["repairs"] += try_repairs(ring)
 
     for seed in range(9 if long else 1):
         told = campaign(own_server, seed, 2, 2, repair)
@@ -270,5 +272,5 @@ def test_claims_are_released_of_the_one_whose_owner_is_gone(make: Make) -> None:
 
 
 def claims_at(ring: Ring) -> list[Finding]:
-    with check_context(ring.database, ring.queue, patience_seconds=10.0) as look:
-        return list(claims.CHECKS.run(look))
+    with check_context(ring.database, ring.queue, patience_seconds=10.0) as context:
+        return list(claims.CHECKS.run(context))

@@ -74,9 +74,9 @@ PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"
 
 
 def use_of_indexes(database: Database, queue: Queue) -> dict[str, Finding]:
-    with check_context(database, queue) as look:
-        findings = {one.code.name: one for one in indexes.INDEX_CHECKS.run(look)}
-        assert look.unseen == []
+    with check_context(database, queue) as context:
+        findings = {one.code.name: one for one in indexes.INDEX_CHECKS.run(context)}
+        assert context.unseen == []
     return findings
 
 

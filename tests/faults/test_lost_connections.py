@@ -20,7 +20,15 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
 from console.monitor.scan_query import MessageSource
 from tests.contract.installs import together
-from tests.faults.lost import FATES, LIMIT, AtCommit, make_queues, moved, plain, rows_of
+from tests.faults.connection_faults import (
+    FATES,
+    LIMIT,
+    AtCommit,
+    make_queues,
+    moved,
+    plain,
+    rows_of,
+)
 from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database
 

@@ -16,7 +16,7 @@ from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
-from tests.faults.lost import Cutter
+from tests.faults.connection_faults import Cutter
 from tests.proxy import Fate, Proxy
 from tests.servers import fresh_database
 

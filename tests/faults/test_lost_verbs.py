@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from console.actions import execute
 from console.engines.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
-from tests.faults.lost import FATES, LIMIT, Cutter, make_queues, moved, rows_of
+from tests.faults.connection_faults import FATES, LIMIT, Cutter, make_queues, moved, rows_of
 from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database
 

@@ -23,7 +23,7 @@ from console.engines.embedded import EmbeddedServer
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
-from tests.faults.lost import plain
+from tests.faults.connection_faults import plain
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, wait_until

@@ -20,7 +20,7 @@ from console.doctor.lost_numbers import ContentMismatch
 from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
-from tests.faults.doctor_tools import found_at, look_at, mend, mend_by
+from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding
 from tests.faults.ring_campaign import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
 from tests.servers import kill_session
@@ -63,7 +63,7 @@ def test_large_messages_go_through_and_leave_nothing(make: Make, size: int) -> N
             assert popped is not None
             assert [popped.payload, *payloads(ring.pop_many(connection, 3))] == sent
         assert ring.contents(connection) == {}
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def payloads(popped: list[Popped]) -> list[str]:
@@ -94,11 +94,11 @@ def test_a_crash_in_the_midst_leaves_no_content_behind(
         popping.close()
         with ring.connect() as connection:
             assert sorted(ring.contents(connection).values()) == sorted(kept)
-        mend(ring)
+        repair_all(ring)
         assert sorted(payloads(ring.drain())) == sorted(kept)
         with ring.connect() as connection:
             assert ring.contents(connection) == {}
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
 
 
 def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
@@ -166,20 +166,20 @@ def test_no_pop_stops_at_a_slot_without_its_content(make: Make, *, batch: bool) 
         delete_content(ring, connection, 2)
         assert [pop(), pop(), pop()] == [["one"], ["three"], []]
         assert ring.parked(connection) == {(2, False)}
-        found = found_at(ring)
+        found = findings_by_code(ring)
         assert list(found) == ["slot_without_content"]
         assert found["slot_without_content"].evidence == {"count": 1, "ids": [2]}
-        mend(ring)
-        assert list(found_at(ring)) == ["slot_without_content"], "not without being asked"
+        repair_all(ring)
+        assert list(findings_by_code(ring)) == ["slot_without_content"], "not without being asked"
         # With a content from a backup it is a message again.
         insert = SQL("INSERT INTO {} VALUES (2, 'two')").format(ring.content_tables[2])
         connection.execute(insert)
         assert [pop(), pop()] == [["two"], []]
-        assert found_at(ring) == {}
+        assert findings_by_code(ring) == {}
         ring.push_many(connection, ["four", "five"])
         delete_content(ring, connection, 4)
-        (finding,) = found_at(ring).values()
-        mend_by(ring, finding)
+        (finding,) = findings_by_code(ring).values()
+        repair_finding(ring, finding)
         assert [pop(), pop()] == [["five"], []]
         assert ring.measure().live == 0
         of_it = "SELECT detail FROM dbq.action WHERE queue_name = %s AND detail LIKE 'freed%%'"
@@ -213,7 +213,7 @@ def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
         reason = "content without slot"
         assert archived == [(2, "one", "error", reason), (3, "two", "error", reason)]
         assert ring.contents(connection) == {1: "moved", 4: "popping"}
-    mend(ring)
+    repair_all(ring)
     assert sorted(payloads(ring.drain())) == ["moved", "popping"]
     ring.relay()
     with ring.database.transaction("look", read_only=True) as reading:
@@ -221,11 +221,11 @@ def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
     done = execute.execute(ring.database, restoring, plan.make(ring.database, restoring))
     assert (done.ledger.out, done.ledger.into) == (2, 2)
     assert payloads(ring.drain()) == ["one", "two"]
-    assert found_at(ring) == {}
+    assert findings_by_code(ring) == {}
 
 
 def found_and_unproven(ring: Ring) -> dict[str, Finding]:
-    found, _ = look_at(ring, patience_seconds=0.05)
+    found, _ = diagnose_ring(ring, patience_seconds=0.05)
     return {finding.code.name: finding for finding in found}
 
 

@@ -186,8 +186,8 @@ def database(odbc: Odbc) -> Iterator[Database]:
 
 
 def looked_at(database: Database) -> tuple[list[Finding], list[str]]:
-    with check_context(database, QUEUE) as look:
-        return list(broker.CHECKS.run(look)), look.unseen
+    with check_context(database, QUEUE) as context:
+        return list(broker.CHECKS.run(context)), context.unseen
 
 
 def test_all_statements_together(odbc: Odbc, database: Database) -> None:

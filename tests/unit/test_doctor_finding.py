@@ -93,7 +93,7 @@ def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
 # ---------------------------------------------------------------------------------- what is seen
 
 
-def a_look() -> CheckContext:
+def new_context() -> CheckContext:
     nobody: Session = None  # type: ignore[assignment]
     nowhere: Database = None  # type: ignore[assignment]
     return CheckContext(nowhere, nobody, QUEUE)
@@ -101,23 +101,23 @@ def a_look() -> CheckContext:
 
 def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
     found = Finding(CODES[0], "something")
-    look = a_look()
+    context = new_context()
 
     def check(_: CheckContext) -> Iterator[Finding]:
         yield found
         raise RefusedError("Could not look.", why="permission denied")
 
-    assert list(run_check(look, "the moon", check)) == [found]
-    assert look.unseen == ["the moon: permission denied"]
+    assert list(run_check(context, "the moon", check)) == [found]
+    assert context.unseen == ["the moon: permission denied"]
 
 
 def test_a_lost_connection_is_no_finding() -> None:
-    def check(look: CheckContext) -> Iterator[Finding]:
+    def check(context: CheckContext) -> Iterator[Finding]:
         yield Finding(CODES[0], "something")
         raise ConnectionFailedError("Gone.")
 
     with pytest.raises(ConnectionFailedError):
-        list(run_check(a_look(), "the moon", check))
+        list(run_check(new_context(), "the moon", check))
 
 
 def test_a_command_is_what_could_be_typed() -> None:

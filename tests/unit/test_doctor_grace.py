@@ -111,7 +111,7 @@ def test_times_around_a_run_are_not_those_around_a_part_of_it() -> None:
     [
         (5.0, 1.0, True),
         (1.0, 1.0, True),  # it may have begun right before
-        (0.5, 1.0, False),  # it began after the first look, so it has drawn after it
+        (0.5, 1.0, False),  # it began after the first context, so it has drawn after it
         (None, 1.0, True),  # of unknown age
     ],
 )
@@ -174,7 +174,7 @@ class Fake:
 
 
 def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> LostNumbers:
-    patch.setattr(number_proof, "_read", lambda look, _: look.lost.pop(0))
+    patch.setattr(number_proof, "_read", lambda context, _: context.lost.pop(0))
     return number_proof.find_lost_numbers(fake)
 
 
@@ -264,10 +264,10 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
 
     odbc.answer = answer
     database = opened()
-    with check_context(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
-        found = {finding.code.name: finding for finding in ring.CHECKS.run(look)}
+    with check_context(database, Fake("mssql", []).queue, patience_seconds=0.02) as context:
+        found = {finding.code.name: finding for finding in ring.CHECKS.run(context)}
     database.close()
-    assert look.unseen == []
+    assert context.unseen == []
     assert found["orphan"].summary == "21 orphans: 507-527"
     assert found["hole"].summary == "59,000 holes: 1000-59999"
     assert found["orphan"].since == found["hole"].since == AT

@@ -1,4 +1,4 @@
-"""The queues of a campaign, where their messages lie, and whether the books agree at the end."""
+"""The queues of a campaign, where their messages are, and whether the counts balance at the end."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from tests.faults.ring_ledger import Ledger, is_whole
 
 DOOMED = "doomed"
 """Of this queue messages are purged for good; its own clients work on it, and nothing comes from
-elsewhere. So the audit's count stands against what is gone."""
+elsewhere. So the audit's count is compared with what is gone."""
 _RING = {"size": "400", "max_bytes": "300"}
 QUEUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "ring": ("ring", _RING),
@@ -70,7 +70,7 @@ def keeps(queue: Queue) -> bool:
     return queue.design.name in {"status", "split"} or queue.options.get("archive_at_pop") == "on"
 
 
-def lying(connection: psycopg.Connection, queue: Queue) -> list[str]:
+def in_tables(connection: psycopg.Connection, queue: Queue) -> list[str]:
     """The messages in a queue's own tables."""
     name = queue.design.name
     column = Identifier(_COLUMN.get(name, "payload"))
@@ -122,8 +122,8 @@ def _of(queue: Queue, text: str) -> Composed:
 
 
 @dataclass(frozen=True)
-class Lies:
-    """Where the messages are when all is over."""
+class Locations:
+    """Where the messages are in the end."""
 
     queues: Counter[str]
     archives: Counter[str]
@@ -133,7 +133,7 @@ class Lies:
 
 
 @dataclass
-class Books:
+class MessageCounts:
     """Counts of messages."""
 
     pushed: int = 0
@@ -159,15 +159,15 @@ class Books:
         return not (self.lost or self.doubled or self.damaged or self.unexplained)
 
 
-def balance(ledger: Ledger, lies: Lies) -> Books:
-    """Each message that was acknowledged is popped once, or lies somewhere once.
+def balance(ledger: Ledger, locations: Locations) -> MessageCounts:
+    """Each acknowledged message is popped once, or is in one location once.
 
     A pop in doubt names its messages, so that nothing else is excused by it; nobody sends a message
     twice.
     """
     assert not ledger.unknown_in_doubt, "no client pops without a transaction here"
-    lie = lies.queues + lies.archives + lies.lake
-    came = ledger.popped + lie
+    remaining = locations.queues + locations.archives + locations.lake
+    came = ledger.popped + remaining
     missing = ledger.acknowledged - came.keys()
     gone = missing & ledger.popped_in_doubt.keys()
     lost = {text for text in missing - gone if not text.startswith(DOOMED)}
@@ -175,66 +175,66 @@ def balance(ledger: Ledger, lies: Lies) -> Books:
     twice = {text for text, times in came.items() if times > 1}
     twice |= {text for text, times in ledger.kept.items() if times > 1}
     stored = ledger.doubtful.keys() & came.keys()
-    books = Books(
+    counts = MessageCounts(
         pushed=len(ledger.acknowledged),
         popped=ledger.popped.total() + ledger.kept.total(),
-        in_queues=lies.queues.total(),
-        in_archives=lies.archives.total(),
-        in_the_lake=lies.lake.total(),
-        purged_for_good=lies.purged,
+        in_queues=locations.queues.total(),
+        in_archives=locations.archives.total(),
+        in_the_lake=locations.lake.total(),
+        purged_for_good=locations.purged,
         pushes_in_doubt=ledger.doubtful.total(),
         of_them_stored=len(stored),
         pops_in_doubt=ledger.popped_in_doubt.total(),
         of_them_gone=len(gone),
     )
-    books.lost = _told(books, "lost", lost)
-    books.doubled = _told(books, "doubled", twice)
-    books.damaged = _told(books, "damaged", {text for text in came if not is_whole(text)})
+    counts.lost = _report(counts, "lost", lost)
+    counts.doubled = _report(counts, "doubled", twice)
+    counts.damaged = _report(counts, "damaged", {text for text in came if not is_whole(text)})
     never = came.keys() - ledger.acknowledged - ledger.doubtful.keys()
-    books.unexplained = _told(books, "came and was never pushed", never)
-    popped_and_gone = ledger.kept.keys() - lie.keys()
-    books.unexplained += _told(books, "popped, and no row of it left", popped_and_gone)
+    counts.unexplained = _report(counts, "came and was never pushed", never)
+    popped_and_gone = ledger.kept.keys() - remaining.keys()
+    counts.unexplained += _report(counts, "popped, and no row of it left", popped_and_gone)
     # What was pushed in doubt, or popped in doubt, may have been purged instead.
     doubt = (ledger.doubtful.keys() - stored) | gone
     most = len(purged) + sum(text.startswith(DOOMED) for text in doubt)
-    if not len(purged) <= lies.purged <= most:
-        books.wrong.append(f"purged for good {lies.purged}, gone {len(purged)} to {most}")
-        books.lost += max(0, len(purged) - lies.purged)
-        books.unexplained += max(0, lies.purged - most)
-    return books
+    if not len(purged) <= locations.purged <= most:
+        counts.wrong.append(f"purged for good {locations.purged}, gone {len(purged)} to {most}")
+        counts.lost += max(0, len(purged) - locations.purged)
+        counts.unexplained += max(0, locations.purged - most)
+    return counts
 
 
-def _told(books: Books, what: str, messages: set[str]) -> int:
+def _report(counts: MessageCounts, what: str, messages: set[str]) -> int:
     if messages:
         some = ", ".join(repr(text[:60]) for text in sorted(messages)[:5])
-        books.wrong.append(f"{what}: {len(messages)}, as {some}")
+        counts.wrong.append(f"{what}: {len(messages)}, as {some}")
     return len(messages)
 
 
 @dataclass
 class Result:
-    """What a campaign came to."""
+    """The result of a campaign."""
 
     seed: int
-    books: Books
+    counts: MessageCounts
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(verb, how it ended)."""
     faults: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     """Transactions of clients that the server undid."""
     defects: Counter[str] = field(default_factory=Counter)
-    told: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     folder: str = ""
-    """Where outputs are that are worth a look; nothing where all is well."""
+    """Of outputs worth reading; empty if all is well."""
 
     @property
     def is_well(self) -> bool:
-        return self.books.balanced and not self.defects
+        return self.counts.balanced and not self.defects
 
     def lines(self) -> list[str]:
         """The table."""
-        counts = {k: v for k, v in asdict(self.books).items() if k != "wrong"}
+        counts = {k: v for k, v in asdict(self.counts).items() if k != "wrong"}
         lines = [f"seed {self.seed}", "messages"]
         lines += [f"  {name.replace('_', ' '):20}{count:12,}" for name, count in counts.items()]
         lines += [f"operations {sum(self.operations.values()):,}"]
@@ -249,7 +249,7 @@ class Result:
         others = {k: v for k, v in self.defects.items() if k not in kinds}
         lines += [f"  {kind:20}{count:12,}" for kind, count in others.items()]
         lines += [f"transactions undone by the server: {dict(self.refused)}", *self.notes]
-        lines += [f"! {words}" for words in (*self.books.wrong, *self.told)]
+        lines += [f"! {words}" for words in (*self.counts.wrong, *self.descriptions)]
         if self.folder:
-            lines.append(f"seed {self.seed}: look into {self.folder}")
+            lines.append(f"seed {self.seed}: see {self.folder}")
         return lines
