@@ -45,11 +45,11 @@ SMALL, LARGE = (80, 24), (160, 48)
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     for tab in TABS:
         monkeypatch.setattr(tab, "poll", lambda _: None)
     monkeypatch.setattr(audit, "read_all", lambda *_: audit.AuditEntries())
-    monkeypatch.setattr(MessageScreen, "_ask", lambda *_, **__: None)
+    monkeypatch.setattr(MessageScreen, "_load", lambda *_, **__: None)
 
 
 def taken(
