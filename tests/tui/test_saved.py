@@ -134,7 +134,7 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
         pane = shown.tab.pane
         shown.app.context.saved = SAVED
         asks: list[Any] = []
-        monkeypatch.setattr(pane, "_ask", lambda ask, **_: asks.append(ask))
+        monkeypatch.setattr(pane, "_load", lambda ask, **_: asks.append(ask))
         for line, meant in (
             ("@late limit=3", Filters(older=7200.0, limit=3)),
             ("@mine", Filters(ids=("1",))),
