@@ -354,12 +354,12 @@ class ConsoleApp(Navigator):
     def _filter_in_sight(self, screen: Screen[object]) -> "InSight | None":
         """Of the overview, or of the list of messages that is not behind another tab."""
         from console.tui.commands import InSight  # noqa: PLC0415
-        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
+        from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
 
         if isinstance(screen, OverviewScreen):
             line = screen.filter_line
             return InSight(QUEUE_FILTERS, line) if line else None
-        for pane in screen.query(MessagePane):
+        for pane in screen.query(MessagesTab):
             if pane.region and (line := pane.filter_line):
                 return InSight(FILTERS, line)
         return None

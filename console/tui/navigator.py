@@ -22,14 +22,14 @@ class Navigator(App[None]):
 
     def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
         """A queue's messages, with a filter."""
-        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
+        from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
 
         self.open_queue(key, "messages")
         screen = self.screen
 
         def narrow(tries: int = 40) -> None:
             # The tabs come once the queue's first figures have been drawn.
-            found = [pane for pane in screen.query(MessagePane) if pane.is_mounted]
+            found = [pane for pane in screen.query(MessagesTab) if pane.is_mounted]
             if found:
                 found[0].open(words)
             elif tries and screen.is_attached:

@@ -187,7 +187,7 @@ async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
             console.app.open_queue(MAIL, "messages")
             tab = console.app.screen
             await until(console, lambda: bool(tab.query(MessagesTab)))
-            pane = tab.query_one(MessagesTab).pane
+            pane = tab.query_one(MessagesTab)
             await until(console, lambda: len(pane.table.keys) == 14)
             holder.execute("BEGIN")
             holder.execute("LOCK TABLE mail IN ACCESS EXCLUSIVE MODE")

@@ -81,7 +81,7 @@ async def test_messages_of_any_kind_on_every_screen_of_a_queue(database_url: str
                 await console.press(digit)
                 await console.pilot.pause(0.2)
                 assert obeyed(console.picture) == [], digit
-            pane = console.app.screen.query_one(MessagesTab).pane
+            pane = console.app.screen.query_one(MessagesTab)
             await until(console.pilot, lambda: len(pane.table.keys) > 9)
             assert obeyed(console.picture) == []
             await console.press("slash")

@@ -17,7 +17,7 @@ from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
-from console.tui.tabs.messages import LoadedPage, MessagePane, MessagesTab, PageRequest
+from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.text import TextView
 from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.tui.widgets.messages import by_row
@@ -54,11 +54,11 @@ def page(*messages: Message, more: bool = False) -> Page:
     return Page(QUEUE, messages, Place("ready", "", "z") if more else None, complete=True)
 
 
-def give(pane: MessagePane, *messages: Message, more: bool = False, again: bool = False) -> None:
+def give(pane: MessagesTab, *messages: Message, more: bool = False, again: bool = False) -> None:
     pane.show_page(LoadedPage(replace(pane.request, again=again), page(*messages, more=more)))
 
 
-def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
+def asked(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
     """What it asks from now on."""
     found: list[PageRequest] = []
     monkeypatch.setattr(pane, "_load", lambda ask, **_: found.append(ask))
@@ -74,7 +74,7 @@ ABC = tuple(message(name) for name in "abcdef")
 
 async def test_a_page_and_that_there_is_more() -> None:
     async with one_tab(MessagesTab) as shown:
-        give(shown.tab.pane, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
+        give(shown.tab, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
         await shown.pilot.pause()
         assert "7 messages, more below" in head(shown)
         assert "[bold]x" in shown.picture
@@ -85,7 +85,7 @@ async def test_a_page_and_that_there_is_more() -> None:
 
 async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         give(pane, *ABC, more=True)
         asks = asked(pane, monkeypatch)
         await shown.press("pagedown")
@@ -103,7 +103,7 @@ async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_marks_become_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         give(pane, *ABC)
         await shown.press("a")
         await shown.press("x", "j", "X", "a")
@@ -125,7 +125,7 @@ async def test_marks_become_filters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_all_matching_means_the_filters() -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         filters = parse(["state=error", "error~no route"])
         pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
         await shown.press("asterisk", "a")
@@ -136,7 +136,7 @@ async def test_all_matching_means_the_filters() -> None:
 
 async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         give(pane, *ABC)
         asks = asked(pane, monkeypatch)
         await shown.press("slash", *"statte=x", "enter")
@@ -156,7 +156,7 @@ async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.Mo
 
 async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         give(pane, *ABC)
         asks = asked(pane, monkeypatch)
         await shown.press("slash", *"xatsqo/19", "escape")
@@ -170,7 +170,7 @@ async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.Mon
 
 async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> None:
     async with one_tab(MessagesTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         give(pane, *ABC)
         await shown.press("j", "x", "j")
         assert (pane.table.marks, pane.table.cursor_key) == (("id=b",), "id=d")
@@ -187,10 +187,8 @@ async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> No
 
 async def test_a_failure_leaves_what_was_seen() -> None:
     async with one_tab(MessagesTab) as shown:
-        give(shown.tab.pane, *ABC)
-        shown.tab.pane.show_error(
-            ConnectionFailedError("Could not look.", why="gone", next_step="wait")
-        )
+        give(shown.tab, *ABC)
+        shown.tab.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
         await shown.pilot.pause()
         assert all(words in head(shown) for words in ("Could not look.", "gone", "wait", "as of"))
         assert "6 messages" in head(shown)
@@ -240,7 +238,7 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
 ) -> None:
     async def scan() -> None:
         async with one_tab(MessagesTab) as shown:
-            pane = shown.tab.pane
+            pane = shown.tab
             give(pane, *ABC)
             for step, value in done:
                 table = pane.table
@@ -293,7 +291,7 @@ async def test_on_a_server(database_url: str) -> None:
         make(database, "mail", "claim", {})
         conn = Connection("prod", database)
         async with one_tab(MessagesTab, connections=[conn]) as shown:
-            pane = shown.tab.pane
+            pane = shown.tab
             pane.poll()
             await shown.until(lambda: pane.page is not None)
             states = [cell["state"].text for cell in map(pane.table.cells, pane.table.keys)]
@@ -311,8 +309,8 @@ async def test_a_filter_that_is_pasted_with_its_enter_is_taken_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with one_tab(MessagesTab) as shown:
-        give(shown.tab.pane, *ABC)
-        asks = asked(shown.tab.pane, monkeypatch)
+        give(shown.tab, *ABC)
+        asks = asked(shown.tab, monkeypatch)
         await shown.press("slash")
         for key in (*"id=17", "enter"):  # all of them before the first is heeded
             character = None if key == "enter" else key

@@ -131,7 +131,7 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
     assert opening.conn.filters == {"late": ("older=2h",), "mine": ("id=1",)}
     key = ("a", "public", "mail")
     async with one_tab(MessagesTab, key=key, connections=[opening.conn]) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         shown.app.context.saved = SAVED
         asks: list[Any] = []
         monkeypatch.setattr(pane, "_load", lambda ask, **_: asks.append(ask))

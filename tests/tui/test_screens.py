@@ -131,7 +131,7 @@ def test_messages(snap_compare: Compare) -> None:
         feed.give(*nine())
         await pilot.pause()
         screen = await tab_of(pilot, app, MAIL, "messages")
-        pane = screen.query_one(MessagesTab).pane
+        pane = screen.query_one(MessagesTab)
         pane.show_page(LoadedPage(pane.request, Page(QUEUE, MESSAGES, None, complete=True)))
         await pilot.pause()
         await pilot.press("x", "j", "x", "j")

@@ -9,7 +9,7 @@ from console.monitor.activity import Activity, Lock, Session
 from console.monitor.waits import HorizonRow, Wait, WaitReport
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs import waits
-from console.tui.tabs.waits import WaitsPane, WaitsScreen, WaitsTab
+from console.tui.tabs.waits import WaitsScreen, WaitsTab
 from console.tui.text import TextView
 from console.tui.widgets.waits_chart import WaitsChart, key_of
 from tests.servers import connect
@@ -78,18 +78,18 @@ def report(*waits: Wait, sessions: tuple[Session, ...] = (), **more: Any) -> Wai
 FULL = report(*WAITS, sessions=(ROOT, *WAITERS, BEHIND))
 
 
-def head(pane: WaitsPane) -> str:
+def head(pane: WaitsTab) -> str:
     return pane.query_one("#waits-head", TextView).plain_text
 
 
-def detail(pane: WaitsPane) -> str:
+def detail(pane: WaitsTab) -> str:
     return pane.query_one("#waits-detail", TextView).plain_text
 
 
 async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
-        pane = shown.tab.pane
-        pane.show_report(FULL)
+        pane = shown.tab
+        pane.show_result(FULL)
         await shown.pilot.pause()
         assert "3 sessions wait for another" in head(pane)
         assert "in 7 of 10 samples" in head(pane)
@@ -111,9 +111,9 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         assert "last: LOCK TABLE mail" in detail(pane)
         await shown.press("j", "a")
         assert shown.navigator.went == [("end-session", KEY, ("session", "11"))]
-        pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), *WAITERS[::-1], ROOT)))
+        pane.show_result(report(sessions=(Session(9, locks=(LOCK,)), *WAITERS[::-1], ROOT)))
         await shown.press("a")
-        pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), ROOT)))
+        pane.show_result(report(sessions=(Session(9, locks=(LOCK,)), ROOT)))
         await shown.press("a")
         assert shown.navigator.went[1:] == [("end-session", KEY, ("session", "11"))] * 2
         assert pane.waiters.cells("11")["does"].text == "left"
@@ -127,7 +127,7 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
         console.app.push_screen(screen)
         await console.pilot.pause()
         assert "There is no such connection." in console.picture
-        screen.pane.show_report(FULL)
+        screen.tab.show_result(FULL)
         await console.pilot.pause()
         for words in ("? (hidden)", "LATCH/LATCH_EX", "1.5 s 40x", "Waits of prod"):
             assert words in console.picture
@@ -137,14 +137,14 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
 
 async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() -> None:
     async with one_tab(WaitsTab) as shown:
-        pane = shown.tab.pane
+        pane = shown.tab
         why = "this login lacks pg_read_all_stats"
         hidden = Wait(QUEUE, None, None, 1, 1.0, 1.0)
-        pane.show_report(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
+        pane.show_result(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
         await shown.pilot.pause()
         assert f"Not visible: {why}" in head(pane)
         assert "? (hidden)" in shown.picture
-        pane.show_report(report(samples=0, missing={"waits": "the server has no such views"}))
+        pane.show_result(report(samples=0, missing={"waits": "the server has no such views"}))
         await shown.pilot.pause()
         assert "Not visible: the server has no such views" in head(pane)
         assert "Nobody waits" not in head(pane)
@@ -152,10 +152,10 @@ async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() ->
 
 async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> None:
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
-        pane = shown.tab.pane
-        pane.show_report(FULL)
+        pane = shown.tab
+        pane.show_result(FULL)
         pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
-        pane.show_report(FULL)
+        pane.show_result(FULL)
         pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
         await shown.pilot.pause()
         assert "1 s was over" in head(pane)
@@ -174,9 +174,9 @@ async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
     )
     line = tuple(Session(key, blocked_by=(key - 1,), locks=(LOCK,)) for key in range(101, 200))
     async with one_tab(WaitsTab, size=(50, 14)) as shown:
-        shown.tab.pane.show_report(report(sessions=(*circle, *line)))
+        shown.tab.show_result(report(sessions=(*circle, *line)))
         await shown.pilot.pause()
-        tree = shown.tab.pane.waiters
+        tree = shown.tab.waiters
         cells = [tree.cells(key) for key in tree.keys]
         assert sum("DEADLOCK" in cell["does"].text for cell in cells) == 1
         assert len(cells) == 102
@@ -197,11 +197,11 @@ async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.Mo
             await console.pilot.pause()
             if ends:
                 console.app.pop_screen()
-                await until(console.pilot, screen.pane._stopped.is_set)
+                await until(console.pilot, screen.tab._stopped.is_set)
                 jobs_ended()
                 return
-            await until(console.pilot, lambda: screen.pane.report is not None)
-            tree = screen.pane.waiters
+            await until(console.pilot, lambda: screen.tab.result is not None)
+            tree = screen.tab.waiters
             assert repr(holder.info.backend_pid) in tree.keys
-            assert "No session waits for another." in head(screen.pane)
+            assert "No session waits for another." in head(screen.tab)
         jobs_ended()

@@ -147,7 +147,7 @@ def filters_of(screen: Screen[Any]) -> tuple[tuple[str, str], ...]:
     names = {type(one).__name__ for one in screen.walk_children()}
     if "QueueTable" in names:
         return _QUEUE_FILTERS
-    return _MESSAGE_FILTERS if "MessagePane" in names else ()
+    return _MESSAGE_FILTERS if "MessagesTab" in names else ()
 
 
 def _command_lines() -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ from console.monitor.errors import (
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
-from console.tui.tabs.messages import MessagePane
+from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.tab import TableTab
 from console.tui.text import TextView, plain, style_of
 from console.tui.views import QueueView
@@ -45,7 +45,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)
-        self.pane = MessagePane(context, key, ("state=error",))
+        self.pane = MessagesTab(context, key, ("state=error",))
         self.pane.display = False
         columns: tuple[Column[ErrorGroup], ...] = (
             Column("count", "errors", self._count, "strong", 6, 12, align_right=True),
@@ -55,6 +55,10 @@ class ErrorsTab(TableTab[ErrorGroups]):
             Column("wording", "group", _wording, "", 40, 400),
         )
         self.table = KeyedTable(columns, ("tries", "first"), id="groups")
+
+    @property
+    def command(self) -> Sequence[str]:
+        return self.pane.command if self.is_open else self.COMMAND
 
     @classmethod
     def unavailable(cls, view: QueueView) -> str:
@@ -90,7 +94,7 @@ class ErrorsTab(TableTab[ErrorGroups]):
 
     def refresh_now(self) -> None:
         if self.is_open:
-            self.pane.reload()
+            self.pane.refresh_now()
         else:
             super().refresh_now()
 

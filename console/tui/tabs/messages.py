@@ -1,6 +1,6 @@
 """The tab Messages of a queue: a list that is read from the server page by page."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import ClassVar
@@ -8,7 +8,6 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.widgets import Input
 
 from console.errors import ConsoleError, UsageError
@@ -19,7 +18,6 @@ from console.monitor.message import Message
 from console.monitor.messages import MOST_MESSAGES, Page
 from console.monitor.scans import scans_of
 from console.tui.context import Context
-from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
@@ -52,8 +50,11 @@ class LoadedPage:
     page: Page
 
 
-class MessagePane(Vertical):
-    """A list of messages under two lines that say what is in it."""
+class MessagesTab(QueueTab):
+    """A list of messages under two lines that say what is in it; also part of the tab Errors."""
+
+    NAME: ClassVar[str] = "messages"
+    TITLE: ClassVar[str] = "Messages"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority, so that what is typed right after it goes into the filter. Enter has none,
@@ -69,14 +70,11 @@ class MessagePane(Vertical):
             "s", "reverse", "order", show=False, tooltip="reverse sort: newest or oldest first"
         ),
         Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
-        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
     ]
 
     def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:
         """`words`: the first filters."""
-        super().__init__()
-        self.context = context
-        self.key = key
+        super().__init__(context, key)
         self.first_filters = parse(words)
         """Those that Escape goes back to."""
         self.request = PageRequest(self.first_filters, reverse=False)
@@ -98,6 +96,11 @@ class MessagePane(Vertical):
             self, self.show_page, self.show_error, context.clock.monotonic, 5.0
         )
 
+    @property
+    def command(self) -> Sequence[str]:
+        filters = [word for one in self.request.filters.words for word in ("--filter", one)]
+        return "messages", *filters, *(["--reverse"] if self.request.reverse else [])
+
     def compose(self) -> ComposeResult:
         yield TextView(classes="pane-head")
         yield self.table
@@ -117,7 +120,7 @@ class MessagePane(Vertical):
         if self._fetch.due and len(self._messages) <= PAGE and not self.paused:
             self._load(replace(self.request, after=None, limit=PAGE, again=True), wait=False)
 
-    def reload(self) -> None:
+    def refresh_now(self) -> None:
         limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
         self._load(replace(self.request, after=None, limit=limit, again=True))
 
@@ -129,7 +132,7 @@ class MessagePane(Vertical):
         self._load(PageRequest(self.first_filters, reverse=False))
 
     def _load(self, request: PageRequest, *, wait: bool = True) -> None:
-        conn = self.context.conn(self.key)
+        conn = self.conn
         if conn is None or (not wait and self._fetch.busy):
             return
 
@@ -347,13 +350,13 @@ class MessagePane(Vertical):
         if not message.key:
             self._tell("This queue has no order in which its messages could be found again.")
             return
-        self.context.navigator.open_message(self.key, message.key)
+        self.navigator.open_message(self.key, message.key)
 
     def action_act(self) -> None:
         """Act on all that match, on the marked ones, or on the one under the cursor."""
         table = self.table
         if table.all_matching:
-            self.context.navigator.open_actions(self.key, self.request.filters.words)
+            self.navigator.open_actions(self.key, self.request.filters.words)
             return
         meant = table.meant_rows
         ids = [message.id for message in meant]
@@ -362,7 +365,7 @@ class MessagePane(Vertical):
             return
         states = {message.state for message in meant}
         state = states.pop() if len(states) == 1 else ""
-        self.context.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
+        self.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
 
     def action_copy(self) -> None:
         ids = [message.id for message in self.table.meant_rows if message.id is not None]
@@ -370,31 +373,5 @@ class MessagePane(Vertical):
             self.app.copy_to_clipboard("\n".join(map(plain, ids)))
             self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")
 
-    def action_equivalent(self) -> None:
-        filters = [word for one in self.request.filters.words for word in ("--filter", one)]
-        words = [*filters, *(["--reverse"] if self.request.reverse else [])]
-        show_equivalent_command(self, self.context.conn(self.key), "messages", self.key, words)
-
     def _tell(self, words: str) -> None:
         self.notify(words, markup=False)
-
-
-class MessagesTab(QueueTab):
-    NAME: ClassVar[str] = "messages"
-    TITLE: ClassVar[str] = "Messages"
-
-    def __init__(self, context: Context, key: QueueKey) -> None:
-        super().__init__(context, key)
-        self.pane = MessagePane(context, key)
-
-    def compose(self) -> ComposeResult:
-        yield self.pane
-
-    def poll(self) -> None:
-        self.pane.poll()
-
-    def refresh_now(self) -> None:
-        self.pane.reload()
-
-    def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        self.pane.draw(view, paused=paused)

@@ -122,7 +122,7 @@ class PacedQuery(LatestQuery[T]):
         """`pause`: at least so many times as long as the answer took."""
         super().__init__(owner, self._timed(done), self._timed(failed))
         self._now = now
-        self._every = every_seconds
+        self.every_seconds = every_seconds
         self._pause = pause
         self._asked_at: float | None = None
         self._next_at = 0.0
@@ -134,14 +134,14 @@ class PacedQuery(LatestQuery[T]):
     def submit(self, work: Callable[[], T], *, wait: bool = True) -> None:
         if wait or not self.busy:
             self._asked_at = self._now()
-            self._next_at = self._asked_at + self._every
+            self._next_at = self._asked_at + self.every_seconds
         super().submit(work, wait=wait)
 
     def _timed(self, call: Callable[[R], None]) -> Callable[[R], None]:
         def timed(value: R) -> None:
             if self._asked_at is not None:
                 took = self._now() - self._asked_at
-                self._next_at = self._now() + max(self._every - took, self._pause * took)
+                self._next_at = self._now() + max(self.every_seconds - took, self._pause * took)
             call(value)
 
         return timed
