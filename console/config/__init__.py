@@ -1,8 +1,8 @@
-"""Connections, rights, thresholds and how things are shown: what people configure.
+"""The configuration: connections, rights, thresholds, display.
 
-Each value knows where it comes from. A later one of these wins: the default, the file (its top,
-the profile, the queue), the environment, the command line. Secrets are looked up when a connection
-is opened and never before; what shows a value shows them as `***`.
+Each value has its origin; a later one of these overrides: the default, the file (its top, the
+profile, the queue), the environment, the command line. Secrets are looked up only when a connection
+is opened, and shown as `***`.
 """
 
 from console.config.configuration import (

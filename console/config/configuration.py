@@ -1,4 +1,4 @@
-"""The configuration as a whole: the file, the environment over it, the command line over both."""
+"""The whole configuration: the file, overridden by the environment and the command line."""
 
 import difflib
 import os
@@ -21,12 +21,12 @@ _EXAMPLE_URL = "postgresql+psycopg://user@host:5432/database"
 
 
 class ConfigurationError(UsageError):
-    """The configuration cannot be used; the message has every mistake that was found."""
+    """The configuration has mistakes; the message lists all of them."""
 
 
 @dataclass(frozen=True)
 class CommandLineValues:
-    """What the command line says about the connection. An empty text says nothing."""
+    """The connection options of the command line; empty means not given."""
 
     url: str | None = None
     profile: str | None = None
@@ -42,10 +42,10 @@ NO_VALUES = CommandLineValues()
 
 @dataclass(frozen=True, repr=False)
 class Configuration:
-    """What is configured, before a connection is chosen."""
+    """The configuration, before a connection is selected."""
 
     path: Path | None
-    """Where the file is or would be; None: there is no home directory to have one in."""
+    """Where the file is or would be; None: the user has no home directory."""
     exists: bool
     document: Document
     environment: Mapping[str, str]
@@ -54,17 +54,17 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The profiles' names, in the file's order; those of the fleets after them."""
+        """The profiles' names in the file's order, then those of the fleets."""
         of_fleets = (name for fleet in self.document.fleets for name in self._of_fleet(fleet))
         return [*self.document.profiles, *of_fleets]
 
     @cached_property
     def _looked_up(self) -> dict[str, Mapping[str, ProfileTable]]:
-        """The profiles of the fleets whose hosts were wanted so far: they are looked up once."""
+        """The profiles of each fleet, looked up once."""
         return {}
 
     def _of_fleet(self, name: str) -> Mapping[str, ProfileTable]:
-        """UsageError where its hosts are not to be had."""
+        """UsageError if its hosts cannot be determined."""
         if name not in self._looked_up:
             self._looked_up[name] = self._look_up(name)
         return self._looked_up[name]
@@ -82,7 +82,7 @@ class Configuration:
 
     @property
     def saved(self) -> Saved:
-        """The filters that every connection has."""
+        """The filters of every connection."""
         messages, queues = self.document.filters, self.document.queue_filters
         return Saved(
             {name: value.meaning for name, value in messages.items()},
@@ -91,7 +91,7 @@ class Configuration:
 
     @property
     def defaults(self) -> Settings:
-        """What holds for a profile that says nothing itself."""
+        """The settings of a profile without its own values."""
         return Settings((self.variables, self.document.values))
 
     def profiles(self, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
@@ -99,39 +99,36 @@ class Configuration:
         return [self._profile(name, command_line) for name in self.names]
 
     def in_fleet(self, fleet: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
-        """The profiles of that fleet, in the order of its hosts. UsageError where there is none."""
+        """The profiles of that fleet, in the order of its hosts. UsageError if it is unknown."""
         if fleet not in self.document.fleets:
             raise UsageError(
                 f"There is no fleet {fleet!r}.",
-                why=f"The fleets that there are: {', '.join(self.document.fleets) or 'none'}.",
+                why=f"Configured fleets: {', '.join(self.document.fleets) or 'none'}.",
                 next_step='A fleet is a table [fleets.NAME] with url = "...{host}..." and hosts.',
             )
         return [self._profile(name, command_line) for name in self._of_fleet(fleet)]
 
     def in_group(self, group: str, command_line: CommandLineValues = NO_VALUES) -> list[Profile]:
-        """The profiles of that group, in the file's order. UsageError where there are none."""
+        """The profiles of that group, in the file's order. UsageError if there are none."""
         profiles = self.profiles(command_line)
         found = [one for one in profiles if one.group == group]
         if not found:
             known = sorted({one.group for one in profiles if one.group is not None})
             raise UsageError(
                 f"No profile is in a group {group!r}.",
-                why=f"The groups that there are: {', '.join(known) or 'none'}.",
-                next_step='A profile joins a group by: group =  "..."',
+                why=f"Configured groups: {', '.join(known) or 'none'}.",
+                next_step='Put a profile into a group with: group = "..."',
             )
         return found
 
     def selected_profile(
         self, command_line: CommandLineValues, *, url_rights: Rights
     ) -> Profile | None:
-        """The connection that is meant, or None where none is named. UsageError.
-
-        `url_rights` is what a connection has that only a URL names.
-        """
+        """The connection given, or None. UsageError. `url_rights`: the rights of a plain URL."""
         if command_line.url and command_line.profile:
             raise UsageError(
                 "--url and --profile exclude each other.",
-                next_step="A profile has its own URL: leave one of them out.",
+                next_step="A profile has its own URL: use only one of them.",
             )
         if command_line.profile:
             return self._profile(command_line.profile, command_line)
@@ -146,7 +143,7 @@ class Configuration:
         if url and name:
             raise UsageError(
                 "DBQ_URL and DBQ_PROFILE are both set.",
-                next_step="Unset one of them, or say which with --url or --profile.",
+                next_step="Unset one of them, or choose with --url or --profile.",
             )
         if name:
             return self._profile(name, command_line)
@@ -157,7 +154,7 @@ class Configuration:
         return None
 
     def no_database_error(self) -> UsageError:
-        """The error for a verb that needs a database and got none."""
+        """The error for a verb that needs a database."""
         profiles = "--profile"
         if self.names:
             profiles += f" ({', '.join(self.names[:10])}{', ...' if self.names[10:] else ''})"
@@ -189,10 +186,10 @@ class Configuration:
         return Profile(None, settings, queues, self.environment, self.document.filters)
 
     def _no_profile(self, name: str) -> UsageError:
-        if "://" in name:  # not repeated: it may hold a password
+        if "://" in name:  # not repeated: it may contain a password
             return UsageError(
-                "A profile is named by its name, not by a URL.",
-                next_step="A URL goes to --url or DBQ_URL.",
+                "A profile is given by its name, not by a URL.",
+                next_step="Use --url or DBQ_URL for a URL.",
             )
         if not self.exists:
             return UsageError(
@@ -210,7 +207,7 @@ class Configuration:
 
 
 def load(environment: Mapping[str, str] | None = None) -> Configuration:
-    """Read the file and the environment. ConfigurationError with every mistake in them."""
+    """Read the file and the environment. ConfigurationError with all their mistakes."""
     environment = dict(os.environ if environment is None else environment)
     path = file_path(environment)
     text = None if path is None else _text(path, must_exist=bool(environment.get("DBQ_CONFIG")))
@@ -232,7 +229,7 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
 
 
 def file_path(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the configuration file is: DBQ_CONFIG, else by the XDG rule."""
+    """The path of the configuration file: DBQ_CONFIG, else by the XDG rule."""
     if given := environment.get("DBQ_CONFIG"):
         return Path(given)
     folder = configuration_folder(environment)
@@ -240,7 +237,7 @@ def file_path(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _text(path: Path, *, must_exist: bool) -> str | None:
-    """The file's text, or None where there is none."""
+    """The file's text, or None if it does not exist."""
     try:
         return path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -273,20 +270,23 @@ def _layer_of(command_line: CommandLineValues) -> Layer:
 
 
 def _settings(
-    whole: Configuration, table: ProfileTable, command_line: Layer, behind: Layer | None = None
+    configuration: Configuration,
+    table: ProfileTable,
+    command_line: Layer,
+    behind: Layer | None = None,
 ) -> tuple[Settings, dict[str, Settings]]:
-    """What holds for a connection, and for each of its queues that has thresholds of its own."""
-    over = (command_line, whole.variables)
+    """The settings of a connection, and of each of its queues with its own thresholds."""
+    over = (command_line, configuration.variables)
     group = table.values.get(keys.GROUP.name)
-    shared = {} if group is None else whole.document.groups.get(group.meaning, {})
-    under = (table.values, shared, whole.document.values, behind or {})
+    shared = {} if group is None else configuration.document.groups.get(group.meaning, {})
+    under = (table.values, shared, configuration.document.values, defaults or {})
     queues = {name: Settings((*over, layer, *under)) for name, layer in table.queues.items()}
     return Settings((*over, *under)), queues
 
 
 def _inverted_limits(found: Configuration) -> list[Mistake]:
-    """Limits that would be critical before they are a warning, wherever their parts come from."""
-    mistakes: dict[Mistake, None] = {}  # what all profiles inherit is told once
+    """Limits that would be critical before they are a warning."""
+    mistakes: dict[Mistake, None] = {}  # inherited ones only once
     everywhere = [found.defaults]
     for table in found.document.tables:
         own, queues = _settings(found, table, {})
@@ -305,7 +305,7 @@ def _inverted_limits(found: Configuration) -> list[Mistake]:
 
 
 def _unknown_receivers(found: Configuration) -> list[Mistake]:
-    """Names of receivers that there are not."""
+    """Names of receivers that do not exist."""
     known = found.document.notifications
     mistakes: dict[Mistake, None] = {}
     own = (_settings(found, table, {})[0] for table in found.document.tables)
@@ -317,6 +317,6 @@ def _unknown_receivers(found: Configuration) -> list[Mistake]:
                 advice = (
                     f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or '-'}"
                 )
-                text = f"notify names {name!r}, and there is no [notifications.{name}]; {advice}"
+                text = f"notify names {name!r}, but there is no [notifications.{name}]; {advice}"
                 mistakes[Mistake(str(value.origin), text)] = None
     return list(mistakes)

@@ -1,4 +1,4 @@
-"""From the file's text to its values, each with its line; every mistake in it is found at once."""
+"""Reads the file's text into values with their lines, and collects all mistakes."""
 
 import difflib
 import json
@@ -31,20 +31,20 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TomlStatement:
-    """A table's head, or a key with its value."""
+    """A table's header, or a key with its value."""
 
     first: int
-    """Its lines, from 1."""
+    """Its first line, from 1."""
     last: int
     table: KeyPath
-    """The table that it begins, or in which it stands."""
+    """The table that it begins or is in."""
     paths: tuple[KeyPath, ...]
-    """Everything that it sets, whole; the first is itself or what is above it."""
+    """The full paths that it sets, beginning with the outermost."""
     is_head: bool
 
 
 def lines(text: str) -> dict[KeyPath, int]:
-    """The path of every table and value -> the line, from 1, on which it begins."""
+    """The path of every table and value -> its first line, from 1."""
     found: dict[KeyPath, int] = {}
     for statement in statements(text):
         for path in statement.paths:
@@ -53,10 +53,9 @@ def lines(text: str) -> dict[KeyPath, int]:
 
 
 def statements(text: str) -> Iterator[TomlStatement]:
-    """What the text says, in its order; comments are left out.
+    """The statements of a text that is valid TOML, without comments.
 
-    The text must be TOML that `tomllib` takes. It is read statement by statement: a statement
-    goes on until it can be read by itself, so no second parser decides where a value ends.
+    A statement ends with the line that makes it parse on its own, so no second parser is needed.
     """
     table: KeyPath = ()
     statement, begins = "", 0
@@ -87,14 +86,13 @@ def _paths(table: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 HOST = "{host}"
-"""What stands for the host in the URL of a fleet."""
+"""The placeholder for the host in the URL of a fleet."""
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _FORMS = '["db1", "db2:5433"], "file:PATH" or "command:PROGRAM ..."'
 
 Hosts = Callable[[Path, Mapping[str, str]], tuple[str, ...]]
-"""All hosts of a fleet, in their order; of the folder of the configuration and the environment.
-UsageError: not to be had."""
+"""Returns the hosts of a fleet, given the configuration folder and the environment. UsageError."""
 
 PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
 HOSTS = "hosts"
@@ -104,7 +102,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     FILTERS: message_filter,
     QUEUE_FILTERS: queue_filter,
 }
-"""The tables of saved filters: of the messages of a queue, and of the overview."""
+"""The tables of saved filters: for a queue's messages, and for the overview."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WHERE_TOML_FAILED = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -114,17 +112,16 @@ _WHERE_TOML_FAILED = re.compile(r" \(at line (\d+), column (\d+)\)$")
 class Mistake:
     """Something wrong in a file, a variable or an option."""
 
-    place: str
+    location: str
     text: str
 
     def __str__(self) -> str:
-        """One line."""
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 @dataclass(frozen=True)
 class ProfileTable:
-    """What the file says of one profile."""
+    """One profile in the file."""
 
     values: Layer
     queues: Mapping[str, Layer]
@@ -135,15 +132,15 @@ class ProfileTable:
 
 @dataclass(frozen=True)
 class FleetTable:
-    """What the file says of one fleet."""
+    """One fleet in the file."""
 
     pattern: ProfileTable
-    """What its profiles have; the URL has {host} where each has its own."""
+    """The values of its profiles, with {host} in the URL."""
     hosts: Hosts | None
-    """None: the file is wrong about them."""
+    """None: invalid."""
 
     def profile(self, host: str) -> ProfileTable:
-        """The one of that host. Raises WrongValueError."""
+        """The profile of that host. WrongValueError."""
         url = self.pattern.values[URL.name]
         own = URL.value(url.written.replace(HOST, host), url.origin)
         return replace(self.pattern, values={**self.pattern.values, URL.name: own})
@@ -151,28 +148,28 @@ class FleetTable:
 
 @dataclass(frozen=True)
 class Document:
-    """What the file says."""
+    """The contents of the file."""
 
     values: Layer
     profiles: Mapping[str, ProfileTable]
     mistakes: tuple[Mistake, ...] = ()
     groups: Mapping[str, Layer] = field(default_factory=dict)
     filters: Layer = field(default_factory=dict)
-    """Of messages, by their names."""
+    """Of messages, by name."""
     queue_filters: Layer = field(default_factory=dict)
-    """Of the overview."""
+    """Of the overview, by name."""
     notifications: Mapping[str, Layer] = field(default_factory=dict)
-    """What the file says of each receiver."""
+    """The receivers by name."""
     fleets: Mapping[str, FleetTable] = field(default_factory=dict)
 
     @property
     def tables(self) -> list[ProfileTable]:
-        """What is said of profiles; of each fleet once."""
+        """The profiles, and the pattern of each fleet."""
         return [*self.profiles.values(), *(fleet.pattern for fleet in self.fleets.values())]
 
 
 def read(path: Path, text: str) -> Document:
-    """Read the file's text. Mistakes are collected, never raised."""
+    """Read the file's text. Mistakes are collected, not raised."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -182,15 +179,15 @@ def read(path: Path, text: str) -> Document:
 
 def _syntax_error(path: Path, words: str) -> Mistake:
     where = _WHERE_TOML_FAILED.search(words)
-    place = f"{path}:{where[1]}:{where[2]}" if where else str(path)
-    return Mistake(place, f"not TOML: {_WHERE_TOML_FAILED.sub('', words)}")
+    location = f"{path}:{where[1]}:{where[2]}" if where else str(path)
+    return Mistake(location, f"not TOML: {_WHERE_TOML_FAILED.sub('', words)}")
 
 
 _INNER = {
     KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS, NOTIFICATIONS),
     KeyLevel.PROFILE: (QUEUES, FILTERS),
 }
-"""The tables in which the user's own names stand."""
+"""The tables of tables with names chosen by the user."""
 
 
 class _Reader:
@@ -200,7 +197,7 @@ class _Reader:
         self._mistakes: list[tuple[int, Mistake]] = []
 
     def document(self, found: Mapping[str, Any]) -> Document:
-        """Everything that the file says."""
+        """The contents of the file."""
         values = self._layer(found, (), KeyLevel.TOP)
         profiles = {
             name: self._profile(name, table) for name, table in self._tables(found, (PROFILES,))
@@ -230,7 +227,7 @@ class _Reader:
         pattern = self._profile(name, inner, FLEETS)
         written = inner.get(URL.name)
         if isinstance(written, str) and HOST not in written:
-            self._mistake((*path, URL.name), f"needs {HOST} where each profile has its host")
+            self._mistake((*path, URL.name), f"needs {HOST} in place of the host")
         group = {GROUP.name: GROUP.value(name, self._origin(path))} if name.strip() else {}
         hosts = None
         if HOSTS not in table:
@@ -305,7 +302,7 @@ class _Reader:
     def _tables(
         self, table: Mapping[str, Any], path: tuple[str, ...]
     ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The tables of which each has a name of the user's own."""
+        """The inner tables, by the names chosen by the user."""
         outer = table.get(path[-1], {})
         if not isinstance(outer, dict):
             self._mistake(path, f"must have tables [{_dotted(path)}.NAME], not {type_name(outer)}")
@@ -355,7 +352,7 @@ _LIMITS = "{ warning = ..., critical = ... }"
 
 
 def _words(level: KeyLevel, group: str) -> list[str]:
-    """What may stand at this level: keys, and the tables of limits; or what is in such a table."""
+    """The names allowed at this level: keys and tables of limits; with `group`, those within it."""
     names = [
         key.name.removeprefix(group)
         for key in KEYS.values()
@@ -365,13 +362,13 @@ def _words(level: KeyLevel, group: str) -> list[str]:
 
 
 def _advice(word: str, level: KeyLevel, group: str) -> str:
-    """What may have been meant."""
+    """The end of a message about an unknown key."""
     known = _words(level, group) + ([] if group else [*_INNER.get(level, ())])
     if near := difflib.get_close_matches(word, known, n=1):
         return f'; did you mean "{near[0]}"?'
     elsewhere = [other.value for other in KeyLevel if not group and word in _words(other, "")]
     if elsewhere:
-        return f"; it may stand only {' or '.join(elsewhere)}"
+        return f"; it is allowed only {' or '.join(elsewhere)}"
     return f"; known here: {', '.join(known)}"
 
 
@@ -381,11 +378,11 @@ def _dotted(path: tuple[str, ...]) -> str:
     )
 
 
-# Fleets: profiles that differ by their host. Each is `FLEET/HOST`, in the group of the fleet.
+# Fleets: profiles `FLEET/HOST` that differ by host, in the group of the fleet.
 
 
 def read_hosts(value: Any) -> Hosts:
-    """What a fleet's `hosts` says. Raises WrongValueError."""
+    """A fleet's `hosts`. WrongValueError."""
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         if wrong := _wrong(value):
             raise WrongValueError(wrong)
@@ -402,8 +399,7 @@ def read_hosts(value: Any) -> Hosts:
 
 
 def _of_file(path: Path) -> tuple[str, ...]:
-    """A host a line; what follows a # is a comment. A path that is not absolute begins in the
-    configuration's folder."""
+    """One host per line, with # comments."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -417,7 +413,7 @@ def _of_command(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple
     if why:
         raise UsageError(
             f"The command {words[0]!r}, which should print hosts, {why}.",
-            next_step="Run it by hand to see what it says; it gets no input.",
+            next_step="Run it by hand to see its output; it gets no input.",
         )
     return _hosts_of(printed, words[0])
 
@@ -431,7 +427,7 @@ def _hosts_of(text: str, where: str) -> tuple[str, ...]:
 
 
 def _wrong(hosts: Iterable[str]) -> str:
-    """What is wrong with them; empty: nothing."""
+    """What is wrong with them, or ""."""
     seen: set[str] = set()
     for host in hosts:
         if not _HOST.fullmatch(host):

@@ -1,6 +1,6 @@
-"""A profile, a saved filter, the theme written to the file: all else stays, byte for byte.
+"""Writes a profile, a saved filter or the theme to the file; all else stays, byte for byte.
 
-No password is ever written: only where it comes from.
+Passwords are never written, only their source.
 """
 
 import json
@@ -23,16 +23,16 @@ _VALUE = re.compile(r"""(?<==)(\s*)("[^"]*"|'[^']*')""")
 
 
 class WrongFieldError(UsageError):
-    """What one key of the profile cannot be."""
+    """An invalid value for a key of the profile."""
 
-    def __init__(self, key: str, words: str) -> None:
-        super().__init__(f"{key} {words}")
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(f"{key} {text}")
         self.key = key
-        self.words = words
+        self.text = text
 
 
 def check(values: Mapping[str, object]) -> None:
-    """WrongFieldError for the first value that its key does not take, or none should have."""
+    """WrongFieldError for the first unknown key or invalid value."""
     for name, written in values.items():
         key = KEYS.get(name)
         if key is None or KeyLevel.PROFILE not in key.levels:
@@ -44,7 +44,7 @@ def check(values: Mapping[str, object]) -> None:
 
 
 def check_name(name: str) -> None:
-    """WrongFieldError for what no profile can be called."""
+    """WrongFieldError if it is no valid name of a profile."""
     if not name.strip() or not name.isprintable():
         raise WrongFieldError("name", "must be a visible name")
     if "://" in name:
@@ -59,10 +59,9 @@ def table(name: str, values: Mapping[str, object]) -> str:
 
 
 def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
-    """Add a profile at the end of the file, which is made where there is none.
+    """Add a profile at the end of the file, which is created if necessary.
 
-    The file has either what it had or what it is to have, whatever dies. UsageError where that
-    cannot be: then nothing was written.
+    The change is atomic. UsageError, with nothing written, if it is impossible.
     """
     check_name(name)
     check(values)
@@ -72,7 +71,7 @@ def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
 def save_filter(path: Path, kind: str, name: str, line: str) -> None:
     """Add a saved filter: of messages (FILTERS), or of the overview (QUEUE_FILTERS).
 
-    As `add_profile`. One of that name that says the same is left as it is.
+    As `add_profile`. An equal one of that name is kept.
     """
     if not NAME.fullmatch(name):
         raise WrongFieldError("name", "must be letters, digits, _ and -, without blanks")
@@ -93,7 +92,7 @@ def save_theme(path: Path, theme: str) -> None:
 
 
 def _rewrite(path: Path, change: Callable[[str], str]) -> None:
-    """Put what `change` makes of the file's text in its place, whole or not at all."""
+    """Replace the file's text by `change(text)`, atomically."""
     real = Path(os.path.realpath(path))  # a link stays one
     before = _bytes(real)
     try:
@@ -146,7 +145,7 @@ def _require_unchanged(path: Path, before: bytes | None) -> None:
 
 
 def _valid_document(path: Path, text: str) -> Document:
-    """What the file says now. UsageError where it has mistakes."""
+    """The contents of the file. UsageError if it has mistakes."""
     known = read(path, text)
     if known.mistakes:
         raise UsageError(
@@ -158,7 +157,7 @@ def _valid_document(path: Path, text: str) -> Document:
 
 
 def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]) -> str:
-    """The file's text with the profile in it, checked as a whole."""
+    """The file's text with the profile added and checked."""
     known = _valid_document(path, text)
     if name in known.profiles:
         raise WrongFieldError("name", f"is taken: {path} has a profile {name!r}")
@@ -168,7 +167,7 @@ def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]
         raise UsageError(
             f"The profile cannot be added to {str(path)!r} at its end.",
             why="; ".join(map(str, after.mistakes))
-            or "The last table of the file would take it in.",
+            or "It would become a part of the file's last table.",
             next_step="Add it by hand:\n" + table(name, values),
         )
     return found
@@ -176,11 +175,13 @@ def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]
 
 def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
     known = _valid_document(path, text)
-    there = (known.filters if kind == FILTERS else known.queue_filters).get(name)
-    if there is not None and there.written == line:
+    present = (known.filters if kind == FILTERS else known.queue_filters).get(name)
+    if present is not None and present.written == line:
         return text
-    if there is not None:
-        raise WrongFieldError("name", f"is taken: {there.origin} has {name} = {there.written!r}")
+    if present is not None:
+        raise WrongFieldError(
+            "name", f"is taken: {present.origin} has {name} = {present.written!r}"
+        )
     setting = f"{_key(name)} = {_quoted(line)}"
     inside = [one for one in statements(text) if one.table == (kind,)]
     if inside:
@@ -192,12 +193,12 @@ def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
 
 def _with_theme(path: Path, text: str, theme: str) -> str:
     known = _valid_document(path, text)
-    there, setting = known.values.get(THEME.name), f"{THEME.name} = {_quoted(theme)}"
-    if there is not None and there.written == theme:
+    present, setting = known.values.get(THEME.name), f"{THEME.name} = {_quoted(theme)}"
+    if present is not None and present.written == theme:
         return text
     top = [one for one in statements(text) if one.table == ()]
     lines = text.split("\n")
-    if there is not None:
+    if present is not None:
         at = next(one for one in top if one.paths[0] == (THEME.name,)).first - 1
         lines[at] = _VALUE.sub(lambda found: found[1] + _quoted(theme), lines[at], count=1)
         found = "\n".join(lines)
@@ -209,26 +210,26 @@ def _with_theme(path: Path, text: str, theme: str) -> str:
 
 
 def _head_lines(lines: Sequence[str]) -> int:
-    """How many lines the comment has with which a file begins, with the empty line behind it."""
+    """The number of lines of the comment at the top, including an empty line after it."""
     count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return count + 1 if count and count < len(lines) and not lines[count].strip() else 0
 
 
 def _checked(path: Path, before: str, after: str, by_hand: str, *change: str) -> str:
-    """The text `after`, if it says what `before` said and the change, and nothing else."""
-    *places, last, value = change
+    """The text `after`, if it differs from `before` only by the change."""
+    *tables, last, value = change
     try:
-        wanted = inner = tomllib.loads(before)
-        for place in places:
-            inner = inner.setdefault(place, {})
+        expected = inner = tomllib.loads(before)
+        for name in tables:
+            inner = inner.setdefault(name, {})
         inner[last] = value
-        same = tomllib.loads(after) == wanted
+        same = tomllib.loads(after) == expected
     except tomllib.TOMLDecodeError:
         same = False
     if same and not read(path, after).mistakes:
         return after
     raise UsageError(
-        f"That cannot be added to {str(path)!r} without changing what is there.",
+        f"That cannot be added to {str(path)!r} without changing the rest.",
         next_step="Add it by hand:\n" + by_hand,
     )
 
@@ -244,7 +245,7 @@ def _at_end(text: str, more: str) -> str:
 
 
 def _after_line(text: str, number: int, more: str) -> str:
-    """The text with lines of its own behind its line of that number; 0: before all."""
+    """The text with lines added after the line of that number; 0: at the top."""
     ending = _ending(text)
     lines = text.split("\n")
     added = more.replace("\n", ending) + ending
@@ -262,5 +263,5 @@ def _written(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML: as JSON's, but DEL."""
+    """A basic string of TOML: as in JSON, except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

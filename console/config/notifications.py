@@ -1,4 +1,4 @@
-"""The receivers of notifications, [notifications.NAME]: what their keys are, and what they mean."""
+"""The receivers of notifications: the keys of [notifications.NAME]."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _webhook(url: str) -> Webhook:
 def _secret(value: Any) -> PasswordSource:
     source = read_source(value)
     if isinstance(source, Prompt):
-        raise WrongValueError("cannot be typed in: a recorder runs while nobody is there")
+        raise WrongValueError("cannot be a prompt: a recorder runs unattended")
     return source
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
     found = values.names(value)
     if not found:
-        raise WrongValueError('must name a queue or more, such as ["orders", "inv*"]')
+        raise WrongValueError('must name at least one queue, such as ["orders", "inv*"]')
     return found
 
 
@@ -82,12 +82,12 @@ KEYS: Mapping[str, ConfigKey[Any]] = {
 
 
 def value(layer: Layer, key: ConfigKey[Any]) -> Value:
-    """What holds for the key."""
+    """The value of the key, or its default."""
     return layer.get(key.name) or key.default_value
 
 
 def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
-    """What does not go together: a key, and why."""
+    """Inconsistencies: a key, and the problem."""
     receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
     has_secret = SECRET_SOURCE.name in layer
     if receiver is None:
@@ -99,40 +99,40 @@ def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
         return
     if template == "pagerduty" and not has_secret:
         yield SECRET_SOURCE.name, "needs secret: where PagerDuty's integration key is"
-    wants = SECRET in receiver.written
-    if wants and not has_secret:
+    needs_secret = SECRET in receiver.written
+    if needs_secret and not has_secret:
         yield SECRET_SOURCE.name, f"needs secret, for {SECRET} in its address"
-    if template == "slack" and not (wants or VARIABLE.search(receiver.written)):
+    if template == "slack" and not (needs_secret or VARIABLE.search(receiver.written)):
         yield (
             TO.name,
-            "has an address that lets anybody post, which no file should have: put "
-            f"${{env:NAME}} or {SECRET} in its place",
+            "has an address that lets anyone post, which must not be in a file: use "
+            f"${{env:NAME}} or {SECRET} instead",
         )
     if has_secret and (why := wrong_address(_readable(receiver.written), secret=True)):
         yield TO.name, f"is an address that {why}"
 
 
 def _readable(url: str) -> str:
-    """Enough of it to be judged; what a variable holds is judged when it is sent."""
+    """The address with variables replaced; their values are checked when sending."""
     return "https://x" if VARIABLE.match(url) else VARIABLE.sub("x", url)
 
 
-def targets(whole: Configuration, profile: Profile | None = None) -> tuple[Target, ...]:
-    """Whom a recorder of the connection tells; of none, all that are configured."""
+def targets(configuration: Configuration, profile: Profile | None = None) -> tuple[Target, ...]:
+    """The receivers of a connection; without a profile, all."""
     chosen = None if profile is None else profile.notify
-    known = whole.document.notifications
+    known = configuration.document.notifications
     names = known if chosen is None else [name for name in known if name in chosen]
-    return tuple(_target(whole, name, known[name]) for name in names)
+    return tuple(_target(configuration, name, known[name]) for name in names)
 
 
-def _target(whole: Configuration, name: str, layer: Layer) -> Target:
+def _target(configuration: Configuration, name: str, layer: Layer) -> Target:
     receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
     if isinstance(receiver, Webhook):
-        fill = partial(filled, environment=whole.environment)
-        # PagerDuty's key goes into what is sent.
+        fill = partial(filled, environment=configuration.environment)
+        # PagerDuty's key is a part of the body.
         receiver = replace(receiver, fill=fill, bearer=template != "pagerduty")
     source: PasswordSource | None = value(layer, SECRET_SOURCE).meaning
-    look_up = partial(_looked_up, source, name, whole.environment)
+    look_up = partial(_looked_up, source, name, configuration.environment)
     return Target(
         name,
         receiver,
@@ -141,7 +141,7 @@ def _target(whole: Configuration, name: str, layer: Layer) -> Target:
         queues=value(layer, QUEUES).meaning,
         within_seconds=value(layer, WITHIN).meaning,
         secret=look_up,
-        environment=_without_secrets(whole),
+        environment=_without_secrets(configuration),
     )
 
 
@@ -151,9 +151,9 @@ def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[st
     )
 
 
-def _without_secrets(whole: Configuration) -> Mapping[str, str]:
-    """The environment without what the configuration takes its secrets from."""
-    document = whole.document
+def _without_secrets(configuration: Configuration) -> Mapping[str, str]:
+    """The environment without the variables that contain secrets."""
+    document = configuration.document
     layers = [table.values for table in document.tables]
     written = [
         one.written
@@ -162,4 +162,4 @@ def _without_secrets(whole: Configuration) -> Mapping[str, str]:
     ]
     secret = {name for text in written if isinstance(text, str) for name in VARIABLE.findall(text)}
     secret |= {"DBQ_URL", "PGPASSWORD"}
-    return {name: text for name, text in whole.environment.items() if name not in secret}
+    return {name: text for name, text in configuration.environment.items() if name not in secret}

@@ -1,4 +1,4 @@
-"""Where passwords come from. None is looked up before a connection wants it; none is ever shown."""
+"""Sources of passwords, which are looked up only when a connection is opened and never shown."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 _KEPT_SECONDS = 60.0
-"""A password is not looked up again for every connection, but tokens that expire are replaced."""
+"""Between look-ups: not one per connection, but expired tokens are replaced."""
 
 
 class Secret:
-    """A text that only `reveal` tells."""
+    """A text that only `reveal` returns."""
 
     __slots__ = ("_text",)
 
@@ -40,39 +40,39 @@ class Secret:
         return self._text
 
     def __repr__(self) -> str:
-        """Nothing of it, not even its length."""
+        """Hides even its length."""
         return "***"
 
     def __reduce__(self) -> NoReturn:
-        """Refused: a secret stays in its process."""
+        """TypeError: a secret stays in its process."""
         raise TypeError("a secret stays in its process")
 
 
 COMMAND_SECONDS = 60.0
-"""How long a command may take: somebody may have to unlock a key."""
+"""How long a command may take: someone may have to unlock a key."""
 
 
 def command_words(text: str, kind: str = "command") -> tuple[str, ...]:
-    """What comes after `command:`, or another kind. Raises WrongValueError."""
+    """The words after `command:` or another prefix. WrongValueError."""
     try:
         words = tuple(shlex.split(text))
     except ValueError:
-        raise WrongValueError(f'wants "{kind}:PROGRAM ..."; a quote is not closed') from None
+        raise WrongValueError(f'must be "{kind}:PROGRAM ..."; a quote is not closed') from None
     if not words:
-        raise WrongValueError(f'wants "{kind}:PROGRAM ..."')
+        raise WrongValueError(f'must be "{kind}:PROGRAM ..."')
     return words
 
 
 def output(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str, str]:
-    """What such a program prints, or why there is nothing.
+    """The program's output, and the reason if it failed.
 
-    No error leaves this: those of `subprocess` hold the output, which may be a password.
+    It raises nothing: errors of `subprocess` contain the output, which may be a password.
     """
     try:
         with processes.program(words, environment, stdout=subprocess.PIPE) as running:
             printed, _ = running.communicate(timeout=COMMAND_SECONDS)
     except (OSError, ValueError) as error:
-        return "", f"cannot be run: {getattr(error, 'strerror', None) or 'it holds NUL'}"
+        return "", f"cannot be run: {getattr(error, 'strerror', None) or 'it contains NUL'}"
     except subprocess.TimeoutExpired:
         return "", f"did not end within {COMMAND_SECONDS:g} s"
     if running.returncode:
@@ -80,19 +80,19 @@ def output(words: tuple[str, ...], environment: Mapping[str, str]) -> tuple[str,
     try:
         return printed.decode(), ""
     except UnicodeDecodeError:
-        return "", "printed what is not UTF-8"
+        return "", "printed text that is not UTF-8"
 
 
 @runtime_checkable
 class PasswordSource(Protocol):
-    """Where one connection's password comes from."""
+    """The source of a connection's password."""
 
     @property
     def kind(self) -> str:
-        """What it is, for people."""
+        """Its type, for display."""
 
     def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
-        """The password of the connection of that name. ConnectionFailedError: not to be had."""
+        """The password of the connection of that label. ConnectionFailedError."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,7 +103,7 @@ class Variables:
     _text: str
 
     def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
-        """The text with its variables put in."""
+        """The text with its variables inserted."""
         for name in VARIABLE.findall(self._text):
             if name not in environment:
                 raise _missing(
@@ -128,7 +128,7 @@ class PasswordCommand:
             raise _missing(
                 label,
                 f"The command {self._words[0]!r} {why}.",
-                "Run it by hand to see what it says; it gets no input and must print the password "
+                "Run it by hand to see its output; it gets no input and must print the password "
                 "on its first line.",
             )
         return Secret(first)
@@ -143,7 +143,7 @@ class Keyring:
     user: str
 
     def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:  # noqa: ARG002
-        """What the keyring holds for the service and the user."""
+        """The keyring's entry for the service and the user."""
         try:
             keyring: Any = importlib.import_module("keyring")
         except ImportError:
@@ -154,7 +154,7 @@ class Keyring:
             ) from None
         try:
             found = keyring.get_password(self.service, self.user)
-        except Exception as error:  # noqa: BLE001  # each of its backends has errors of its own
+        except Exception as error:  # noqa: BLE001  # each backend has its own errors
             why = str(error).partition("\n")[0] or type(error).__name__
             raise _missing(
                 label,
@@ -172,12 +172,12 @@ class Keyring:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The person at the terminal."""
+    """A prompt on the terminal."""
 
     kind = "prompt"
 
     def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:  # noqa: ARG002
-        """What is typed, unseen. Without a terminal nobody can be asked."""
+        """The password typed, without echo. ConnectionFailedError without a terminal."""
         if sys.stderr is None or not sys.stderr.isatty():
             raise _missing(label, _NO_TERMINAL)
         try:
@@ -190,11 +190,11 @@ class Prompt:
             raise _missing(label, _NO_TERMINAL) from None
 
 
-_NO_TERMINAL = "It has to be typed in, and there is no terminal."
+_NO_TERMINAL = "It must be typed in, but there is no terminal."
 
 
 def read_source(value: Any) -> PasswordSource:
-    """Where a profile's `password` says that it comes from. Raises WrongValueError."""
+    """The source named by a profile's `password`. WrongValueError."""
     if not isinstance(value, str):
         raise WrongValueError(f"must be a text in quotes: {_FORMS}")
     kind, _, rest = value.partition(":")
@@ -205,7 +205,7 @@ def read_source(value: Any) -> PasswordSource:
     if kind == "keyring":
         service, _, user = rest.rpartition("/")
         if not service or not user:
-            raise WrongValueError('wants "keyring:SERVICE/USER"')
+            raise WrongValueError('must be "keyring:SERVICE/USER"')
         return Keyring(service, user)
     if VARIABLE.search(value):
         check_variables(value)
@@ -214,7 +214,7 @@ def read_source(value: Any) -> PasswordSource:
 
 
 def check_variables(text: str) -> None:
-    """Raises WrongValueError where one in it cannot be a variable."""
+    """WrongValueError for a `${env:NAME}` with an invalid name."""
     for name in VARIABLE.findall(text):
         try:
             check_variable(name)
@@ -230,7 +230,7 @@ def _missing(label: str, why: str, next_step: str = "") -> ConnectionFailedError
 
 
 class Credentials:
-    """Completes a connection's URL each time that connections are to be opened by it."""
+    """Completes a connection's URL whenever it is opened."""
 
     def __init__(
         self,
@@ -247,10 +247,10 @@ class Credentials:
         self._found: Secret | ConnectionFailedError | None = None
         self._found_at = 0.0
 
-    def ask(self) -> None:
-        """Where a person must type the password: now, while nothing else uses the terminal.
+    def prompt(self) -> None:
+        """Prompt for the password now, if it must be typed, while nothing else uses the terminal.
 
-        A failure is told when the connection is opened, so that it is that connection's own.
+        A failure is raised when the connection is opened.
         """
         if isinstance(self._source, Prompt):
             with suppress(ConnectionFailedError):
@@ -258,34 +258,34 @@ class Credentials:
 
     @property
     def kind(self) -> str:
-        """Where the password comes from, for people; empty: the driver's own ways."""
+        """The type of the password's source, for display; empty: left to the driver."""
         return "" if self._source is None else self._source.kind
 
     @property
     def needs_typing(self) -> bool:
-        """Whether a person must type the password, and none has."""
+        """Whether the password must be typed and has not been."""
         return isinstance(self._source, Prompt) and not isinstance(self._found, Secret)
 
     @property
     def is_typed(self) -> bool:
-        """Whether a person types the password."""
+        """Whether the password is typed by a user."""
         return isinstance(self._source, Prompt)
 
     def defer_typing(self) -> None:
-        """Where a person must type the password: not at the terminal, but by `give`."""
+        """Do not prompt on the terminal: the password will be set by `set_password`."""
         if isinstance(self._source, Prompt) and self._found is None:
             self._found = _missing(
-                self._label, "It has to be typed in.", "Log in on the screen Connections."
+                self._label, "It must be typed in.", "Log in on the screen Connections."
             )
 
-    def give(self, password: Secret) -> None:
-        """What a person has typed; it replaces what was typed before."""
+    def set_password(self, password: Secret) -> None:
+        """Set the password that was typed."""
         with self._lock:
             self._found = password
             self._found_at = time.monotonic()
 
     def __call__(self) -> URL:
-        """The URL with everything in it, for the driver. ConnectionFailedError."""
+        """The complete URL for the driver. ConnectionFailedError."""
         password = self._password()
         return self._url.complete(
             self._environment, None if password is None else password.reveal()
@@ -296,7 +296,7 @@ class Credentials:
         if source is None:
             return None
         with self._lock:
-            if isinstance(source, Prompt):  # nobody is asked twice
+            if isinstance(source, Prompt):  # prompt only once
                 fresh = self._found is not None
             else:
                 fresh = isinstance(self._found, Secret) and (

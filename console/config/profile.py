@@ -1,5 +1,4 @@
-"""A connection profile: every key with its kind and default, what is settled about one connection,
-and how to open it."""
+"""Connection profiles: all keys with their types and defaults, and a profile's settings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ _DAY = 86_400.0
 
 
 def read_url(value: Any) -> ConnectionUrl:
-    """A URL as a file may have it: without a password in clear."""
+    """A URL as allowed in a file: without a password in clear text."""
     if not isinstance(value, str):
         raise WrongValueError(f"must be a URL in quotes, not {values.type_name(value)}")
     try:
@@ -44,8 +43,8 @@ def read_url(value: Any) -> ConnectionUrl:
         raise WrongValueError(f"cannot be used. {error.what} {error.why}".strip()) from None
     if url.contains_secret:
         raise WrongValueError(
-            "has a password in clear text, which no file should have: leave it to ~/.pgpass, put "
-            "${env:NAME} in its place, or say where it is with the key password"
+            "has a password in clear text, which must not be in a file: put it into ~/.pgpass, use "
+            "${env:NAME} instead, or name its source with the key password"
         )
     return url
 
@@ -96,7 +95,7 @@ STUCK_AFTER: ConfigKey[float] = ConfigKey(
 )
 
 LimitKeys = tuple[ConfigKey[T | None], ConfigKey[T | None]]
-"""From the first value on it is a warning, from the second on critical."""
+"""The keys of the values from which on a figure is a warning, and critical."""
 
 
 def _limits(
@@ -140,38 +139,38 @@ class Settings:
         self._layers = tuple(layers)
 
     def value(self, key: ConfigKey[T]) -> Value:
-        """What holds for the key, with its origin."""
+        """The value of the key, with its origin."""
         found = (layer[key.name] for layer in self._layers if key.name in layer)
         return next(found, None) or key.default_value
 
     def __getitem__(self, key: ConfigKey[T]) -> T:
-        """What holds for the key."""
+        """The parsed value of the key."""
         return cast("T", self.value(key).meaning)
 
     @property
     def thresholds(self) -> Thresholds:
-        """What is too much."""
+        """The limits."""
         return Thresholds(
             self[STUCK_AFTER],
             self._limits(DEPTH),
             self._limits(AGE),
             self._limits(GAP_SHARE),
             self._limits(ERRORS),
-            # The default holds where nothing is said of errors: `errors = "off"` takes it away too.
+            # The default applies only if `errors` is not set, even to "off".
             Limits()
-            if self._says(ERRORS) and not self._says(ERRORS_SHARE)
+            if self._sets(ERRORS) and not self._sets(ERRORS_SHARE)
             else self._limits(ERRORS_SHARE),
         )
 
     def _limits(self, keys: LimitKeys[N]) -> Limits[N]:
         return Limits(*(self[key] for key in keys))
 
-    def _says(self, keys: LimitKeys[Any]) -> bool:
+    def _sets(self, keys: LimitKeys[Any]) -> bool:
         return any(self.value(key).origin.source is not ValueSource.DEFAULT for key in keys)
 
 
 class _Setting(Generic[T]):
-    """What holds for a key."""
+    """The parsed value of a key, as an attribute."""
 
     def __init__(self, key: ConfigKey[T]) -> None:
         self._key = key
@@ -188,21 +187,21 @@ class Profile:
     production = _Setting(PRODUCTION)
     """Marked as production here; the database's own catalog may do so too."""
     group = _Setting(GROUP)
-    """Which connections it belongs to; for verbs that work on several."""
+    """The group for verbs that work on several connections."""
     color = _Setting(COLOR)
-    """The mark beside its name, so that nobody takes it for another one."""
+    """The colour of the mark next to its name."""
     interval_seconds = _Setting(INTERVAL)
-    """The pause between two samples."""
+    """Between two samples."""
     record = _Setting(RECORD)
-    """Whether the screens keep what they see of it."""
+    """Whether the screens record it."""
     notify = _Setting(NOTIFY)
-    """The receivers that its recorder tells of findings, by name; None: all that there are."""
+    """The names of the receivers of its notifications; None: all."""
     bell = _Setting(BELL)
     """Whether the screens ring the terminal's bell at a new critical finding."""
     display_zone = _Setting(DISPLAY_ZONE)
     """For `datetime.astimezone`: None is the machine's own zone."""
     masks = _Setting(MASKS)
-    """What neither screens nor lists of messages show of payloads, titles and errors."""
+    """Patterns to hide in payloads, titles and errors."""
 
     def __init__(
         self,
@@ -212,27 +211,27 @@ class Profile:
         environment: Mapping[str, str],
         filters: Layer,
     ) -> None:
-        """`name` is None where a URL alone names the database."""
+        """`name` is None if only a URL is given."""
         self.name = name
         self.settings = settings
         self.queues = queues
-        """The queues that have thresholds of their own."""
+        """The queues with their own thresholds."""
         self.filters = filters
-        """The saved filters of messages, by their names."""
+        """The saved filters of messages, by name."""
         self._environment = environment
 
     def __repr__(self) -> str:
-        """Its name; the URL is no business of a log."""
+        """Without the URL, for logs."""
         return f"Profile({self.name!r})"
 
     @property
     def saved_words(self) -> Words:
-        """What its saved filters of messages stand for."""
+        """The words of its saved filters of messages, by name."""
         return {name: value.meaning for name, value in self.filters.items()}
 
     @property
     def timeouts(self) -> Timeouts:
-        """How long to wait for the server."""
+        """The time-outs of its connections."""
         return Timeouts(
             connect_seconds=math.ceil(self.settings[CONNECT_TIMEOUT]),
             statement_seconds=self.settings[STATEMENT_TIMEOUT],
@@ -240,13 +239,13 @@ class Profile:
         )
 
     def thresholds(self, queue: str | None = None) -> Thresholds:
-        """What is too much for the queue of that name, or for one that is not named."""
+        """The limits of the queue of that name, or of queues without their own."""
         own, of_queues = self._thresholds
         return own if queue is None else of_queues.get(queue, own)
 
     @cached_property
     def _thresholds(self) -> tuple[Thresholds, dict[str, Thresholds]]:
-        """Asked for each queue at every sample, so they are put together once."""
+        """Cached, since they are used for each queue at every sample."""
         of_queues = {name: settings.thresholds for name, settings in self.queues.items()}
         return self.settings.thresholds, of_queues
 
@@ -256,34 +255,34 @@ class Profile:
 
     @property
     def label(self) -> str:
-        """How the connection is called. ConnectionFailedError, UsageError."""
+        """The displayed name of the connection. ConnectionFailedError, UsageError."""
         return self.name or label_of(self._url.public)
 
     @property
     def product(self) -> Product:
-        """The engine that its URL names. ConnectionFailedError, UsageError."""
+        """The engine of its URL. ConnectionFailedError, UsageError."""
         return product(self._url.public.get_backend_name())
 
     def credentials(self) -> Credentials:
-        """What completes its URL. Looks nothing up. ConnectionFailedError, UsageError."""
+        """Its credentials, not looked up yet. ConnectionFailedError, UsageError."""
         return Credentials(self.label, self._url, self.settings[PASSWORD], self._environment)
 
     @property
     def shown_url(self) -> str:
-        """Its URL, for people: without secrets, with variables as they were written."""
+        """Its URL for display: without secrets, with variables as written."""
         url = self.settings[URL]
         return "" if url is None else url.shown
 
     def open(self, credentials: Credentials | None = None) -> Database:
-        """Its database, which connects, and looks its secrets up, at its first use.
+        """Its database, which connects and looks up its secrets at the first use.
 
-        Only a password that a person must type is asked for now, unless `credentials` are given:
-        then whoever gave them sees to that.
+        Only a password that must be typed is prompted for now, unless the caller passes
+        `credentials`.
         """
         url, label = self._url, self.label
         if credentials is None:
             credentials = self.credentials()
-            credentials.ask()
+            credentials.prompt()
         database = Database(
             self.product,
             url.public,

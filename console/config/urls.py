@@ -1,4 +1,4 @@
-"""Connection URLs with their secrets apart: what may be shown, and what only a driver sees."""
+"""Connection URLs, with secrets kept apart for the driver."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\s*([^=;{}]+?)\s*=\s*(\{(?:[^}]|\}\})*\}|[^;{][^;]*|)\s*(?:;|$)")
 
 Words = list[tuple[str, str]]
-"""Keywords with their values as they are written, braces and all."""
+"""Keywords with their values as written, including braces."""
 
 
 def odbc_words(text: str) -> Words | None:
-    """The keywords of a connection string in their order; None where it cannot be read whole."""
+    """The keywords of a connection string in order; None if it cannot be parsed."""
     found, at = [], 0
     text = text.strip().rstrip(";")
     while at < len(text):
@@ -39,12 +39,12 @@ def odbc_written(found: Words) -> str:
 
 
 def odbc_braced(value: str) -> str:
-    """A value that may hold any sign, as it is written."""
+    """A value in braces, which may contain any character."""
     return "{" + value.replace("}", "}}") + "}"
 
 
 def odbc_filled(value: str, fill: Callable[[str], str]) -> str:
-    """A written value after `fill` put others' text into it: that text stays one value."""
+    """A written value with variables inserted by `fill`, as a single value."""
     if value.startswith("{"):
         value = value[1:-1].replace("}}", "}")
     return odbc_braced(fill(value))
@@ -55,8 +55,8 @@ HIDDEN = "***"
 VARIABLE = re.compile(r"\$\{env:([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r".*(password|passwd|passphrase|pwd|secret|token)", re.IGNORECASE)
-"""Names of a query's or a connection string's values that are shown to nobody. A file of
-passwords, such as libpq's `passfile`, is not one."""
+"""Names of values in a query or a connection string that are never shown. The path of a password
+file, such as libpq's `passfile`, is not secret."""
 
 _ODBC = "odbc_connect"
 _PASSWORD = "password"  # noqa: S105  # the name of a part
@@ -64,19 +64,19 @@ _PASSWORD = "password"  # noqa: S105  # the name of a part
 
 @dataclass(frozen=True, repr=False)
 class ConnectionUrl:
-    """A URL as it was written; its `${env:NAME}` are looked up when the connection is opened.
+    """A URL as written; its `${env:NAME}` are looked up when the connection is opened.
 
-    Where `NAME` is all there is, the variable holds the whole URL, and only `known` tells more.
+    If it is a single variable with the whole URL, `known` is needed for more.
     """
 
     _parsed: URL | None
-    """With a number in place of each variable: numbers may stand in every part of a URL."""
+    """With a number in place of each variable, since numbers are valid in every part of a URL."""
     _variables: Mapping[str, str]
     """Number -> the variable's name."""
 
     @classmethod
     def read(cls, text: str) -> ConnectionUrl:
-        """The URL in a text. UsageError, which never repeats it, where it cannot be used."""
+        """The URL in a text. UsageError, which never repeats it."""
         names = VARIABLE.findall(text)
         for name in names:
             check_variable(name)
@@ -93,7 +93,7 @@ class ConnectionUrl:
         return cls(_checked(engines.parse_url(VARIABLE.sub(lambda _: next(left), text))), numbers)
 
     def known(self, environment: Mapping[str, str]) -> ConnectionUrl:
-        """This URL, or the one that its variable holds. ConnectionFailedError, UsageError."""
+        """This URL, or the one in its variable. ConnectionFailedError, UsageError."""
         if self._parsed is not None:
             return self
         text = _variable(self._variables[""], environment)
@@ -105,7 +105,7 @@ class ConnectionUrl:
 
     @property
     def shown(self) -> str:
-        """For people: secrets are `***`, variables stand as they were written."""
+        """For display: secrets are `***`, variables as written."""
         if self._parsed is None:
             return f"${{env:{self._variables['']}}}"
         hidden = str(uuid4().int)
@@ -114,19 +114,19 @@ class ConnectionUrl:
 
     @property
     def public(self) -> URL:
-        """Without its secrets; variables stand as they were written. Only for a `known` URL."""
+        """Without its secrets, with variables as written. Only for a `known` URL."""
         return _map(self._whole(), text=self._named, secret=lambda _: None)
 
     @property
     def contains_secret(self) -> bool:
-        """Whether a secret stands in it as it is, not by a variable."""
+        """Whether it contains a secret in clear text."""
         found: list[str] = []
         if self._parsed is not None:
             _map(self._parsed, secret=found.append)
         return any(not any(number in value for number in self._variables) for value in found)
 
     def complete(self, environment: Mapping[str, str], password: str | None = None) -> URL:
-        """The URL for the driver. ConnectionFailedError where a variable is not set."""
+        """The URL for the driver. ConnectionFailedError if a variable is not set."""
         values = {number: _variable(name, environment) for number, name in self._variables.items()}
 
         def fill(text: str) -> str:
@@ -136,7 +136,7 @@ class ConnectionUrl:
 
         url = _map(self._whole(), text=fill, secret=fill, foreign=True)
         if password is None:
-            # Where it stands makes no difference to a driver, but SQLAlchemy hides only this part.
+            # Equivalent for a driver, but SQLAlchemy hides only this part.
             apart = url.query.get(_PASSWORD)
             if url.password is None and isinstance(apart, str):
                 url = url.difference_update_query([_PASSWORD]).set(password=apart)
@@ -149,7 +149,7 @@ class ConnectionUrl:
 
     def _whole(self) -> URL:
         if self._parsed is None:
-            raise ValueError("nothing is known about this URL yet")
+            raise ValueError("this URL's variable has not been looked up")
         return self._parsed
 
     def _named(self, text: str) -> str:
@@ -159,7 +159,7 @@ class ConnectionUrl:
 
 
 def check_variable(name: str) -> None:
-    """UsageError where no environment variable can have that name."""
+    """UsageError if it is no valid name of an environment variable."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             "The name of an environment variable is missing or wrong.",
@@ -169,7 +169,7 @@ def check_variable(name: str) -> None:
 
 
 def filled(text: str, environment: Mapping[str, str]) -> str:
-    """The text with its variables put in. ConnectionFailedError where one is not set."""
+    """The text with its variables inserted. ConnectionFailedError if one is not set."""
     return VARIABLE.sub(lambda found: _variable(found[1], environment), text)
 
 
@@ -184,7 +184,7 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _checked(url: URL) -> URL:
-    # SQLAlchemy ends the password at the first "@": what follows would be shown as the host.
+    # SQLAlchemy ends the password at the first "@" and would show the rest as the host.
     misread = url.host or "", "" if url.username else url.database or ""
     if any("@" in part for part in misread):
         raise UsageError(
@@ -202,11 +202,11 @@ def _checked(url: URL) -> URL:
 
 
 def _sendable(text: str) -> str:
-    """The text, if a driver can take it: some end at a NUL and go on with what came before."""
+    """The text, unless it would be cut at a NUL by some drivers, or cannot be encoded."""
     if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
         raise UsageError(
             "The connection's URL or password cannot be used.",
-            why="It is not valid Unicode, or it holds the character NUL.",
+            why="It is not valid Unicode, or it contains the character NUL.",
         )
     return text
 
@@ -226,9 +226,9 @@ def _map(
     secret: Callable[[str], str | None],
     foreign: bool = False,
 ) -> URL:
-    """The URL with each part replaced; a secret for which None comes is left out.
+    """The URL with each part replaced; a secret is left out for None.
 
-    `foreign`: what comes in may hold signs that have a meaning where it goes.
+    `foreign`: the replacements may contain special characters.
     """
     query: dict[str, Any] = {}
     for name, value in url.query.items():
@@ -273,6 +273,6 @@ def _port(port: int | None, text: Callable[[str], str], *, foreign: bool) -> int
     if foreign:
         raise ConnectionFailedError(
             "The connection's port is not a number.",
-            why="The environment variable that should hold it has something else.",
+            why="Its environment variable contains something else.",
         )
     return None

@@ -1,5 +1,4 @@
-"""What a value of the configuration is: what was written, what it means, where it comes from; and
-from what TOML or the environment gives to what the console works with."""
+"""Values of the configuration with their origins, and the functions that parse and check them."""
 
 import difflib
 import re
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 
 class ValueSource(StrEnum):
-    """Where a value can come from. A later one wins over those before it."""
+    """Where a value can come from. A later one overrides those before it."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -38,7 +37,7 @@ class Origin:
     line: int | None = None
 
     def __str__(self) -> str:
-        """For people: `default`, `/etc/dbq.toml:12`, `environment DBQ_RIGHTS`."""
+        """For display: `default`, `/etc/dbq.toml:12`, `environment DBQ_RIGHTS`."""
         if self.source is ValueSource.DEFAULT:
             return str(self.source)
         if self.source is ValueSource.FILE:
@@ -56,21 +55,21 @@ class Value:
     origin: Origin
 
     def __repr__(self) -> str:
-        """Without the value, which may be a URL with a password in it."""
+        """Without the value, which may contain a password."""
         return f"Value({self.origin})"
 
 
 Layer = Mapping[str, Value]
-"""The values that were set in one place, by the names of their keys."""
+"""The values set at one level, by the names of their keys."""
 
 
 class WrongValueError(Exception):
-    """A value cannot be what its key wants. The text completes "KEY ..." and never repeats a
-    value that may be secret."""
+    """A value is invalid for its key. The text completes "KEY ..." and never repeats a value that
+    may be secret."""
 
 
 class KeyLevel(Enum):
-    """Where in the file a key may stand."""
+    """Where in the file a key is allowed."""
 
     TOP = "at the top, before any [table]"
     PROFILE = "in [profiles.NAME]"
@@ -87,37 +86,37 @@ PROFILE_OR_GROUP = frozenset({KeyLevel.PROFILE, KeyLevel.GROUP})
 
 @dataclass(frozen=True)
 class ConfigKey(Generic[T]):
-    """What one key of the configuration is."""
+    """One key of the configuration."""
 
     name: str
-    """Dotted where it stands in a table of its own: `depth.warning`."""
+    """Dotted if it is in its own table: `depth.warning`."""
     read: Callable[[Any], T]
-    """From what TOML or the environment gives. Raises WrongValueError."""
+    """Parses a value of TOML or of the environment. WrongValueError."""
     default: Any
-    """As it would be written; None: the value is None unless something is set."""
+    """As it would be written; None: the value is None unless set."""
     levels: frozenset[KeyLevel]
     variable: str = ""
     """The environment variable that sets it for every profile."""
 
     def value(self, written: Any, origin: Origin) -> Value:
-        """The value that was written there. Raises WrongValueError."""
+        """The value as written at that origin. WrongValueError."""
         return Value(written, self.read(written), origin)
 
     @property
     def default_value(self) -> Value:
-        """What holds where nothing is set."""
+        """The value if nothing is set."""
         meaning = None if self.default is None else self.read(self.default)
         return Value(self.default, meaning, Origin(ValueSource.DEFAULT))
 
 
 OFF = "off"
-"""How a limit that another level sets is taken away."""
+"""Removes a limit that another level sets."""
 
 ALL = "all"
 
 THEMES = ("dark", "light", "contrast")
 COLORS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "grey")
-"""Each of them is one in every theme."""
+"""Each exists in every theme."""
 
 _TYPES = {
     bool: "true or false",
@@ -130,12 +129,12 @@ _TYPES = {
 
 
 def type_name(value: Any) -> str:
-    """What kind of thing a value is, in words."""
+    """The type of a value, for messages."""
     return _TYPES.get(type(value), "a date or time")
 
 
 def text(value: Any) -> str:
-    """A text of one line that is not empty."""
+    """A non-empty text of one line."""
     if not isinstance(value, str):
         raise WrongValueError(f"must be a text in quotes, not {type_name(value)}")
     if not value or not value.isprintable():
@@ -151,7 +150,7 @@ def flag(value: Any) -> bool:
 
 
 def seconds(least: float, most: float) -> Callable[[Any], float]:
-    """A duration in a text, such as `5s`; both bounds are allowed."""
+    """A duration such as `5s`, with inclusive bounds."""
 
     def read(value: Any) -> float:
         if not isinstance(value, str):
@@ -181,7 +180,7 @@ def amount(value: Any) -> int:
 
 
 def share(value: Any) -> float:
-    """A part of a whole: more than 0, at most 1."""
+    """A fraction: more than 0, at most 1."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongValueError(f"must be a number between 0 and 1, not {type_name(value)}")
     if not 0 < value <= 1:
@@ -190,7 +189,7 @@ def share(value: Any) -> float:
 
 
 def or_off(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
-    """The same, or `off`, which is None."""
+    """`read`, or None for `off`."""
     return lambda value: None if value == OFF else read(value)
 
 
@@ -208,13 +207,13 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
 
 
 def meaning_of(known: Mapping[str, T]) -> Callable[[Any], T]:
-    """What one of these words stands for."""
+    """The value of one of these words."""
     read = one_of(tuple(known))
     return lambda value: known[read(value)]
 
 
 def message_filter(value: Any) -> tuple[str, ...]:
-    """A saved filter of messages, as `/` takes it in their list: its words."""
+    """The words of a saved filter of messages, as typed after `/` in their list."""
     line = text(value)
     try:
         words = tuple(words_of(line))
@@ -226,7 +225,7 @@ def message_filter(value: Any) -> tuple[str, ...]:
 
 
 def queue_filter(value: Any) -> str:
-    """A saved filter of the overview, as `/` takes it there. Whatever is typed there is one."""
+    """A saved filter of the overview, as typed after `/`; any text is valid there."""
     found = text(value).strip()
     _require_own(found.split())
     return found
@@ -234,7 +233,7 @@ def queue_filter(value: Any) -> str:
 
 def _require_own(words: Sequence[str]) -> None:
     if not words:
-        raise WrongValueError("must be a filter, and is empty")
+        raise WrongValueError("must not be empty")
     if any(word.startswith(MARK) for word in words):
         raise WrongValueError(f"must be written out: {MARK} refers to another filter")
 
@@ -245,7 +244,7 @@ def zone(value: Any) -> tzinfo | None:
     if name == "local":
         return None
     if name == "UTC":
-        return UTC  # also where the machine has no time zones
+        return UTC  # even if the machine has no time zones
     try:
         return zoneinfo.ZoneInfo(name)
     except (LookupError, ValueError, OSError):
@@ -285,21 +284,21 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """A list of texts; it may be empty."""
+    """A list of texts, possibly empty."""
     if not isinstance(value, list):
         raise WrongValueError(f"must be a list of texts, not {type_name(value)}")
     return tuple(map(text, value))
 
 
 def names_or_all(value: Any) -> tuple[str, ...] | None:
-    """The same, or `all`, which is None."""
+    """A list of texts, or None for `all`."""
     if isinstance(value, str) and value != ALL:
         raise WrongValueError(f'must be a list of texts, or "{ALL}"')
     return None if value == ALL else names(value)
 
 
 def near(word: str, known: list[str]) -> str:
-    """`; did you mean "x"?` where something known is near, else what was said."""
+    """`; did you mean "x"?` if a known word is similar, else `, not 'word'`."""
     found = difflib.get_close_matches(word, known, n=1)
     if not found:  # "europe/prague", "Admin"
         found = [one for one in known if one.casefold() == word.casefold()]

@@ -154,7 +154,7 @@ async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) 
         assert console.feed.samples_requested == 1
     assert credentials().password == "s3cret"
     assert not credentials.needs_typing
-    credentials.give(Secret("other"))
+    credentials.set_password(Secret("other"))
     assert credentials().password == "other"
 
 

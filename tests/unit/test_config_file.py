@@ -63,7 +63,7 @@ url = "postgresql://u:{SECRET}@h/d"
 """
     assert mistakes(file, text, DBQ_INTERVAL="soon") == [
         '1: intervall is not a known key; did you mean "interval"?',
-        "2: rights is not a known key; it may stand only in [profiles.NAME]",
+        "2: rights is not a known key; it is allowed only in [profiles.NAME]",
         "4: profiles.a has no url",
         '5: profiles.a.urk is not a known key; did you mean "url"?',
         '6: profiles.a.rights must be one of read-only, operator, admin; did you mean "admin"?',
@@ -75,9 +75,9 @@ url = "postgresql://u:{SECRET}@h/d"
         '12: profiles.a.queues."b c".depth.critical must be a whole number, not a number',
         '13: profiles.a.queues."b c".age must be { warning = ..., critical = ... }, '
         "not a whole number",
-        '14: profiles.a.queues."b c".url is not a known key; it may stand only in [profiles.NAME]',
-        "17: profiles.c.url has a password in clear text, which no file should have: leave it to "
-        "~/.pgpass, put ${env:NAME} in its place, or say where it is with the key password",
+        '14: profiles.a.queues."b c".url is not a known key; it is allowed only in [profiles.NAME]',
+        "17: profiles.c.url has a password in clear text, which must not be in a file: put it "
+        "into ~/.pgpass, use ${env:NAME} instead, or name its source with the key password",
         '18: profile is not a known key; did you mean "profiles"?',
         "environment DBQ_INTERVAL: must be a duration such as 500ms, 5s, 10m or 1h30m, not 'soon'",
     ]

@@ -238,7 +238,7 @@ def test_credentials_are_looked_up_late_and_again_when_they_are_old(
 ) -> None:
     counted = _Counted()
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), counted, {})
-    credentials.ask()
+    credentials.prompt()
     assert counted.asked == 0
     assert credentials().password == credentials().password == f"{SECRET}1"
     now = time.monotonic()
@@ -269,7 +269,7 @@ def test_a_person_is_asked_once_and_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(getpass, "getpass", ask)
     url = ConnectionUrl.read("postgresql://u@h/d")
     credentials = Credentials("orders", url, Prompt(), {})
-    credentials.ask()
+    credentials.prompt()
     assert len(asked) == 1
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 36_000)
@@ -287,7 +287,7 @@ def test_a_person_who_gives_none_is_not_asked_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "stderr", _Terminal())
     monkeypatch.setattr(getpass, "getpass", give_up)
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
-    credentials.ask()
+    credentials.prompt()
     for _ in range(2):
         with pytest.raises(ConnectionFailedError, match="None was entered"):
             credentials()

@@ -211,7 +211,7 @@ class PasswordDialog(Dialog[None]):
         event.stop()
         credentials = self._conn.credentials
         if credentials is not None and event.value:
-            credentials.give(Secret(event.value))
+            credentials.set_password(Secret(event.value))
             for feed in self._app_context.feeds:
                 if feed.name == self._conn.name:
                     feed.sample_now()

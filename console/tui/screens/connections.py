@@ -127,13 +127,13 @@ class ConnectionFormDialog(Dialog[str]):
         try:
             file_writer.check_name(self._form["name"].value.strip())
         except WrongFieldError as error:
-            wrong["name"] = error.words
+            wrong["name"] = error.text
         for key, value in self.values.items():
             try:
                 file_writer.check({key: value})
             except WrongFieldError as error:
                 name = "source" if key == "password" and value != "prompt" else key
-                wrong[name] = error.words
+                wrong[name] = error.text
         for name in ("name", "url", "source"):
             field = self._form[name]
             told = field.touched or whole
@@ -153,7 +153,7 @@ class ConnectionFormDialog(Dialog[str]):
         try:
             file_writer.add_profile(self._path, name, self.values)
         except WrongFieldError as error:
-            self._form["name" if error.key == "name" else "url"].show_error(error.words)
+            self._form["name" if error.key == "name" else "url"].show_error(error.text)
         except UsageError as error:
             words = self.query_one("#form-words", Paragraph)
             words.set_text(Text(describe_error(error), style_of(words, "critical")))
