@@ -1,6 +1,5 @@
-"""Who did what to which queue: a row in the database, in the same transactions; a local line.
-
-And the ledger of an action: every message that was chosen is accounted for, batch by batch."""
+"""The audit: who did what to which queue, as a row in the database, written in the same
+transactions, and a local line; and the ledger that accounts for every selected message."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from console import catalog, decisions, sql, state
 from console.catalog import Queue
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class ImbalanceError(ConsoleError):
-    """What went out of the source is not what came into the target; the batch is undone."""
+    """Rows out of the source differ from rows into the target; the batch is undone."""
 
     exit_status = 1
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Counts of one batch, or of many together. It balances if nobody is missing and none is new.
+    """Counts of one batch or of several.
 
-    selected = out + skipped + failed, and out = into.
+    It balances if selected = out + skipped + failed, and out = into.
     """
 
     selected: int = 0
@@ -45,9 +44,9 @@ class Ledger:
     into: int = 0
     """Put into the target."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> messages that were no longer what was chosen; they were skipped."""
+    """Reason -> messages left unchanged because they changed after the selection."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> messages with which it could not be done; they were skipped."""
+    """Reason -> messages left unchanged because the verb failed on them."""
 
     def __add__(self, other: Ledger) -> Ledger:
         return Ledger(
@@ -68,24 +67,21 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        translated = self.out + self.skipped_count + self.failed_count
-        return self.selected == translated and self.out == self.into
+        counted = self.out + self.skipped_count + self.failed_count
+        return self.selected == counted and self.out == self.into
 
     def require_balance(self) -> Ledger:
-        """The same. ImbalanceError, which undoes the transaction that it leaves, where not."""
-        if not self.balanced:
-            self._refuse()
-        return self
-
-    def _refuse(self) -> NoReturn:
+        """This ledger; ImbalanceError, which undoes the transaction, if it does not balance."""
+        if self.balanced:
+            return self
         raise ImbalanceError(
             "THE LEDGER DOES NOT BALANCE: the last batch was undone and the action stopped.",
             why=(
                 f"Selected {self.selected:,}, out {self.out:,}, into {self.into:,}, "
                 f"skipped {self.skipped_count:,}, failed {self.failed_count:,}."
             ),
-            next_step="The messages of that batch are where they were. Do not repeat it before "
-            "somebody has examined the queue: triggers, rules or a damaged table may be the cause.",
+            next_step="The messages of that batch are where they were. Examine the queue before "
+            "repeating it: triggers, rules or a damaged table may be the cause.",
         )
 
 
@@ -93,13 +89,13 @@ LIST_MOST = 1_000
 
 
 class Outcome(StrEnum):
-    """How an action ended, or that it has not."""
+    """The outcome of an action."""
 
     RUNNING = "running"
-    """Or interrupted, where the session that it ran in is gone."""
+    """Or interrupted, if its session is closed."""
     DONE = "done"
     STOPPED = "stopped"
-    """By its operator, or at a bound; what was done is done."""
+    """By its operator, or at a limit; completed batches are kept."""
     FAILED = "failed"
     REFUSED = "refused"
     """Only in the local file: nothing was sent to the database."""
@@ -107,7 +103,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One action as the database's audit has it."""
+    """One action in the database's audit."""
 
     action_id: int
     schema: str
@@ -140,7 +136,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an action is about, as the audit keeps it. Never a payload."""
+    """The subject of an action, for the audit. Never a payload."""
 
     verb: str
     schema: str
@@ -163,12 +159,12 @@ class _EndedAction:
 
 
 def may_write(connection: Connection) -> bool:
-    """Whether this login may; the table has to be there."""
+    """Whether this login may write to the existing table."""
     return sql.value(connection, bool, "catalog.may_act")
 
 
 def require(connection: Connection) -> None:
-    """RefusedError where there is no such table yet, or this login may not write to it."""
+    """RefusedError if the table does not exist yet, or this login may not write to it."""
     if not (catalog.has_audit(connection) and may_write(connection)):
         raise no_audit_error(
             "This login may not write to dbq.action, or the catalog has no such table yet."
@@ -176,9 +172,9 @@ def require(connection: Connection) -> None:
 
 
 def no_audit_error(why: str) -> RefusedError:
-    """What is not in the audit is not begun."""
+    """The error for an action that cannot be audited."""
     return RefusedError(
-        "Nothing was begun: the audit could not record it.",
+        "Nothing was started: the audit could not record it.",
         why=why,
         next_step="Let the catalog's owner run dbq-console upgrade on one of its queues, or grant "
         "this login INSERT and UPDATE on dbq.action (dbq-console roles).",
@@ -186,9 +182,9 @@ def no_audit_error(why: str) -> RefusedError:
 
 
 def begin(connection: Connection, subject: Subject) -> int:
-    """The number of an action that begins now.
+    """Begin an action; returns its id.
 
-    RefusedError where the queue is protected from it, or paused and it brings messages.
+    RefusedError if the queue is protected from it, or paused and the verb adds messages.
     """
     schema, queue, verb = subject.schema, subject.queue, subject.verb
     if verb in decisions.PROTECTED_FROM:
@@ -212,7 +208,7 @@ def begin(connection: Connection, subject: Subject) -> int:
 
 
 def batch(connection: Connection, action_id: int, ledger: Ledger) -> None:
-    """Count one batch. RefusedError where somebody ended the action."""
+    """Count one batch. RefusedError if the action was ended by someone else."""
     found = sql.values(
         connection,
         int,
@@ -232,9 +228,9 @@ def batch(connection: Connection, action_id: int, ledger: Ledger) -> None:
 
 
 def end(connection: Connection, action_id: int, outcome: str, detail: str) -> int | None:
-    """Keep how it ended; how many it has done. None, and nothing kept, where it had ended before.
+    """Record the outcome; returns the number done, or None if it had already ended.
 
-    It waits for a batch that is not committed yet, and no batch is counted after it.
+    It waits for an uncommitted batch, and no batch is counted after it.
     """
     found = sql.rows(
         connection,
@@ -248,7 +244,7 @@ def end(connection: Connection, action_id: int, outcome: str, detail: str) -> in
 
 
 def operator() -> str:
-    """Who acts, from where: user@host of this machine."""
+    """user@host of this machine."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -257,7 +253,7 @@ def operator() -> str:
 
 
 class ActionRecord:
-    """The audit of one action: begun before its first batch, then counted in each transaction."""
+    """The audit of one action, begun before its first batch and counted in each transaction."""
 
     def __init__(self, subject: Subject, action_id: int) -> None:
         self.action_id = action_id
@@ -265,17 +261,16 @@ class ActionRecord:
 
     @classmethod
     def begin(cls, connection: Connection, subject: Subject) -> ActionRecord:
-        """In the caller's transaction; prepares the catalog of an older console first."""
+        """Begin in the caller's transaction; first prepares the catalog of an older console."""
         prepare(connection)
         return cls(subject, begin(connection, subject))
 
     def batch(self, connection: Connection, ledger: Ledger) -> None:
-        """Count one batch, in its own transaction. RefusedError where somebody ended the action."""
+        """Count one batch in its transaction. RefusedError if the action was ended."""
         batch(connection, self.action_id, ledger)
 
     def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> int | None:
-        """Keep how it ended, in the caller's transaction; how many it has done, None where it had
-        ended before."""
+        """Record the outcome in the caller's transaction; see `end`."""
         return end(connection, self.action_id, outcome, detail or self._subject.detail)
 
     def log_locally(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
@@ -283,35 +278,35 @@ class ActionRecord:
 
 
 @dataclass
-class Act:
+class RecordedAction:
     connection: Connection
     record: ActionRecord
     detail: str = ""
-    """What is to be kept of it, once that is known."""
+    """For the audit, once known."""
 
 
 @contextmanager
-def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Act]:
-    """An action that is one transaction: begun and ended in it, so that both are kept or none.
+def recorded(database: Database, doing: str, subject: Subject) -> Iterator[RecordedAction]:
+    """An action that is a single transaction, with its audit in the same transaction.
 
-    The local line says how it ended too, where it was tried at all.
+    The outcome is also in the local line.
     """
     try:
         with database.transaction(doing) as connection:
-            act = Act(connection, ActionRecord.begin(connection, subject))
-            yield act
-            act.record.end(connection, Outcome.DONE, act.detail)
+            action = RecordedAction(connection, ActionRecord.begin(connection, subject))
+            yield action
+            action.record.end(connection, Outcome.DONE, action.detail)
     except (UsageError, BusyError):
         raise
     except ConsoleError as error:
         outcome = Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED
         log_locally(subject, outcome, detail=str(error))
         raise
-    act.record.log_locally(Outcome.DONE, Ledger(), act.detail)
+    action.record.log_locally(Outcome.DONE, Ledger(), action.detail)
 
 
 def prepare(connection: Connection) -> None:
-    """See that the catalog can keep an audit. RefusedError where it cannot be made to."""
+    """Create the audit in the catalog if it is missing. RefusedError if that is impossible."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
     if not catalog.has_audit(connection):
@@ -319,7 +314,7 @@ def prepare(connection: Connection) -> None:
             create_catalog(connection)
         except DBAPIError as error:
             translated = product_of(connection).translate(
-                error, "make the audit in this database's catalog"
+                error, "create the audit in this database's catalog"
             )
             if isinstance(translated, RefusedError) and not isinstance(translated, BusyError):
                 raise no_audit_error(translated.why) from error
@@ -331,13 +326,13 @@ def prepare(connection: Connection) -> None:
 
 
 def prepare_decisions(connection: Connection) -> None:
-    """See that the catalog can keep decisions. RefusedError where it cannot be made to."""
+    """Create the tables of decisions if they are missing. RefusedError if that is impossible."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
     prepare(connection)
     if decisions.has_decisions(connection):
         return
-    doing = "make the tables of decisions in this database's catalog"
+    doing = "create the tables of decisions in this database's catalog"
     try:
         create_catalog(connection)
     except DBAPIError as error:
@@ -345,7 +340,7 @@ def prepare_decisions(connection: Connection) -> None:
 
 
 def create_catalog(connection: Connection) -> None:
-    """What is missing of it is made by whoever owns it, and the roles get their rights on it."""
+    """Create what the catalog lacks, as its owner, and grant the roles their rights on it."""
     sql.run(connection, "catalog.lock")
     if catalog.has_audit(connection) and decisions.has_decisions(connection):
         return
@@ -355,7 +350,7 @@ def create_catalog(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class EntryFilter:
-    """Which entries; None: any."""
+    """A filter of entries; None: any."""
 
     schema: str | None = None
     queue: str | None = None
@@ -368,14 +363,14 @@ class EntryFilter:
 
 
 def entries(connection: Connection, wanted: EntryFilter, limit: int = LIST_MOST) -> list[Entry]:
-    """The newest first; none where the database keeps no audit yet."""
+    """The entries, newest first; none if the database has no audit yet."""
     if not catalog.has_audit(connection):
         return []
     return sql.rows(connection, Entry, "catalog.actions", n=limit, **vars(wanted))
 
 
 def local_file() -> Path:
-    """Where this machine keeps its own lines: one JSON object each."""
+    """The file of this machine's lines: one JSON object each."""
     return state.folder() / "audit.jsonl"
 
 
@@ -387,7 +382,7 @@ def log_locally(
     *,
     action_id: int | None = None,
 ) -> bool:
-    """Write the local line; whether it could be. Else the database's row is the audit."""
+    """Write the local line; returns whether that succeeded. Errors are ignored."""
     counts = ledger or Ledger()
     line: Mapping[str, object] = {
         "at": datetime.now(UTC).isoformat(),
@@ -407,12 +402,12 @@ def log_locally(
         "failed": dict(counts.failed),
         "detail": detail or subject.detail,
     }
-    # An argument may hold bytes that are no text: JSON has an escape for them.
+    # An argument may contain bytes that are not text: JSON has an escape for them.
     data = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
     with suppress(OSError):
         path = local_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # One write to a file that is open to append: lines of several consoles never mix.
+        # A single write in append mode: lines of several consoles never mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, data)

@@ -1,4 +1,4 @@
-"""Which queues a database holds: installed by the console, adopted, or only their archive left."""
+"""The queues in a database: installed by the console, adopted, or with only their archive left."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ INTERFACE_VERSION = 2
 """Version of the tables and functions that this console installs."""
 
 STUCK_AFTER_SECONDS = 300.0
-"""How long a claim may last before it counts as stuck, unless set otherwise (DESIGN section 2)."""
+"""How long a claim may last before it counts as stuck, unless configured."""
 
 POPPED_ROW_STATEMENTS = {"claims", "consumers", "recent_errors", "times"}
-"""The statements about rows that were popped: of a ring these lie in a table of their own."""
+"""Statements about popped rows, which a ring keeps in a separate table."""
 
 IN_HAND_ROLES = {
     **{role: role for role in ("id", "payload", "pushed_at", "attempts")},
@@ -64,12 +64,12 @@ class Queue:
     installed_from: str = ""
     installed_at: datetime | None = None
     subscriber: str = ""
-    """Of a ring with subscribers: the one that it is seen as by; empty: as a whole. See `of`."""
+    """For a ring with subscribers: the one whose view this is; empty: the whole ring. See `of`."""
 
     def of(self, subscriber: str) -> Queue:
-        """The ring as one of its subscribers has it: with its next number, what it owes, its pops.
+        """The ring as seen by a subscriber: with its next number, owed messages and pops.
 
-        UsageError where there is none of that name.
+        UsageError if there is none of that name.
         """
         found = {one.name: one for one in self.subscribers}.get(subscriber)
         if found is None:
@@ -78,47 +78,47 @@ class Queue:
                 f"The queue {self.name!r} has no subscriber {subscriber!r}.",
                 next_step=f"Its subscribers: {names}."
                 if names
-                else "Nobody subscribes to it: whoever pops takes a message from all others.",
+                else "It has no subscribers: each message is popped once.",
             )
         sequence = f"{self.name}_pop_seq_{found.number}"
         return replace(self, subscriber=subscriber, roles={**self.roles, "pop_sequence": sequence})
 
     @property
     def subscriber_suffix(self) -> str:
-        """In words, as which subscriber it is seen; empty: as a whole."""
+        """Names the subscriber in texts; empty for the whole ring."""
         return f", subscriber {self.subscriber}" if self.subscriber else ""
 
     @property
     def views(self) -> tuple[Queue, ...]:
-        """As each subscriber has it; of a queue without subscribers, itself."""
+        """One view per subscriber; without subscribers the queue itself."""
         return tuple(self.of(one.name) for one in self.subscribers) or (self,)
 
     @property
     def label(self) -> str:
-        """How messages name it: the schema only serves to tell namesakes apart."""
+        """Its name in messages, with the schema."""
         return f"{self.schema}.{self.name}"
 
     @property
     def table(self) -> str:
-        """The main table, which holds the states."""
+        """The main table, with the states."""
         if self.kind is Kind.ADOPTED:
             return self.options.get("table", self.name)
         return self.name + self.design.table_suffix
 
     @property
     def part(self) -> str:
-        """Which of the queues that a library keeps in the table; empty: all that the table has."""
+        """The one of a library's queues in the table; empty: all of them."""
         return self.options.get("only", "")
 
     @property
     def not_known(self) -> str:
-        """Why nothing but its name is known; empty: its design is one of this version's."""
+        """Why only its name is known; empty: this version knows its design."""
         if self.design.known:
             return ""
         return self.design.unknown or f"design {self.design.name} is not known here"
 
     def refusal(self, verb: str) -> str:
-        """Why the library that keeps it has no such verb; empty: nothing is said of it."""
+        """The preset's reason for not having this verb, if any."""
         quoted = '"' + self.schema.replace('"', '""') + '"'
         return self.design.refusals.get(verb, "").replace("{schema}", quoted)
 
@@ -129,13 +129,13 @@ class Queue:
 
     @property
     def partitions(self) -> int:
-        """Of a ring whose contents lie apart: in how many tables. 0: they lie in its slots."""
+        """The number of content tables of a ring with `content=apart`, else 0."""
         apart = self.options.get("content") == "apart"
         return int(self.options["partitions"]) if apart else 0
 
     @property
     def subscribers(self) -> tuple[Subscriber, ...]:
-        """Of a ring: who gets each message once. None: whoever pops takes it from all others."""
+        """Of a ring; each gets every message once."""
         return subscribers_of(self.options.get("subscribers", NO_SUBSCRIBERS))
 
     @property
@@ -154,10 +154,10 @@ class Queue:
         over: str = "ready",
         **more: str,
     ) -> sql.Scope:
-        """What the statements of `queries/` need to know of this queue.
+        """The values for the statements of `queries/`.
 
-        `counters`: yes or no, whether the login may read the engine's counters of rows.
-        `over`: the states that have more rows than are counted.
+        `counters`: yes or no, whether the login may read the engine's row counters.
+        `over`: the states with more rows than are counted.
         """
         limit = self.options.get("max_bytes", "unlimited")
         payload = self.options.get("payload", "text")
@@ -201,7 +201,7 @@ class Queue:
             "content": self.options.get("content", "slot"),
             "subscribed": "yes" if self.subscribers else "no",
             "of": "one" if self.subscriber or not self.subscribers else "all",
-            # The engine counts the rows of tables, and takes samples of those, not of views.
+            # The engine has row counters and samples for tables, not for views.
             "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
             "over": over,
@@ -209,19 +209,19 @@ class Queue:
         return sql.Scope(values, options, self.roles)
 
     def scope_of(self, statement: str, on: sql.HasDialect, **more: str) -> sql.Scope:
-        """The same for the statement of that name: it says where the rows lie that it is about."""
+        """The scope for that statement, with the table of the rows that it is about."""
         plain = self.scope(on, **more)
         ring = self.design.flow is Flow.NUMBERS
         return in_hand(self, plain) if ring and statement in POPPED_ROW_STATEMENTS else plain
 
     @property
     def keeps_history(self) -> bool:
-        """Whether a message keeps what became of its earlier attempts."""
+        """Whether a message keeps the history of its attempts."""
         return self.options.get("history", "off") != "off"
 
     @property
     def channel(self) -> str:
-        """Where pushes notify: short whatever the names, and the same for every client."""
+        """The channel of notifications: short for any name, and the same for every client."""
         digest = hashlib.sha256(f"{self.schema}\0{self.name}".encode()).hexdigest()
         return f"dbq_{digest[:24]}"
 
@@ -233,18 +233,18 @@ LIMITS = {
 """How many rows a sample reads for each figure; 0 leaves it out."""
 
 FILLFACTOR = "50"
-"""Of a ring's table. The server clears a page of dead rows once less is free than this leaves: at
-most half of a page is slots, so either the other half takes all of them anew or it is cleared."""
+"""Of a ring's table. The server clears a page of dead rows once less than this share is free: at
+most half of a page is slots, so either the other half has room for all of them or it is cleared."""
 
 
 def in_hand(queue: Queue, scope: sql.Scope) -> sql.Scope:
-    """The scope, of what was popped from that ring and is not finished."""
+    """The scope for the ring's popped, unfinished messages."""
     values = {**scope.values, "table": f"{queue.name}_in_hand"}
     return sql.Scope(values, {**scope.options, "storage": "in_hand"}, IN_HAND_ROLES)
 
 
 def installed_queue(schema: str, name: str, of: Design, options: Mapping[str, str]) -> Queue:
-    """The queue as it will be once installed with these (complete) options."""
+    """The queue as it will be installed with these (complete) options."""
     roles = {
         role: name + column if role.endswith("_sequence") else column
         for role, column in of.roles.items()
@@ -274,7 +274,7 @@ class _Setting:
 
 @dataclass(frozen=True)
 class Acting:
-    """What an operator is doing to a queue now, as the audit tells it."""
+    """A verb that an operator is running on a queue, from the audit."""
 
     schema: str
     queue: str
@@ -282,7 +282,7 @@ class Acting:
     operator: str
     database_user: str
     session: str
-    """As claimed_by has it: an action ends with its session."""
+    """As in claimed_by: an action ends with its session."""
     since_seconds: float
     planned: int
     done: int
@@ -299,17 +299,17 @@ class Acting:
 
 
 def has_catalog(connection: Connection) -> bool:
-    """Whether the console was ever used to install or adopt anything here."""
+    """Whether anything was ever installed or adopted here."""
     return decisions.catalog_contents(connection).present
 
 
 def has_audit(connection: Connection) -> bool:
-    """Whether the catalog keeps an audit: one that an older console made does not."""
+    """Whether the catalog has an audit; an older console's has none."""
     return decisions.catalog_contents(connection).audited
 
 
 def queues(connection: Connection) -> list[Queue]:
-    """All queues of the database, by schema and name; none where there is no catalog."""
+    """All queues of the database, by schema and name; none without a catalog."""
     return _queues(connection) if has_catalog(connection) else []
 
 
@@ -320,7 +320,7 @@ def _queues(connection: Connection) -> list[Queue]:
             schema=row.schema,
             name=row.name,
             design=(of := _design(row, connection.dialect.name)),
-            # What another design's options and roles mean is not known either.
+            # The options and roles of an unknown design have no known meaning.
             options=_document(row.options) if of.known else {},
             roles=_document(row.roles) if of.known else {},
             kind=Kind(row.kind),
@@ -334,7 +334,7 @@ def _queues(connection: Connection) -> list[Queue]:
 
 
 def _design(row: _QueueRow, engine: str) -> Design:
-    """What it was recorded as; a preset of a user's own by what that file was, too."""
+    """Its recorded design; for a user's own preset the file's digest is checked too."""
     options: Any = _document(row.options)
     sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
     by = f"{row.installed_from} (login {row.installed_by})"
@@ -348,7 +348,7 @@ def _document(value: Any) -> dict[str, str]:
 
 
 def in_use(database: Database) -> list[Queue]:
-    """Every queue but those of which only the archive is left. Waits; ConsoleError."""
+    """All queues except those with only their archive left. Waits; ConsoleError."""
     with database.transaction("read the catalog", read_only=True) as connection:
         found = queues(connection)
     return [queue for queue in found if queue.kind is not Kind.ARCHIVE]
@@ -361,17 +361,17 @@ def is_production(connection: Connection) -> bool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All of it at once, for those who ask every second."""
+    """The whole catalog, for the sampler."""
 
     queues: Sequence[Queue] = ()
     production: bool = False
     acting: Sequence[Acting] = ()
-    """Also what was cut off: whoever asks reads the sessions."""
+    """Including interrupted ones, to be checked against the sessions."""
     decisions: Sequence[Decision] = ()
 
 
 def read(connection: Connection) -> Catalog:
-    """The whole catalog; an empty one where there is none."""
+    """The whole catalog, or an empty one."""
     found = decisions.catalog_contents(connection)
     if not found.present:
         return Catalog()
@@ -388,7 +388,7 @@ def _is_production(connection: Connection) -> bool:
 
 
 def every_queue() -> Queue:
-    """In place of one, where a decision is about all of them: it has no name."""
+    """A queue without a name, for decisions about all queues."""
     return Queue("", "", recorded(""), {}, {})
 
 
@@ -399,9 +399,9 @@ def find(
     *,
     any_design: bool = False,
 ) -> Queue:
-    """The queue of that name; UsageError where there is none, or several and no schema is given.
+    """The queue of that name. UsageError if there is none, or several without a schema given.
 
-    RefusedError where this version does not know its design, unless `any_design` will do.
+    RefusedError if this version does not know its design, unless `any_design`.
     """
     known = queues(connection)
     matches = [q for q in known if q.name == name and schema in (None, q.schema)]
@@ -414,14 +414,14 @@ def find(
         raise UsageError(
             f"There are {len(matches)} queues named {name!r}.",
             why=f"They are in the schemas: {schemas}.",
-            next_step="Say which with --schema.",
+            next_step="Choose one with --schema.",
         )
     near = difflib.get_close_matches(name, [q.name for q in known], n=3)
     where = f" in schema {schema!r}" if schema else ""
     raise UsageError(
         f"There is no queue named {name!r}{where}.",
         why="The catalog of this database has "
-        + (f"{numbered(len(known), 'queue')}." if known else "none."),
+        + (f"{numbered(len(known), 'queue')}." if known else "no queues."),
         next_step=(
             f"Did you mean: {', '.join(near)}?" if near else "List them with: dbq-console status"
         ),
@@ -431,7 +431,7 @@ def find(
 def look_up(
     database: Database, name: str, schema: str | None = None, *, any_design: bool = False
 ) -> Queue:
-    """The same in a transaction of its own. Waits; ConsoleError."""
+    """`find` in its own transaction. Waits; ConsoleError."""
     with database.transaction("read the catalog", read_only=True) as connection:
         return find(connection, name, schema, any_design=any_design)
 

@@ -1,4 +1,4 @@
-"""The clock by which ages and rates are told; the time axis of charts."""
+"""The clock for ages and rates; the time axis of charts."""
 
 import math
 import sys
@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta, tzinfo
 _CELLS_OF_TICK = 9
 _DAY = 86_400
 _STEPS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, _DAY, 2 * _DAY, 7 * _DAY)
-"""Between two times of day, in seconds; from a day on, between two dates."""
+"""Possible steps of ticks in seconds; from a day on, ticks are dates."""
 _MOST_TICKS = 6
 
 
 def ticks(
     seconds: float, width: int, utc: datetime, zone: tzinfo | None
 ) -> tuple[list[float], list[str]]:
-    """Round times of the last `seconds` before `utc`, as many as there is room for.
+    """Round times in the last `seconds` before `utc`, as many as fit.
 
-    How long ago each is (negative), and how it is written.
+    Returns their offsets in seconds (negative) and their labels.
     """
     most = max(1, min(_MOST_TICKS, width // _CELLS_OF_TICK))
     step = next((one for one in _STEPS if seconds / one <= most), _STEPS[-1])
@@ -53,7 +53,7 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def scale(highest: float) -> float:
-    """A round figure that is not below the highest."""
+    """A round number not below the highest."""
     if highest <= 0:
         return 1.0
     size = 10.0 ** math.floor(math.log10(highest))
@@ -63,36 +63,36 @@ def scale(highest: float) -> float:
 
 
 def scale_count(highest: float) -> float:
-    """The same for what is counted: its half is whole too."""
+    """The same for counts, so that its half is an integer too."""
     found = max(2.0, scale(highest))
     return found + found % 2 if found < 10 else found
 
 
 def scale_seconds(highest: float) -> float:
-    """The same in the unit that the highest is told in."""
+    """The same in the unit of the highest."""
     unit, _ = _unit(highest)
     return scale(highest / unit) * unit if highest > 0 else 0.001
 
 
-def _that_counts_sleep() -> int | None:
-    """The one that runs on while the machine is suspended; None: the usual one has to do.
+def _clock_including_sleep() -> int | None:
+    """A clock that continues while the machine is suspended; None: there is none.
 
-    Linux stops its monotonic clock then, and so does Python's on macOS: figures from before a night
-    in a bag would look a second old in the morning.
+    Linux stops its monotonic clock then, and so does Python's on macOS: after a night in a bag,
+    figures would look a second old.
     """
     if sys.platform == "darwin":
         return time.CLOCK_MONOTONIC
     return getattr(time, "CLOCK_BOOTTIME", None)
 
 
-_CLOCK = _that_counts_sleep()
+_CLOCK = _clock_including_sleep()
 
 
 def elapsed() -> float:
-    """Seconds since some moment, those too in which this machine was asleep. Never runs back."""
+    """Seconds since some moment, including sleep of this machine. Never decreases."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def utc() -> datetime:
-    """Now, by this machine's clock of days."""
+    """Now, by this machine's clock."""
     return datetime.now(UTC)

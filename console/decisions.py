@@ -1,6 +1,6 @@
-"""What operators have decided of queues and findings, and noted, for the whole team.
+"""Operators' decisions about queues and findings, and their notes, in the database's catalog.
 
-Each stands in the database's catalog; a catalog that an older console made keeps none.
+A catalog of an older console has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CatalogContents:
-    """What the catalog of this database keeps; an older console's has not all of it."""
+    """Which parts the catalog of this database has; an older console's lacks some."""
 
     present: bool
     audited: bool
@@ -30,36 +30,36 @@ class CatalogContents:
 
 @dataclass(frozen=True)
 class Decision:
-    """What an operator has decided of a queue or a finding, and holds until it is taken back."""
+    """An operator's decision about a queue or a finding, in force until revoked."""
 
     kind: str
     """`pause`, `protection`, `silence` or `acknowledge`."""
     code: str
-    """Of the finding; empty where it is about the queue."""
+    """Of the finding; empty for a decision about the queue."""
     schema: str
     queue: str
-    """Empty, as the schema: of every queue."""
+    """Empty, as the schema: every queue."""
     operator: str
     database_user: str
     reason: str
     since: datetime
     until: datetime | None
     push: bool
-    """Of a pause: whether pushes are paused too."""
+    """For a pause: whether pushes are paused too."""
     severity: str
     """Of an acknowledged finding, at that time."""
 
     @property
-    def done(self) -> str:
-        """What was decided, in a word: `protected`."""
-        done = {"pause": "paused", "protection": "protected", "silence": "silenced"}
-        return done.get(self.kind, "acknowledged")
+    def state(self) -> str:
+        """`protected`, for example."""
+        states = {"pause": "paused", "protection": "protected", "silence": "silenced"}
+        return states.get(self.kind, "acknowledged")
 
     @property
     def words(self) -> str:
         """Who, since when, why: `protected by ann@etl01 since 2026-11-22 03:04:05 UTC: audit`."""
         pushes = ", its pushes too," if self.push else ""
-        return f"{self.done}{pushes} by {self.operator} {self.lasting}"
+        return f"{self.state}{pushes} by {self.operator} {self.lasting}"
 
     @property
     def lasting(self) -> str:
@@ -75,7 +75,7 @@ class Decision:
         return f"{done.upper()} {rest}"
 
     def mark(self, now: datetime) -> str:
-        """In as few words as a narrow screen has room for: `PAUSED 12 min, ann`."""
+        """A short form for narrow screens: `PAUSED 12 min, ann`."""
         seconds = max(0, round((now - self.since).total_seconds()))
         lasted = duration(seconds) if seconds >= 60 else f"{seconds} s"
         who = self.operator.partition("@")[0]
@@ -91,11 +91,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Note:
-    """What an operator noted of what happened outside: a release, a fail-over."""
+    """An operator's note of an event: a release, a fail-over."""
 
     schema: str
     queue: str
-    """Empty, as the schema: of the whole database."""
+    """Empty, as the schema: the whole database."""
     noted_at: datetime
     operator: str
     note: str
@@ -109,34 +109,34 @@ def catalog_contents(connection: Connection) -> CatalogContents:
 
 
 def has_decisions(connection: Connection) -> bool:
-    """Whether it keeps decisions: one that an older console made does not."""
+    """Whether the catalog has decisions; an older console's has none."""
     return catalog_contents(connection).decided
 
 
 def active(connection: Connection) -> list[Decision]:
-    """All that hold; none where the catalog keeps none yet."""
+    """All decisions in force; none if the catalog has no table for them yet."""
     return read(connection) if has_decisions(connection) else []
 
 
 def read(connection: Connection) -> list[Decision]:
-    """The same where it is known that the catalog keeps them."""
+    """The same for a catalog known to have the table."""
     return sql.rows(connection, Decision, "catalog.decisions")
 
 
 def find(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
-    """What was decided of the queue itself, from this console or another; None: nothing."""
-    sought = (kind, schema, queue)
-    return next((o for o in active(connection) if (o.kind, o.schema, o.queue) == sought), None)
+    """The decision of that kind about the queue itself."""
+    key = (kind, schema, queue)
+    return next((o for o in active(connection) if (o.kind, o.schema, o.queue) == key), None)
 
 
 PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
-"""The verbs that a protected queue refuses; a smaller size it refuses too."""
+"""The verbs that a protected queue refuses, besides a smaller size."""
 
 REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
 
 
 def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
-    """RefusedError where an operator has paused the queue: nobody would pop what comes to it."""
+    """RefusedError if an operator has paused the queue, so that nothing pops new messages."""
     if one := find(connection, "pause", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
@@ -146,7 +146,7 @@ def require_not_paused(connection: Connection, schema: str, queue: str, doing: s
 
 
 def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
-    """RefusedError where an operator has protected the queue."""
+    """RefusedError if an operator has protected the queue."""
     if one := find(connection, "protection", schema, queue):
         raise RefusedError(
             f"Nothing was changed: {queue!r} is protected from {doing}.",
@@ -156,7 +156,7 @@ def require_unprotected(connection: Connection, schema: str, queue: str, doing: 
 
 
 def revoke_hint(verb: str, queue: str) -> str:
-    """The next step of who is refused."""
+    """The next step after a refusal."""
     return f"Ask them; then: dbq-console {verb} {shlex.quote(queue)}"
 
 

@@ -1,8 +1,8 @@
-"""The one family of errors a user sees: what could not be done, why, and what to do next."""
+"""The errors that users see: what could not be done, why, and what to do next."""
 
 
 class ConsoleError(Exception):
-    """An error meant for the operator. `exit_status` follows DESIGN section 9."""
+    """An error for the operator, with the exit status of the command line."""
 
     exit_status = 2
 
@@ -13,11 +13,11 @@ class ConsoleError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """The whole message: one line for each of the three parts that is there."""
+        """One line for each part present."""
         return "\n".join(part for part in (self.what, self.why, self.next_step) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep everything when the error crosses from a worker process."""
+        """Keep all parts when pickled by a worker process."""
         return (_rebuild, (type(self), self.what, self.why, self.next_step), vars(self))
 
 
@@ -26,7 +26,7 @@ def _rebuild(kind: type[ConsoleError], what: str, why: str, next_step: str) -> C
 
 
 class UsageError(ConsoleError):
-    """Wrong use: an unknown name, a bad value, something that is taken. Exit 2."""
+    """Wrong usage: an unknown name, a bad value, a name already taken. Exit 2."""
 
 
 class ConnectionFailedError(ConsoleError):
@@ -36,7 +36,7 @@ class ConnectionFailedError(ConsoleError):
 
 
 class InDoubtError(ConnectionFailedError):
-    """The connection was lost with the answer to a commit: it may have happened."""
+    """The connection was lost during a commit, which may have happened."""
 
 
 class RefusedError(ConsoleError):
@@ -46,20 +46,19 @@ class RefusedError(ConsoleError):
 
 
 class BusyError(RefusedError):
-    """A lock was not to be had in time; nothing was changed and it may be tried again."""
+    """A lock was not available in time; nothing was changed, and a retry may succeed."""
 
 
 class TooSlowError(BusyError):
-    """It took longer than its time-out; nothing was changed."""
+    """A time-out expired; nothing was changed."""
 
 
 class TransientError(BusyError):
-    """The server undid the whole transaction by itself (a deadlock, a failover): running it again
-    is the remedy."""
+    """The server rolled back the transaction (a deadlock, a failover): run it again."""
 
 
 def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that is the error, or in whose wake it came (a driver cut off in a call)."""
+    """The interrupt that is the error or caused it (in a driver's call, for example)."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error

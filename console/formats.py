@@ -1,4 +1,4 @@
-"""How figures are written, the same on every screen and in every plain table."""
+"""The formats of figures, the same on every screen and in every table."""
 
 import re
 import unicodedata
@@ -13,26 +13,26 @@ ESTIMATE = "≈"
 AT_LEAST = "≥"
 
 _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
-"""Unicode categories that a terminal would obey or hide instead of showing."""
+"""Unicode categories that a terminal would execute or hide instead of showing."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 
 
 def duration(seconds: float) -> str:
-    """One form for all durations: `250 ms`, `3.1 s`, `4 min 12 s`, `10 min`, `1 h 05 min`."""
+    """`250 ms`, `3.1 s`, `4 min 12 s`, `10 min`, `1 h 05 min`."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return _with_rest(whole // 60, "min", whole % 60, "s")
-    if whole < 86400:
-        return _with_rest(whole // 3600, "h", whole % 3600 // 60, "min")
-    return _with_rest(whole // 86400, "d", whole % 86400 // 3600, "h")
+    rounded = round(seconds)
+    if rounded < 3600:
+        return _with_rest(rounded // 60, "min", rounded % 60, "s")
+    if rounded < 86400:
+        return _with_rest(rounded // 3600, "h", rounded % 3600 // 60, "min")
+    return _with_rest(rounded // 86400, "d", rounded % 86400 // 3600, "h")
 
 
 def _with_rest(number: int, unit: str, rest: int, smaller: str) -> str:
@@ -40,9 +40,9 @@ def _with_rest(number: int, unit: str, rest: int, smaller: str) -> str:
 
 
 def duration_between(least: float | None, most: float | None) -> str:
-    """A duration of which only bounds are known: `at most 4 min 12 s`, `3.1 s to 4 min 12 s`.
+    """A duration with known bounds: `at most 4 min 12 s`, `3.1 s to 4 min 12 s`.
 
-    One duration where the bounds are the same to the second.
+    A single duration if the bounds are within a second.
     """
     if most is None:
         return UNKNOWN if least is None else f"at least {duration(max(least, 0.0))}"
@@ -54,7 +54,7 @@ def duration_between(least: float | None, most: float | None) -> str:
 
 
 def is_one_duration(least: float | None, most: float | None) -> bool:
-    """Whether bounds of a duration are the same to the second."""
+    """Whether the bounds of a duration are within a second."""
     return least is not None and most is not None and least > 0 and most - least < 1.0
 
 
@@ -81,7 +81,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def count(number: int, *, estimated: bool = False) -> str:
-    """`4,812`; an estimate in thousands where it is large: `≈12 k`, `≈3.4 M`."""
+    """`4,812`; a large estimate in thousands: `≈12 k`, `≈3.4 M`."""
     if not estimated:
         return f"{number:,}"
     if number < 10_000:
@@ -97,14 +97,14 @@ def numbered(number: int, noun: str) -> str:
 
 
 def rate(per_second: float) -> str:
-    """Messages a second, with one decimal; never a zero where something flows."""
+    """Messages a second, with one decimal; never zero for a positive rate."""
     if 0 < per_second < 0.05:
         return "<0.1"
     return f"{per_second:,.1f}"
 
 
 def offset(at: datetime, zone: tzinfo | None) -> str:
-    """How far a zone is from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
+    """A zone's offset from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
     if zone is UTC:
         return "UTC"
     digits = f"{at.astimezone(zone):%z}"
@@ -112,12 +112,12 @@ def offset(at: datetime, zone: tzinfo | None) -> str:
 
 
 def moment(at: datetime, zone: tzinfo | None) -> str:
-    """A time in a zone, which is told: `2026-03-29 02:14:07 UTC`, `2026-03-29 04:14:07 +02:00`."""
+    """A time with its offset: `2026-03-29 02:14:07 UTC`, `2026-03-29 04:14:07 +02:00`."""
     return f"{bare_moment(at, zone)} {offset(at, zone)}"
 
 
 def bare_moment(at: datetime, zone: tzinfo | None) -> str:
-    """The same where something else tells the zone, such as the head of a column."""
+    """The same without the offset, if a column's head has it, say."""
     return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"
 
 
@@ -132,14 +132,14 @@ def clock(at: datetime, zone: tzinfo | None) -> str:
 
 
 def plain(text: str) -> str:
-    """The text with everything made visible that would move the cursor, colour or turn around."""
+    """The text with all control characters made visible."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_visible, text))
 
 
 def plain_lines(text: str) -> str:
-    """The same of a text of several lines, which they stay."""
+    """The same for a text of several lines."""
     return "\n".join(map(plain, text.split("\n")))
 
 

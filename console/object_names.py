@@ -1,4 +1,4 @@
-"""What the objects of a queue are called, and how long that lets its own name be."""
+"""The names of a queue's objects, and the resulting limit on its own name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from console.sql import templates
 def limit(
     product: Product, design: str, schema: str, partitions: int = 0, subscribers: int = 0
 ) -> tuple[int, str]:
-    """The longest name that a queue of the design can have, and the suffix that decides it.
+    """The longest name that a queue of the design can have, and the suffix that limits it.
 
-    Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
-    Broker's) bear the schema's name in their own.
+    Units as `Product.name_length`: bytes for PostgreSQL. Objects without a schema (Service
+    Broker's) have the schema's name in their own.
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
@@ -31,9 +31,9 @@ def limit(
 def _suffixes(
     engine: str, design: str, partitions: int, subscribers: int
 ) -> frozenset[tuple[str | None, str]]:
-    """What stands before a queue's name in those of its objects, if anything, and after it.
+    """The prefixes (or None) and suffixes of a queue's name in those of its objects.
 
-    `subscribers`: the highest number that one has.
+    `subscribers`: their highest number.
     """
     texts = [
         s.template
@@ -42,10 +42,10 @@ def _suffixes(
     ]
     found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
     numbers = {"{partition}": range(partitions), "{subscriber_number}": range(1, subscribers + 1)}
-    whole = {(before, suffix) for before, suffix in found if "{" not in suffix}
+    fixed = {(before, suffix) for before, suffix in found if "{" not in suffix}
     if not subscribers:
-        whole = {(before, suffix) for before, suffix in whole if suffix not in _OF_SUBSCRIBERS}
-    return frozenset(whole) | {
+        fixed = {(before, suffix) for before, suffix in fixed if suffix not in _OF_SUBSCRIBERS}
+    return frozenset(fixed) | {
         (before, suffix.replace(placeholder, str(number)))
         for before, suffix in found
         for placeholder, those in numbers.items()
@@ -58,7 +58,7 @@ _SUFFIX = re.compile(
     r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\}|\{subscriber_number\})*)(?<!_)(?![\w{])"
 )
 _OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
-"""What a ring has only with subscribers."""
+"""Objects that a ring has only with subscribers."""
 
 
 def check(product: Product, queue: Queue) -> None:
@@ -66,7 +66,7 @@ def check(product: Product, queue: Queue) -> None:
         if not name:
             raise UsageError(f"The name of a {what} cannot be empty.")
         if "\0" in name:
-            raise UsageError(f"The name of a {what} cannot hold the character NUL.")
+            raise UsageError(f"The name of a {what} cannot contain the character NUL.")
         try:
             name.encode()
         except UnicodeEncodeError:
@@ -93,7 +93,7 @@ def check(product: Product, queue: Queue) -> None:
 
 
 def lockable(product: Product, queue: Queue) -> list[str]:
-    """The names under which something of the queue may be locked: others may be among them."""
+    """Names of the queue's objects that may be locked; others may have the same names."""
     if queue.kind is not Kind.ADOPTED:
         return of(product, queue)
     sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
@@ -101,7 +101,7 @@ def lockable(product: Product, queue: Queue) -> list[str]:
 
 
 def of(product: Product, queue: Queue) -> list[str]:
-    """Every name that the queue's tables, sequences and functions have or may have."""
+    """All possible names of the queue's tables, sequences and functions."""
     if not queue.design.known:
         return [queue.name]
     subscribers = _highest_subscriber(queue)

@@ -1,8 +1,7 @@
-"""Processes beside this one: a module of this package, with a pipe to it and one back; a program of
-somebody else's.
+"""Child processes: a module of this package, with a pipe in each direction; or another program.
 
-What one of ours has to know, a database's password with it, goes down the pipe to it, never onto
-its command line. That pipe then stays open: its end tells it to leave, whatever became of us.
+A child of ours receives its input, including passwords, through its pipe, never on its command
+line. The pipe stays open: when it closes, because we exit or die, the child exits.
 """
 
 import os
@@ -26,28 +25,28 @@ def start(
     stdout: int = subprocess.PIPE,
     stderr: IO[bytes] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """`python -m module words`. What it complains of goes to `stderr`, or to where ours goes."""
+    """`python -m module words`. Its stderr is `stderr`, or ours."""
     return subprocess.Popen(
-        # -P: not the folder in which the user is; another project's "console" may lie there.
+        # -P: ignore the current folder, which may contain another project's "console".
         [sys.executable, "-P", "-m", module, *words],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         cwd="/",
         env=_environment(),
-        start_new_session=True,  # a Ctrl-C is for us: we end it in good order
+        start_new_session=True,  # Ctrl-C is for us: we stop the child
     )
 
 
 def _environment() -> dict[str, str]:
-    """Ours, and the place where this package was found, which may be a checkout."""
-    place = str(Path(console.__file__).resolve().parent.parent)
+    """Ours, with the location of this package, which may be a checkout."""
+    root = str(Path(console.__file__).resolve().parent.parent)
     given = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([place, given] if given else [place])}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, given] if given else [root])}
 
 
 def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
-    """One line to it. Nothing where it has ended: then its word will not come."""
+    """Send it a line; ignored if it has exited."""
     pipe = process.stdin
     if pipe is not None:
         with suppress(BrokenPipeError):
@@ -56,7 +55,7 @@ def send_line(process: "subprocess.Popen[bytes]", line: str) -> None:
 
 
 def read_line(process: "subprocess.Popen[bytes]", deadline: float) -> str:
-    """The next line that it says by then (`time.monotonic`); empty where it ended or was late."""
+    """Its next line before the deadline (`time.monotonic`); empty if it exits or is late."""
     output = process.stdout
     if output is None:
         return ""
@@ -73,7 +72,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def close(process: "subprocess.Popen[bytes]") -> None:
-    """The pipes of a process that has ended."""
+    """Close the pipes of a finished process."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(BrokenPipeError):
@@ -88,8 +87,8 @@ def program(
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Somebody else's, run without a shell; where the body fails it ends with all that it started.
-    Its complaints are shown nowhere."""
+    """Run another program, without a shell and without its stderr. If the body fails, it is killed
+    with all its children."""
     with subprocess.Popen(
         words,
         stdin=stdin,

@@ -1,4 +1,4 @@
-"""Tables, sequences and their columns, as the server itself keeps them."""
+"""Tables, sequences and columns in the server's own catalog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Relation:
-    """A table, a sequence or whatever else the server keeps under a name."""
+    """A table, a sequence or another named object."""
 
     name: str
     kind: str

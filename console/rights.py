@@ -1,11 +1,11 @@
-"""What a connection may do, and what its login could do: the two need not be the same."""
+"""The rights of a connection, and what the server would allow its login."""
 
 from dataclasses import dataclass
 from enum import IntEnum
 
 
 class Rights(IntEnum):
-    """What a connection may do; each includes those before it."""
+    """The rights of a connection; each includes those before it."""
 
     READ_ONLY = 0
     OPERATOR = 1
@@ -21,21 +21,21 @@ BY_WORD = {rights.word: rights for rights in Rights}
 
 @dataclass(frozen=True)
 class Login:
-    """What the server would let a login do beyond looking: at any of the queues, or at all."""
+    """What the server allows a login besides reading, on any of the queues."""
 
     superuser: bool
     owns: bool
-    """Tables of queues: what is one's own one may alter and drop."""
+    """Tables of queues, which an owner may alter and drop."""
     writes: bool
     calls: bool
-    """Push or pop, and they would do their work."""
+    """Push or pop, successfully."""
     ends_sessions: bool
     maintains: bool
     creates: bool
 
     @property
     def can(self) -> tuple[str, ...]:
-        """In words, as `status --json` has them; nothing: it can only read."""
+        """As in `status --json`; empty: it can only read."""
         return tuple(word for name, word in _WORDS.items() if getattr(self, name))
 
 
@@ -52,17 +52,17 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class ConnectionRights:
-    """The rights of a connection, and who sees to it that they are kept."""
+    """The rights of a connection, and whether the server enforces them."""
 
     rights: Rights
     login: Login | None = None
-    """None: not known (yet)."""
+    """None: unknown (yet)."""
     transactions: bool = True
     """Whether the engine has read-only transactions."""
 
     @property
     def enforced(self) -> bool | None:
-        """Whether the server itself refuses what read-only forbids. None: not known, or nothing is
+        """Whether the server itself refuses what read-only forbids. None: unknown, or nothing is
         forbidden."""
         if self.login is None or self.rights is not Rights.READ_ONLY:
             return None

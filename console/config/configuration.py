@@ -273,7 +273,7 @@ def _settings(
     configuration: Configuration,
     table: ProfileTable,
     command_line: Layer,
-    behind: Layer | None = None,
+    defaults: Layer | None = None,
 ) -> tuple[Settings, dict[str, Settings]]:
     """The settings of a connection, and of each of its queues with its own thresholds."""
     over = (command_line, configuration.variables)

@@ -152,7 +152,7 @@ class Finding:
         """`warning`, or `warning, silenced`."""
         if self.silenced is None:
             return self.code.severity.word
-        return f"{self.code.severity.word}, {self.silenced.done}"
+        return f"{self.code.severity.word}, {self.silenced.state}"
 
     @property
     def judgement_text(self) -> str:

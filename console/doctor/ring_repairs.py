@@ -33,7 +33,7 @@ from console.rights import Rights
 @contextmanager
 def repair_transaction(
     database: Database, queue: Queue, summary: str
-) -> Iterator[tuple[audit.Act, sql.Scope]]:
+) -> Iterator[tuple[audit.RecordedAction, sql.Scope]]:
     """A transaction with its audit, which keeps relays out."""
     with _audited(database, queue, summary) as act:
         scope = queue.scope(database.product)
@@ -41,7 +41,9 @@ def repair_transaction(
         yield act, scope
 
 
-def _audited(database: Database, queue: Queue, summary: str) -> AbstractContextManager[audit.Act]:
+def _audited(
+    database: Database, queue: Queue, summary: str
+) -> AbstractContextManager[audit.RecordedAction]:
     subject = audit.Subject.of(database, queue, "mend", summary)
     return audit.recorded(database, f"repair the ring {queue.name!r}", subject)
 
@@ -187,7 +189,7 @@ class RepairContents(DoctorRepair):
         return [act.detail]
 
 
-def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
+def add_slots(database: Database, queue: Queue, act: audit.RecordedAction) -> int:
     """Add an empty row for every slot without one, in the caller's transaction; how many."""
     product = database.product
     scope = queue.scope(product)

@@ -102,7 +102,7 @@ class FindingView:
         silenced it."""
         if self.silenced is None:
             return self._summary
-        return f"{self.silenced.done} by {plain(self.silenced.operator)}: {self._summary}"
+        return f"{self.silenced.state} by {plain(self.silenced.operator)}: {self._summary}"
 
     @property
     def _summary(self) -> str:

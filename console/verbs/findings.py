@@ -193,7 +193,7 @@ def _end(target: Target, values: ParameterValues) -> Result:
 
 def _recorded(
     target: Target, verb: str, values: ParameterValues
-) -> AbstractContextManager[audit.Act]:
+) -> AbstractContextManager[audit.RecordedAction]:
     detail = " ".join(filter(None, (values["code"], values.get("reason"))))
     subject = Subject.of(target.database, target.queue, verb, detail)
     return audit.recorded(target.database, f"{verb} {values['code']}", subject)

@@ -152,7 +152,7 @@ def test_a_reader_sees_everything_and_is_refused_every_write(place: Place, name:
     if "relay" in client.queue.verbs:
         attempts.append(lambda: relay.relay(client.database, client.queue, 50))
     for attempt in attempts:
-        with pytest.raises(RefusedError, match=r"Could not|Nothing was begun"):
+        with pytest.raises(RefusedError, match=r"Could not|Nothing was started"):
             attempt()
     for statement in _writes(client.queue):
         with pytest.raises(RefusedError), client.database.transaction("write") as connection:

@@ -53,7 +53,7 @@ class FindingLines(Static):
     ) -> Iterator[tuple[str, Text]]:
         yield view.level.word, Text(view.text, style_of(self, view.style))
         if view.silenced is not None:
-            yield view.silenced.done, Text(plain(view.silenced.words))
+            yield view.silenced.state, Text(plain(view.silenced.words))
         yield "since", Text(since_words(view, moment))
         finding = view.finding
         if finding is None:
