@@ -29,6 +29,7 @@ from console.bench.results import CandidateResult
 from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, RoundProgress
 from console.bench.server import Environment, environment_of
+from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConsoleError, UsageError
 
@@ -76,7 +77,7 @@ class BenchPlan:
         """At each batch size; rings also in each size."""
         product = self._database.product
         everything = wanted.designs == ALL
-        chosen = queues.all_designs(product) if everything else wanted.designs.split(",")
+        chosen = list(designs_on(product.name)) if everything else wanted.designs.split(",")
         found: dict[Candidate, None] = {}
         for batch in wanted.batches:
             for words in chosen:

@@ -166,10 +166,10 @@ class _Pops:
         self.ids: list[str] = []
         """Popped in the concurrent part; in order if the queue is strict."""
         self.counters = SharedCounters(None, 2)
-        alone = WorkerTask(produces=False, first=0, clients=1, place=0)
+        alone = WorkerTask(produces=False, first=0, clients=1, row=0)
         self.alone = _side(queue, self.counters, alone)
         together = WorkerTask(
-            produces=False, first=1, clients=consumers, place=1, messages=_expected()
+            produces=False, first=1, clients=consumers, row=1, messages=_expected()
         )
         self.concurrent = _side(queue, self.counters, together)
 
@@ -196,10 +196,10 @@ class _SmokeRound:
         self._began = self._moved_at = time.monotonic()
         self._moved = 0
         self._counters = SharedCounters(None, 2)
-        alone = WorkerTask(produces=True, first=0, clients=1, place=0)
+        alone = WorkerTask(produces=True, first=0, clients=1, row=0)
         self._pushes_alone = _side(queue, self._counters, alone)
         together = WorkerTask(
-            produces=True, first=1, clients=_PRODUCERS, place=1, messages=_MESSAGES_EACH
+            produces=True, first=1, clients=_PRODUCERS, row=1, messages=_MESSAGES_EACH
         )
         self._pushes = _side(queue, self._counters, together)
         each = min(_CONSUMERS, max(1, _MOST_CONSUMERS // len(queue.views)))

@@ -1,9 +1,8 @@
-"""The messages of the bench, and what the clients of one worker process did with them.
+"""The bench's messages, and the log of one worker process's calls.
 
-A message tells whose it is, which one, when it was pushed, and is checked. Text of exactly the
-wanted length: 8 digits that check the head, 4 of the producer, 10 of the number there, 16 of the
-microsecond (of this machine's monotonic clock), then a filler, the same in all. The statement
-`codes` of `queries/<engine>/bench.sql` checks the same in the database.
+A message has exactly the requested length: a head of 8 digits of checksum, 4 of the producer, 10 of
+its number there, 16 of the microsecond (of this machine's monotonic clock); then a filler, the same
+in all. The statement `codes` of `queries/<engine>/bench.sql` checks it in the database.
 """
 
 import json
@@ -27,46 +26,43 @@ NUMBERS = 10_000_000_000
 """A message's code is its producer times this, plus its number."""
 NO_HEAD = b"?" * HEAD
 DAMAGED = -1
-"""The code of what is no message of the bench, or not as it was pushed."""
+"""The code of a payload that is not as it was pushed, or not the bench's."""
 
 _BY_PRODUCER, _BY_NUMBER, _BY_TIME, _MODULUS = 7919, 104_729, 31, 99_999_989
 
 
 def filler(length: int) -> bytes:
-    """What stands behind the heads of payloads of `length` bytes; nothing that compresses."""
+    """The rest of payloads of `length` bytes; it does not compress."""
     signs = string.ascii_letters + string.digits
     return "".join(random.Random(length).choices(signs, k=length - HEAD)).encode()  # noqa: S311
 
 
 def head(producer: int, number: int, at_us: int) -> bytes:
-    """The beginning of a payload."""
     check = (producer * _BY_PRODUCER + number * _BY_NUMBER + at_us * _BY_TIME) % _MODULUS
     return b"%08d%04d%010d%016d" % (check, producer, number, at_us)
 
 
-class Texts:
-    """Messages as they are pushed and read again: heads, and the filler behind them."""
+class TextMessages:
+    """Heads followed by the filler."""
 
     def __init__(self, length: int) -> None:
-        """`length`: bytes of each."""
+        """`length`: in bytes."""
         self._rest = filler(length)
 
     def write(self, producer: int, number: int, at_us: int) -> bytes:
-        """A message that is pushed now."""
         return head(producer, number, at_us) + self._rest
 
     def head_of(self, payload: bytes) -> bytes:
-        """Of one that was popped; what is no message of ours in full gets a head that is none."""
+        """NO_HEAD where the filler is not whole."""
         return payload[:HEAD] if payload[HEAD:] == self._rest else NO_HEAD
 
 
 def codes_and_times(heads: bytes | bytearray) -> "tuple[pa.Int64Array, pa.Int64Array]":
-    """Of heads, one behind the other: (codes, microseconds of the pushes). DAMAGED and 0 for those
-    that are none."""
+    """From concatenated heads: (codes, microseconds of the pushes); DAMAGED, 0 where invalid."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.compute  # noqa: PLC0415
 
-    # Its functions are made when it is imported: no checker of types knows them.
+    # Its functions are generated at import: type checkers do not see them.
     pc: Any = pyarrow.compute
 
     count = len(heads) // HEAD
@@ -92,7 +88,7 @@ def codes_and_times(heads: bytes | bytearray) -> "tuple[pa.Int64Array, pa.Int64A
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one call, its commit included."""
+    """In milliseconds, commits included."""
 
     p50: float
     p95: float
@@ -100,7 +96,7 @@ class Latency:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """As results have it for machines: by cut, in seconds, to a microsecond."""
+        """By percentile, in seconds, as `--json` has it."""
         return {cut: round(ms / 1000, 6) for cut, ms in asdict(self).items()}
 
 
@@ -109,23 +105,21 @@ _CODES = {"at_us": "q", "client": "q", "messages": "q", "took_us": "q"}
 
 @dataclass
 class Calls:
-    """One entry a call that pushed, popped or finished something, in the order of the answers."""
+    """An entry per call that moved messages, in the order of the answers."""
 
     at_us: "array[int]" = field(default_factory=lambda: array("q"))
-    """When it was answered, by this machine's monotonic clock."""
+    """Of the answer, by this machine's monotonic clock."""
     client: "array[int]" = field(default_factory=lambda: array("q"))
     messages: "array[int]" = field(default_factory=lambda: array("q"))
     took_us: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, at_us: int, client: int, messages: int, took_us: int) -> None:
-        """Note one call."""
         self.at_us.append(at_us)
         self.client.append(client)
         self.messages.append(messages)
         self.took_us.append(took_us)
 
     def extend(self, other: "Calls") -> None:
-        """Put those of another worker behind."""
         for name in _CODES:
             getattr(self, name).extend(getattr(other, name))
 
@@ -135,31 +129,28 @@ class Calls:
 
 @dataclass
 class CallLog:
-    """All of it."""
-
     pushes: Calls = field(default_factory=Calls)
     """`client` is the producer; its messages are numbered from 0, in the order of the calls."""
     pops: Calls = field(default_factory=Calls)
     heads: bytearray = field(default_factory=bytearray)
-    """Of the messages that were popped, in the order of the calls."""
+    """Of popped messages, in the order of the calls."""
     empty: int = 0
     """Pops that found nothing."""
     full: int = 0
-    """Pushes that stored less than they were given."""
+    """Pushes that stored fewer messages than they were given."""
     unfinished: int = 0
-    """Claims that complete did not find."""
+    """Claims that were gone when they were to be completed."""
     pushes_in_doubt: list[tuple[int, int]] = field(default_factory=list)
-    """(producer, messages) of calls without an answer: the numbers that follow its last."""
+    """(producer, messages) of calls without an answer: its next numbers."""
     pops_in_doubt: int = 0
-    """The most messages that calls without an answer may have taken."""
+    """The most messages that calls without an answer may have popped."""
     errors: list[str] = field(default_factory=list)
-    """The first few, in the server's words."""
+    """The first few of the server's."""
     failed_calls: int = 0
     cpu_seconds: float | None = None
     """Of the process, in the measured time."""
 
     def save(self, path: Path) -> None:
-        """Write it for the process that runs the bench."""
         arrays = {f"{kind}.{name}": getattr(getattr(self, kind), name) for kind, name in _PARTS}
         parts = {name: values.tobytes() for name, values in arrays.items()}
         parts["heads"] = bytes(self.heads)
@@ -172,7 +163,6 @@ class CallLog:
 
     @classmethod
     def load(cls, path: Path) -> "CallLog":
-        """Read what a worker wrote."""
         call_log = cls()
         with path.open("rb") as file:
             outline: dict[str, Any] = json.loads(file.readline())
@@ -190,7 +180,7 @@ class CallLog:
 
     @classmethod
     def merged(cls, call_logs: Sequence["CallLog"]) -> "CallLog":
-        """All of them as one. Each client is in one of them, so its calls keep their order."""
+        """Each client is in one of them, so its calls keep their order."""
         whole = cls()
         for one in call_logs:
             whole.pushes.extend(one.pushes)

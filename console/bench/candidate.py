@@ -1,6 +1,6 @@
-"""What takes part in a bench, under which load, and in which schema of its own.
+"""What a bench measures, under which load, and on which scratch queues.
 
-The bench leaves nothing in a database, however it ends; what a killed one left, the next drops."""
+The bench leaves nothing in a database. What a killed one leaves behind, the next one drops."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Load:
-    """How much of what."""
-
     producers: int = 16
     consumers: int = 16
     payload: int = 300
@@ -31,23 +29,23 @@ class Load:
     warmup_seconds: float = 2.0
     rounds: int = 3
     room: int = 0
-    """Producers wait while so many messages are in the queue. 0: never, as in Kejser's article; a
-    full ring makes them wait all the same."""
+    """Producers wait while so many messages are in the queue. 0: never, as in Kejser's article, but
+    for a full ring."""
     held_xmin: bool = False
-    """One old transaction is open during each round."""
+    """An old transaction is open during each round."""
     with_console: bool = False
-    """Each round is done twice: without the console, and with one that samples every second."""
+    """Each round is run twice: without a console, and with one that samples every second."""
 
 
 ROOM = 1000
-"""Deliveries that wait, of all readers together, where the load says nothing: if one of several
-rings got full, others would have a message that it has not."""
+"""The default with several readers, for all together: if one of several rings got full, the others
+would have messages that it lacks."""
 
 PREFIX = "dbq_bench_"
-"""Of the names of its queues and schemas; then comes the bench's token."""
+"""Of its queues' and schemas' names, followed by the run's token."""
 
 APPLICATION = "dbq-bench "
-"""Of its sessions' names; then comes the token too: whose session lives, whose queues live."""
+"""Of its sessions' names, followed by the token: queues are in use while such a session lives."""
 
 PROOF_PREFIX = "dbq_prove_"
 PROOF_APPLICATION = "dbq-prove "
@@ -57,24 +55,24 @@ _TOKEN_BYTES = 4
 
 
 def new_token() -> str:
-    """What one run has in all its names."""
+    """For all names of one run."""
     return secrets.token_hex(_TOKEN_BYTES)
 
 
 def token_of(name: str, prefix: str = PREFIX) -> str | None:
-    """The token in the name of a queue or a schema; None: it is not of such a run."""
+    """Of the run that a queue or schema belongs to; None: to none."""
     if not name.startswith(prefix):
         return None
     return name[len(prefix) : len(prefix) + 2 * _TOKEN_BYTES]
 
 
 def live_tokens(sessions: Iterable[str]) -> set[str]:
-    """Of the runs whose sessions have these names."""
+    """From the names of sessions."""
     return {name.split()[1] for name in sessions}
 
 
 def application_name(token: str) -> str:
-    """Of the session that is there as long as the run is."""
+    """Of the session that lives as long as the run."""
     return APPLICATION + token
 
 
@@ -85,35 +83,35 @@ def load_application_name(token: str) -> str:
 
 @dataclass(frozen=True)
 class LeftRow:
-    """What is left in a queue of one producer's messages; producer -1: what is damaged."""
+    """One producer's messages left in a queue; producer -1: damaged messages."""
 
     producer: int
     messages: int
     different: int
     numbers: str
-    """The sum of their numbers, in digits."""
+    """The sum of their numbers."""
     squares: str
-    """The sum of the squares of their numbers, in digits."""
+    """The sum of the squares of their numbers."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A queue as those consumers have it who share its messages."""
+    """The queue of consumers that share its messages."""
 
     database: Database
     settings: Mapping[str, object]
-    """What their driver needs, as JSON: `WorkerRound.task.settings`."""
+    """For their driver, as JSON: `WorkerRound.task.settings`."""
     scope: sql.Scope
     held: str = "held"
-    """The statement that selects the payloads of what no consumer finished."""
+    """The statement that selects the payloads of unfinished messages."""
 
     def left(self, filler: bytes) -> list[LeftRow]:
-        """What is still in it that no consumer finished: one set-based query."""
+        """Its unfinished messages, by producer."""
         with self._counting("bench.left") as (connection, counted):
             return sql.rows(connection, LeftRow, counted, filler=filler.decode())
 
     def left_codes(self, filler: bytes) -> list[int]:
-        """The same, message by message: asked only where the sums do not come out."""
+        """The same, message by message."""
         with self._counting("bench.left_codes") as (connection, codes):
             return sql.values(connection, int, codes, filler=filler.decode())
 
@@ -126,65 +124,61 @@ class Reader:
 
 @dataclass(frozen=True)
 class ScratchQueue:
-    """A queue of one round, as long as its context is open."""
+    """The queue of one round."""
 
     schema: str
-    """Where its tables are; all in a schema whose name begins with `dbq_bench_`, or listed."""
     tables: Sequence[str]
-    """All names that they can have, for the pages and rows that were touched."""
+    """All names that its tables can have, for their activity and size."""
     readers: Sequence[Reader]
-    """What each consumer reads from: one, or as many as each message is for."""
+    """Several where each message is for several."""
     settings: Mapping[str, object]
-    """What the producers' driver needs."""
+    """For the producers' driver."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Who takes part. Every round is on a queue that `QueueProvider.scratch` makes for it alone."""
-
     name: str
-    """Of a row in the table: `ring`, `ring size=100000`, `procrastinate`."""
+    """In results: `ring`, `ring size=100000`, `procrastinate`."""
     design: str
-    """The design, or the peer's name."""
+    """Or the peer's name."""
     batch: int
     driver: str
-    """`module:function` that a worker process runs: it takes a `WorkerRound`."""
+    """`module:function` for the worker processes; takes a `WorkerRound`."""
     order: Order = Order.NONE
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     peer: bool = False
     carries: bool = True
-    """Whether messages go through; the floor's rows do not."""
+    """Whether it carries messages; the floor does not."""
     readers: int = 1
-    """How many get each message: so many deliveries it has."""
+    """How many get each message."""
 
 
 class QueueProvider(Protocol):
-    """Where candidates of one kind get their queues."""
+    """Creates the queues of one kind of candidates."""
 
     def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[ScratchQueue]:
-        """Make a queue for payloads of so many bytes; it goes with the context, however it ends."""
+        """A new queue for payloads of so many bytes; dropped when the context ends."""
         ...
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What earlier runs left, of which no session is there any more; and what may be in use."""
+    """Of earlier runs that no longer have a session."""
 
     queues: tuple[Queue, ...]
     schemas: tuple[str, ...]
     in_use: tuple[str, ...]
-    """Names of what belongs to one that runs, or of which nobody can tell."""
+    """Names that belong to a running bench, or may do so."""
 
 
 def find_leftovers(database: Database, prefix: str = PREFIX) -> Leftovers:
-    """Look for them, by the prefix of their names."""
     with database.transaction("find what earlier runs left", read_only=True) as connection:
         living = sql.values(connection, str, "bench.live_sessions")
         schemas = sql.values(connection, str, "bench.schemas")
         known = catalog.queues(connection)
     alive = live_tokens(living)
     queues = [q for q in known if token_of(q.name, prefix) and q.kind is Kind.INSTALLED]
-    # Who cannot see all sessions cannot tell that one is gone.
+    # A login that cannot see all sessions cannot know that one has ended.
     names = [
         *(queue.name for queue in queues),
         *(schema for schema in schemas if token_of(schema, prefix)),
@@ -205,7 +199,7 @@ def drop_leftovers(
     tell: Callable[[str], None],
     what: str = "bench",
 ) -> None:
-    """Remove what is nobody's, and say so. `what`: what made it."""
+    """Remove and report them. `what`: the verb that created them."""
     for queue in found.queues:
         tell(f"An earlier {what} left the queue {queue.label} behind: it is dropped.")
         uninstall(database, queue)
@@ -218,17 +212,17 @@ def drop_leftovers(
 
 @contextmanager
 def scratch_schema(database: Database, schema: str) -> Iterator[None]:
-    """A schema for one round; all that is in it goes with the context."""
+    """A schema for one round, dropped with all that is in it."""
     try:
         with database.transaction("make a schema for the bench") as connection:
             sql.run(connection, "bench.make_schema", sql.Scope({"schema": schema}))
         yield
     finally:
-        # Also after an interrupt whose answer was lost: there is nothing of anybody else's in it.
+        # Also if creating it was interrupted: its name is this run's alone.
         drop_schema(database, schema)
 
 
 def drop_schema(database: Database, schema: str) -> None:
-    """With all that is in it; nothing where it is not there."""
+    """With all that is in it, if it exists."""
     with database.transaction("drop a schema of the bench") as connection:
         sql.run(connection, "bench.drop_schema", sql.Scope({"schema": schema}))

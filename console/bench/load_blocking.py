@@ -1,4 +1,4 @@
-"""The load on any engine: a thread a connection, which waits for its answer in the driver."""
+"""The load on any engine: a thread per connection, with the engine's own driver."""
 
 import threading
 import time
@@ -21,20 +21,18 @@ from console.engines import Product, Timeouts, open_database
 from console.errors import ConnectionFailedError
 
 _TIMEOUTS = Timeouts(connect_seconds=10, statement_seconds=5.0, lock_seconds=5.0)
-"""A round has to end."""
+"""A round must end."""
 
 
 class Client(Protocol):
-    """What one thread pushes or pops by."""
+    """Pushes or pops, in one thread."""
 
     @property
-    def worker_round(self) -> WorkerRound:
-        """Whose it is."""
-        ...
+    def worker_round(self) -> WorkerRound: ...
 
     @property
     def number(self) -> int:
-        """Among the producers or the consumers."""
+        """Among the producers or consumers."""
         ...
 
     def push(self, payloads: Sequence[bytes]) -> int:
@@ -46,7 +44,7 @@ class Client(Protocol):
         ...
 
     def finish(self, popped: Sequence[Any]) -> tuple[Sequence[bytes], int]:
-        """The payloads of those whose end was heard, and of how many no claim was found."""
+        """(payloads of those whose completion was confirmed, number of claims that were gone)."""
         ...
 
 
@@ -60,7 +58,6 @@ class _Client:
     connection: Connection
 
     def push(self, payloads: Sequence[bytes]) -> int:
-        """By the queue's own functions."""
         texts = [payload.decode() for payload in payloads]
         if len(texts) == 1:
             answer = self.call("push", payload=texts[0])
@@ -69,11 +66,9 @@ class _Client:
         return sum(row.id is not None for row in answer or ())
 
     def pop(self, n: int) -> Sequence[Any]:
-        """By the queue's own functions."""
         return (self.call("pop") if n == 1 else self.call("pop_many", n=n)) or ()
 
     def finish(self, popped: Sequence[Any]) -> tuple[Sequence[bytes], int]:
-        """Those of which nobody heard stay claimed."""
         if not self.worker_round.task.settings["finishes"]:
             return [row.payload.encode() for row in popped], 0
         finished, missed = [], 0
@@ -85,27 +80,27 @@ class _Client:
         return finished, missed
 
     def call(self, name: str, **values: object) -> Sequence[Row[Any]] | None:
-        """What a call gave; None: the server refused and undid it. ConnectionLostError."""
+        """The rows; None: the server rolled it back. ConnectionLostError."""
         calls: Any = self.worker_round.task.settings["calls"]
         try:
             result = self.connection.execute(text(calls[name]), values)
             return result.fetchall() if result.returns_rows else []
         except DBAPIError as error:
-            told = self.product.translate(error, "call the queue")
+            translated = self.product.translate(error, "call the queue")
             with self.worker_round.lock:
-                self.worker_round.failed(str(told))
-            if isinstance(told, ConnectionFailedError):
+                self.worker_round.failed(str(translated))
+            if isinstance(translated, ConnectionFailedError):
                 raise ConnectionLostError from error
             return None
 
 
 def run_queue(worker_round: WorkerRound) -> None:
-    """Push or pop through a design's public functions."""
+    """Push or pop with a design's public functions."""
     _run(worker_round, produce if worker_round.task.produces else consume)
 
 
 def run_updates(worker_round: WorkerRound) -> None:
-    """The floor: rows of a table written anew by their key, one a call."""
+    """The floor: update one row by its key per call."""
     _run(worker_round, _update)
 
 
@@ -129,15 +124,14 @@ def _run(worker_round: WorkerRound, work: Callable[[_Client], None]) -> None:
 
 
 def produce(client: Client) -> None:
-    """Push until it is over."""
     worker_round, producer = client.worker_round, client.number
     batch, pause = worker_round.task.batch, PAUSE_SECONDS
-    while not worker_round.over(producer):
+    while not worker_round.finished(producer):
         if not worker_round.may_push():
             time.sleep(PAUSE_SECONDS)
             continue
         payloads = worker_round.payloads(producer, batch)
-        asked = now_us()
+        began = now_us()
         try:
             stored = client.push(payloads)
         except ConnectionLostError:
@@ -145,19 +139,18 @@ def produce(client: Client) -> None:
                 worker_round.push_in_doubt(producer, batch)
             return
         with worker_round.lock:
-            worker_round.pushed(producer, stored, batch, asked)
+            worker_round.pushed(producer, stored, batch, began)
         pause = _rested(pause, idle=not stored)
 
 
 def consume(client: Client) -> None:
-    """Pop, and finish what was popped, until it is over."""
     worker_round = client.worker_round
     batch, pause = worker_round.task.batch, PAUSE_SECONDS
-    while not worker_round.over():
-        asked = now_us()
+    while not worker_round.finished():
+        began = now_us()
         try:
             popped = client.pop(batch)
-            took = now_us() - asked
+            took = now_us() - began
             payloads, missed = client.finish(popped)
         except ConnectionLostError:
             with worker_round.lock:
@@ -165,7 +158,7 @@ def consume(client: Client) -> None:
             return
         with worker_round.lock:
             worker_round.unfinished(missed)
-            worker_round.popped(client.number, payloads, asked, took)
+            worker_round.popped(client.number, payloads, began, took)
         pause = _rested(pause, idle=not popped)
 
 
@@ -175,9 +168,9 @@ def _update(client: _Client) -> None:
     offset = client.number + (0 if worker_round.task.produces else settings["producers"])
     rows = range(offset, settings["rows"], settings["clients"])
     turn = 0
-    while not worker_round.over():
+    while not worker_round.finished():
         message = worker_round.payloads(client.number, 1)[0].decode()
-        asked = now_us()
+        began = now_us()
         try:
             answer = client.call("update_row", slot=rows[turn % len(rows)], message=message)
         except ConnectionLostError:
@@ -185,11 +178,11 @@ def _update(client: _Client) -> None:
         turn += 1
         if answer is not None:
             with worker_round.lock:
-                worker_round.updated(client.number, asked)
+                worker_round.updated(client.number, began)
 
 
 def _rested(pause: float, *, idle: bool) -> float:
-    """Wait where there was nothing to do; how long to wait the next time."""
+    """Wait if idle; returns how long to wait the next time."""
     if not idle:
         return PAUSE_SECONDS
     time.sleep(pause)

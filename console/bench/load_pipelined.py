@@ -1,7 +1,7 @@
 """The load on PostgreSQL: many connections in one thread, prepared statements through libpq.
 
-One client has one call under way. A driver that does more a call than libpq does would measure
-itself: the figures of `bench --against-pgbench` tell how near this comes to pgbench.
+Each client has one call in flight. A driver that does more per call than libpq would measure
+itself: `bench --against-pgbench` shows how close this comes to pgbench.
 """
 
 import heapq
@@ -31,48 +31,48 @@ _BIGINT = 20
 _ARRAYS = {"bigint": (_BIGINT, 1016), "uuid": (2950, 2951)}
 _AS_TEXT, _AS_BINARY = 0, 1
 _STATEMENT_SECONDS = 5
-"""A round has to end; a call that takes longer is undone by the server, which says so."""
+"""A round must end: the server rolls longer calls back."""
 _CONNECT_SECONDS = 10
 _LONGEST_POLL_MS = 200
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 Call = tuple[bytes, list[bytes | None], list[int]]
-"""A prepared statement's name, its values, and in which format each of them is."""
+"""(name of a prepared statement, values, the format of each)."""
 
 Answer = pq.abc.PGresult | None
-"""None: the server refused the call and undid it, or it was a pause."""
+"""None: the server rolled the call back, or after a pause."""
 
 Steps = Generator["Call | float", Answer, None]
-"""What a client does: calls, and pauses in seconds. It is sent what the calls gave."""
+"""A client: yields calls, and pauses in seconds; receives answers."""
 
 
 def connection_string(url: str, application_name: str) -> str:
-    """libpq's, of SQLAlchemy's URL. Commits are durable whatever the login's defaults are."""
+    """libpq's, from SQLAlchemy's URL. Commits are durable whatever the login's defaults are."""
     parsed = make_url(url)
-    words: dict[str, Any] = {k: v for k, v in parsed.query.items() if isinstance(v, str)}
-    words |= parsed.translate_connect_args(username="user", database="dbname")
+    arguments: dict[str, Any] = {k: v for k, v in parsed.query.items() if isinstance(v, str)}
+    arguments |= parsed.translate_connect_args(username="user", database="dbname")
     options = (
-        words.get("options", ""),
+        arguments.get("options", ""),
         "-c synchronous_commit=on",
         f"-c statement_timeout={_STATEMENT_SECONDS * 1000}",
         "-c client_encoding=UTF8",
     )
-    words |= {"options": " ".join(filter(None, options)), "application_name": application_name}
-    return make_conninfo("", **words, connect_timeout=_CONNECT_SECONDS)
+    arguments |= {"options": " ".join(filter(None, options)), "application_name": application_name}
+    return make_conninfo("", **arguments, connect_timeout=_CONNECT_SECONDS)
 
 
 def run_queue(worker_round: WorkerRound) -> None:
-    """Push or pop through a design's public functions."""
+    """Push or pop with a design's public functions."""
     _run(worker_round, _producer if worker_round.task.produces else _consumer)
 
 
 def run_updates(worker_round: WorkerRound) -> None:
-    """The floor: rows of a table written anew by their key, one a call."""
+    """The floor: update one row by its key per call."""
     _run(worker_round, _updater)
 
 
 class _Client:
-    """One connection, and what it does."""
+    """One connection and its steps."""
 
     def __init__(
         self,
@@ -89,7 +89,6 @@ class _Client:
         self.steps = work(worker_round, self)
 
     def prepare(self, name: bytes, statement: object, types: list[int]) -> None:
-        """Prepare a statement for all its calls."""
         result = self.connection.prepare(name, str(statement).encode(), types)
         if result.status not in _GOOD:
             why = result.get_error_message().strip()
@@ -97,7 +96,7 @@ class _Client:
 
 
 def _run(worker_round: WorkerRound, work: Callable[[WorkerRound, _Client], Steps]) -> None:
-    """All clients, each as soon as it has its answer, until the last has ended."""
+    """Advance each client as soon as it has its answer, until all have ended."""
     clients = {}
     for number in worker_round.clients:
         client = _Client(worker_round, number, work)
@@ -107,7 +106,7 @@ def _run(worker_round: WorkerRound, work: Callable[[WorkerRound, _Client], Steps
     worker_round.begin()
     for socket in list(clients):
         poll.register(socket, select.POLLIN)
-        _go_on(clients, socket, None, later)
+        _advance(clients, socket, None, later)
     while clients:
         wait_ms = _LONGEST_POLL_MS
         if later:
@@ -119,19 +118,19 @@ def _run(worker_round: WorkerRound, work: Callable[[WorkerRound, _Client], Steps
                 poll.unregister(socket)
                 _end_lost(worker_round, clients.pop(socket), error)
                 continue
-            if answered and not _go_on(clients, socket, answer, later):
+            if answered and not _advance(clients, socket, answer, later):
                 poll.unregister(socket)
         now = time.monotonic()
         while later and later[0][0] <= now:
             _, socket = heapq.heappop(later)
-            if socket in clients and not _go_on(clients, socket, None, later):
+            if socket in clients and not _advance(clients, socket, None, later):
                 poll.unregister(socket)
 
 
-def _go_on(
+def _advance(
     clients: dict[int, _Client], socket: int, answer: Answer, later: list[tuple[float, int]]
 ) -> bool:
-    """Let a client make its next step. False: it has ended, and is closed."""
+    """Run a client's next step. False: it has ended, and is closed."""
     client = clients[socket]
     try:
         step = client.steps.send(answer)
@@ -143,13 +142,13 @@ def _go_on(
         heapq.heappush(later, (time.monotonic() + step, socket))
         return True
     name, values, formats = step
-    # What cannot be sent shows when the answer is read: the socket is ready for that at once.
+    # If it cannot be sent, reading the answer fails: the socket is ready for that at once.
     client.connection.send_query_prepared(name, values, formats, _AS_BINARY)
     return True
 
 
 def _answer(worker_round: WorkerRound, connection: pq.abc.PGconn) -> tuple[bool, Answer]:
-    """Whether the call has its answer, and what it is."""
+    """(whether the call has its answer, the answer)."""
     try:
         connection.consume_input()
         if connection.is_busy():
@@ -187,20 +186,20 @@ def _producer(worker_round: WorkerRound, client: _Client) -> Steps:
 def _pushing(worker_round: WorkerRound, producer: int, batch: int) -> Steps:
     pause = PAUSE_SECONDS
     formats = [_AS_BINARY if batch > 1 else _AS_TEXT]
-    while not worker_round.over():
+    while not worker_round.finished():
         if not worker_round.may_push():
             yield PAUSE_SECONDS
             continue
         payloads = worker_round.payloads(producer, batch)
         value = payloads[0] if batch == 1 else array_of(_TEXT, payloads)
-        asked = now_us()
+        began = now_us()
         try:
             answer = yield b"push", [value], formats
         except ConnectionLostError:
             worker_round.push_in_doubt(producer, batch)
             return
         stored = 0 if answer is None else _stored(answer)
-        worker_round.pushed(producer, stored, batch, asked)
+        worker_round.pushed(producer, stored, batch, began)
         if stored:
             pause = PAUSE_SECONDS
         else:
@@ -209,7 +208,7 @@ def _pushing(worker_round: WorkerRound, producer: int, batch: int) -> Steps:
 
 
 def _stored(answer: pq.abc.PGresult) -> int:
-    """How many were: what a full ring did not store are the last ones."""
+    """A full ring does not store the last ones."""
     stored = answer.ntuples
     while stored and answer.get_value(stored - 1, 0) is None:
         stored -= 1
@@ -221,24 +220,24 @@ def _consumer(worker_round: WorkerRound, client: _Client) -> Steps:
     batch = worker_round.task.batch
     many = "_many" if batch > 1 else ""
     client.prepare(b"pop", calls["pop" + many], [_INTEGER] if many else [])
-    asking: Call = (b"pop", [struct.pack(">i", batch)], [_AS_BINARY]) if many else (b"pop", [], [])
+    pop: Call = (b"pop", [struct.pack(">i", batch)], [_AS_BINARY]) if many else (b"pop", [], [])
     if not worker_round.task.settings["finishes"]:
-        return _popping(worker_round, client.number, asking, None)
+        return _popping(worker_round, client.number, pop, None)
     id_type, ids_type = _ARRAYS[str(worker_round.task.settings["id_type"])]
     types = [ids_type, _INTEGERS] if many else [id_type, _INTEGER]
     client.prepare(b"complete", calls["complete" + many], types)
-    return _popping(worker_round, client.number, asking, id_type)
+    return _popping(worker_round, client.number, pop, id_type)
 
 
-def _popping(worker_round: WorkerRound, client: int, asking: Call, id_type: int | None) -> Steps:
-    """`id_type`: of the claims that are to be completed; None: a pop is the end of a message."""
+def _popping(worker_round: WorkerRound, client: int, pop: Call, id_type: int | None) -> Steps:
+    """`id_type`: of the claims to complete; None: nothing to complete."""
     pause = PAUSE_SECONDS
-    while not worker_round.over():
-        asked = now_us()
+    while not worker_round.finished():
+        began = now_us()
         done: Answer = None
         try:
-            answer = yield asking
-            took = now_us() - asked
+            answer = yield pop
+            took = now_us() - began
             payloads = _column(answer, 0)
             if payloads and id_type is not None:
                 done = yield _completing(answer, id_type, many=worker_round.task.batch > 1)
@@ -246,17 +245,17 @@ def _popping(worker_round: WorkerRound, client: int, asking: Call, id_type: int 
             worker_round.pop_in_doubt(worker_round.task.batch)
             return
         if not payloads:
-            worker_round.popped(client, [], asked)
+            worker_round.popped(client, [], began)
             yield pause
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             continue
         pause = PAUSE_SECONDS
         if id_type is not None:
-            if done is None:  # refused: they stay claimed, and are counted with what is left
+            if done is None:  # rolled back: they stay claimed, and count as left
                 continue
             missed = len(payloads) - int.from_bytes(done.get_value(0, 0) or b"", "big")
             worker_round.unfinished(missed)
-        worker_round.popped(client, payloads, asked, took)
+        worker_round.popped(client, payloads, began, took)
 
 
 def _completing(popped: Answer, id_type: int, *, many: bool) -> Call:
@@ -270,7 +269,7 @@ def _completing(popped: Answer, id_type: int, *, many: bool) -> Call:
 def _updater(worker_round: WorkerRound, client: _Client) -> Steps:
     settings: Any = worker_round.task.settings
     client.prepare(b"update", settings["calls"]["update_row"], [_TEXT, _BIGINT])
-    # Each client has rows of its own: what is measured is a write and its commit, not a quarrel.
+    # Each client has rows of its own: no lock waits are measured.
     offset = client.number + (0 if worker_round.task.produces else settings["producers"])
     return _updating(
         worker_round, client.number, range(offset, settings["rows"], settings["clients"])
@@ -279,17 +278,17 @@ def _updater(worker_round: WorkerRound, client: _Client) -> Steps:
 
 def _updating(worker_round: WorkerRound, client: int, rows: Sequence[int]) -> Steps:
     turn = 0
-    while not worker_round.over():
+    while not worker_round.finished():
         payload = worker_round.payloads(client, 1)[0]
         row = struct.pack(">q", rows[turn % len(rows)])
         turn += 1
-        asked = now_us()
+        began = now_us()
         try:
             answer = yield b"update", [payload, row], [_AS_TEXT, _AS_BINARY]
         except ConnectionLostError:
             return
         if answer is not None:
-            worker_round.updated(client, asked)
+            worker_round.updated(client, began)
 
 
 def _column(answer: Answer, column: int) -> list[bytes]:
@@ -300,7 +299,7 @@ def _column(answer: Answer, column: int) -> list[bytes]:
 
 
 def array_of(element_type: int, values: Sequence[bytes]) -> bytes:
-    """An array of values in their binary form, none of them null, in its own."""
+    """A binary array of binary values, none of them null."""
     parts = [struct.pack(">iiIii", 1, 0, element_type, len(values), 1)]
     for value in values:
         parts += (struct.pack(">i", len(value)), value)

@@ -1,9 +1,8 @@
 """The designs as candidates: scratch queues, and their public functions as prepared calls.
 
-Under them the floor: a push and a pop are at least two durable updates of a row. The same client
-updates rows by their key, one a call. Half of what it reaches is what a queue of single messages
-could reach at best; and beside pgbench with the same statement it tells how much of a figure is the
-load generator's own doing."""
+And the floor: updates of single rows by key. A push and a pop are at least two durable updates, so
+half its rate is the most that a queue of single messages could reach. pgbench with the same
+statement shows how much of a figure is due to the load generator."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from console import object_names, sql
 from console.bench.call_log import filler
 from console.bench.candidate import PREFIX, Candidate, Reader, ScratchQueue, scratch_schema
 from console.catalog import FILLFACTOR, Queue, installed_queue
-from console.designs import Design, design, designs_on
+from console.designs import Design, design
 from console.designs.model import NO_SUBSCRIBERS
 from console.engines import Database, Product
 from console.errors import ConsoleError, UsageError
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 InstallScratch = Callable[[Database, Queue], AbstractContextManager[None]]
-"""Installs a queue for as long as the context is open, whatever ends it."""
+"""Installs a queue while the context is open."""
 
 LIBPQ = "console.bench.load_pipelined"
 _DRIVERS = {"libpq": LIBPQ}
@@ -41,9 +40,9 @@ _ANY_DRIVER = "console.bench.load_blocking"
 def candidate(
     spec: str, product: Product, batch: int, more_options: Mapping[str, str] | None = None
 ) -> Candidate:
-    """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
-    of, given = design_and_options(spec, product)
-    name, options = of.name, {**(more_options or {}), **given}
+    """From `ring` or `fifo:order=strict:notify=on`. UsageError."""
+    of, options = design_and_options(spec, product)
+    name, options = of.name, {**(more_options or {}), **options}
     complete = of.complete_options(options, product.name)
     if complete.get("subscribers", NO_SUBSCRIBERS) != NO_SUBSCRIBERS:
         raise UsageError(
@@ -63,10 +62,10 @@ def candidate(
 
 
 def design_and_options(spec: str, product: Product) -> tuple[Design, dict[str, str]]:
-    """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
-    name, *given = spec.split(":")
+    """From `ring` or `fifo:order=strict:notify=on`. UsageError."""
+    name, *rest = spec.split(":")
     of, options = design(name, product.name), {}
-    for option in given:
+    for option in rest:
         key, equals, value = option.partition("=")
         if not equals:
             raise UsageError(
@@ -77,17 +76,12 @@ def design_and_options(spec: str, product: Product) -> tuple[Design, dict[str, s
 
 
 def driver(product: Product, what: str) -> str:
-    """The best there is for the engine."""
+    """The fastest for the engine."""
     return f"{_DRIVERS.get(product.protocol, _ANY_DRIVER)}:{what}"
 
 
-def all_designs(product: Product) -> list[str]:
-    """The names of those that the engine has."""
-    return list(designs_on(product.name))
-
-
 class DesignQueues:
-    """Where the designs get their queues: installed as any other, under names that tell."""
+    """Installs the designs' queues."""
 
     def __init__(
         self, database: Database, schema: str, token: str, install_scratch: InstallScratch
@@ -98,12 +92,12 @@ class DesignQueues:
         self.install_scratch = install_scratch
 
     def queue(self, candidate: Candidate, payload: int) -> Queue:
-        """The queue that a round would get. UsageError where it cannot hold such payloads."""
+        """The queue of a round. UsageError where it cannot hold such payloads."""
         of: Design = design(candidate.design, self._database.product.name)
         options = dict(candidate.options)
         limit = of.option_with("max_bytes", options)
         if limit.default != "unlimited" and "max_bytes" not in options:
-            # A slot is as wide as the largest payload: no wider than what is measured.
+            # Slots are as wide as the largest payload.
             options["max_bytes"] = limit.check(str(payload))
         complete = of.complete_options(options, self._database.product.name)
         name = f"{PREFIX}{self._token}_{of.name}"
@@ -111,7 +105,6 @@ class DesignQueues:
 
     @contextmanager
     def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
-        """One queue, for one round."""
         queue = self.queue(candidate, payload)
         with self.install_scratch(self._database, queue):
             names = object_names.of(self._database.product, queue)
@@ -120,7 +113,6 @@ class DesignQueues:
 
 
 def reader_of(database: Database, queue: Queue, driver: str) -> Reader:
-    """Its calls, and whether a pop has to be finished."""
     product, scope = database.product, queue.scope(database.product)
     calls = [name for name in _CALLS if sql.has(product, f"bench.{name}")]
     if not queue.finishes:
@@ -138,7 +130,7 @@ def _call(name: str, product: Product, scope: sql.Scope, driver: str) -> str:
 
 
 def call_text(rendered: TextClause, driver: str) -> str:
-    """A statement as a driver takes it: with $1 for libpq, else with SQLAlchemy's :name."""
+    """With $1 for libpq, else with SQLAlchemy's :name."""
     if driver.startswith(LIBPQ):
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415  # a verb imports what it uses
 
@@ -150,35 +142,27 @@ def call_text(rendered: TextClause, driver: str) -> str:
 def fanout_candidates(
     product: Product, readers: int, batch: int, options: Mapping[str, str], room: int
 ) -> list[Candidate]:
-    """Both. UsageError where a ring could get full."""
+    """A ring with subscribers, and as many rings. UsageError where one could get full."""
     of = design("ring", product.name)
     names = ",".join(f"s{number}" for number in range(1, readers + 1))
     found = []
-    for name, given in (
+    for name, own_options in (
         (f"ring subscribers={readers}", {**options, "subscribers": names}),
         (f"{readers} rings", dict(options)),
     ):
-        complete = of.complete_options(given, product.name)
+        complete = of.complete_options(own_options, product.name)
         if int(complete["size"]) < 2 * room:
             raise UsageError(
                 f"A ring of {complete['size']} slots is too small for --subscribers.",
                 next_step=f"Give --ring-size {2 * room} at least, or less --room.",
             )
-        one = Candidate(
-            name,
-            of.name,
-            batch,
-            driver(product, "run_queue"),
-            of.order_with(complete),
-            given,
-            readers=readers,
-        )
-        found.append(one)
+        run, order = driver(product, "run_queue"), of.order_with(complete)
+        found.append(Candidate(name, of.name, batch, run, order, own_options, readers=readers))
     return found
 
 
 class FanoutQueues:
-    """A message for several readers: a ring with subscribers, beside a ring for each of them."""
+    """For several readers of each message: a ring with subscribers, or a ring for each of them."""
 
     def __init__(self, database: Database, queues: DesignQueues) -> None:
         self._database = database
@@ -186,7 +170,6 @@ class FanoutQueues:
 
     @contextmanager
     def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
-        """The ring, or all of them, for one round."""
         one = self._queues.queue(candidate, payload)
         rings = [one] if one.subscribers else [_numbered(one, n) for n in _numbers(candidate)]
         with ExitStack() as stack:
@@ -198,7 +181,7 @@ class FanoutQueues:
             tables = [name for ring in rings for name in object_names.of(product, ring)]
             settings = {**readers[0].settings}
             if not one.subscribers:
-                # Into all rings by one statement, so in one transaction.
+                # Pushes go into all rings by one statement, in one transaction.
                 each = ",".join(f"s{number}:{number}" for number in _numbers(candidate))
                 scope = one.scope(product, subscribers=each)
                 settings["calls"] = {
@@ -216,21 +199,20 @@ def _numbered(ring: Queue, number: int) -> Queue:
     return installed_queue(ring.schema, f"{ring.name}_{number}", ring.design, ring.options)
 
 
-NAME = "floor"
+FLOOR = "floor"
 ROWS = 10_000
-"""As many as a ring has slots."""
+"""Like a ring's slots."""
 _TABLE = "rows"
 _RATE = re.compile(r"^tps = ([0-9.]+) \(without initial connection time\)", re.MULTILINE)
 _GRACE_SECONDS = 30.0
 
 
 def floor_candidate(product: Product) -> Candidate:
-    """As one that takes part."""
-    return Candidate(NAME, NAME, batch=1, driver=driver(product, "run_updates"), carries=False)
+    return Candidate(FLOOR, FLOOR, batch=1, driver=driver(product, "run_updates"), carries=False)
 
 
 class FloorTable:
-    """Where the floor gets its table."""
+    """Creates the floor's table."""
 
     def __init__(self, database: Database, token: str, producers: int, consumers: int) -> None:
         self._database = database
@@ -240,7 +222,6 @@ class FloorTable:
 
     @contextmanager
     def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
-        """One table, for one round."""
         schema = f"{PREFIX}{self._token}_{candidate.design}"
         values = {"schema": schema, "width": str(payload), "rows": str(ROWS)}
         scope = sql.Scope({**values, "fillfactor": FILLFACTOR})
@@ -262,7 +243,7 @@ class FloorTable:
 def pgbench_updates_per_second(
     program: Path, url: URL, rows: ScratchQueue, payload: int, seconds: float
 ) -> float:
-    """What pgbench reaches with the same statement, as many clients, the same rows."""
+    """Of pgbench, with the same statement, clients and rows."""
     settings: Any = rows.settings
     call, clients = settings["calls"]["update_row"], settings["clients"]
     statement = call.replace("$1", ":message").replace("$2", ":slot")
@@ -271,20 +252,20 @@ def pgbench_updates_per_second(
         f"\\set slot (:client_id + :turn * {clients}) % {ROWS}\n"
         f"{_without_comment(statement)};\n"
     )
-    words = url.translate_connect_args(username="user", database="dbname")
-    options = {"-h": words.get("host"), "-p": words.get("port"), "-U": words.get("user")}
-    place = [part for name, value in options.items() if value for part in (name, str(value))]
+    login = url.translate_connect_args(username="user", database="dbname")
+    options = {"-h": login.get("host"), "-p": login.get("port"), "-U": login.get("user")}
+    given = [part for name, value in options.items() if value for part in (name, str(value))]
     with tempfile.TemporaryDirectory(prefix="dbq-bench-") as folder:
         file = Path(folder) / "update.sql"
         file.write_text(script, encoding="utf-8")
         command = [str(program), "-n", "-M", "prepared", "-f", str(file)]
-        # It takes whole seconds only, and not none.
+        # Only whole seconds, at least one.
         command += ["-T", str(ceil(seconds)), "-c", str(clients), "-j", "2", "-D", "turn=0"]
-        command += ["-D", f"message={'0' * 38}{filler(payload).decode()}", *place]
-        password = {"PGPASSWORD": str(words["password"])} if words.get("password") else {}
+        command += ["-D", f"message={'0' * 38}{filler(payload).decode()}", *given]
+        password = {"PGPASSWORD": str(login["password"])} if login.get("password") else {}
         try:
             done = subprocess.run(
-                [*command, str(words.get("dbname", ""))],
+                [*command, str(login.get("dbname", ""))],
                 env={**os.environ, **password, "PGOPTIONS": "-c synchronous_commit=on"},
                 capture_output=True,
                 text=True,
@@ -300,6 +281,5 @@ def pgbench_updates_per_second(
 
 
 def _without_comment(statement: str) -> str:
-    """pgbench counts prepared statements by their text; the comment at the head would do no harm,
-    but a colon in it would be taken for a variable."""
+    """A colon in the comment would be a variable to pgbench."""
     return re.sub(r"/\*.*?\*/", "", statement).strip().rstrip(";")

@@ -1,5 +1,5 @@
-"""What a bench found: in words that the command line and the screen share, and as one SVG: bars of
-messages a second, curves over time, what it ran on."""
+"""A bench's results as lines of text, for the command line and the screen, and as an SVG: bars of
+messages per second, curves over time, the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ _MANY_WAITS = 4
 
 
 def describe_load(load: Load) -> str:
-    """How much of what."""
     room = f"at most {load.room:,} messages waiting" if load.room else "no limit to what waits"
     held = "; one old transaction open" if load.held_xmin else ""
     rounds = (
@@ -49,25 +48,23 @@ def as_json(
 
 
 def wait_lines(results: Sequence[CandidateResult]) -> list[str]:
-    """Of each candidate, what the sessions were seen waiting for."""
+    """For each candidate, what sessions were waiting for."""
     shown = []
     for result in results:
         found = result.waits()
         if found is None:
             shown.append(f"{result.label} waits: {UNKNOWN}")
             continue
-        words = [f"{wait['wait']} {wait['average_sessions']}" for wait in found[:_MANY_WAITS]]
-        shown.append(f"{result.label}: sessions at a time: {', '.join(words)}")
+        texts = [f"{wait['wait']} {wait['average_sessions']}" for wait in found[:_MANY_WAITS]]
+        shown.append(f"{result.label}: sessions at a time: {', '.join(texts)}")
     return shown
 
 
 def comparison_lines(compared: Sequence[Comparison]) -> list[str]:
-    """One a line."""
-    return [f"{one.ratio:8.2f}  {one.words}" for one in compared]
+    return [f"{one.ratio:8.2f}  {one.description}" for one in compared]
 
 
 def verdict_lines(results: Sequence[CandidateResult]) -> list[str]:
-    """What became of the messages."""
     bad = [result for result in results if not result.ok]
     popped = sum(result.verdict["popped"] for result in results)
     shown = [
@@ -81,16 +78,16 @@ def verdict_lines(results: Sequence[CandidateResult]) -> list[str]:
 
 
 def delivery_lines(results: Sequence[CandidateResult]) -> list[str]:
-    """Where a message is for several readers: what each delivery costs."""
+    """With several readers per message: the cost of each delivery."""
     shown = []
     for result in results:
         if result.candidate.readers > 1:
             log, disk = result.median(log_bytes_per_message), result.disk_bytes
-            words = UNKNOWN if log is None else f"{log:,.0f}"
+            log_bytes = UNKNOWN if log is None else f"{log:,.0f}"
             size = UNKNOWN if disk is None else f"{disk / 2**20:,.1f}"
             shown.append(
                 f"{result.label}: {result.messages_per_second.median:,.0f} deliveries a second, "
-                f"{words} bytes of log a delivery, {size} MiB on disk"
+                f"{log_bytes} bytes of log a delivery, {size} MiB on disk"
             )
     return shown
 
@@ -110,7 +107,7 @@ _COLOURS = (
     *("#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22"),
 )
 _PLAIN = "#bbbbbb"
-"""Of a bar that has no curve."""
+"""Of a bar without a curve."""
 _LEGEND_COLUMNS = 4
 _STYLE = (
     "text{font:13px sans-serif;fill:#222}.head{font-weight:bold;font-size:15px}"
@@ -124,7 +121,6 @@ def svg(
     results: Sequence[CandidateResult],
     compared: Sequence[Comparison],
 ) -> str:
-    """The whole picture."""
     page = _Page()
     page.text("Messages a second through the queue (median; line: lowest to highest round)", "head")
     page.text(load, "small")
@@ -138,7 +134,7 @@ def svg(
     if compared:
         page.text("Compared", "head")
         for one in compared:
-            page.text(f"{one.ratio:,.2f}   {one.words}")
+            page.text(f"{one.ratio:,.2f}   {one.description}")
         page.skip(_LINE)
     page.text("Ran on", "head")
     for line in about.lines:
@@ -148,7 +144,7 @@ def svg(
 
 
 def _with_curve(results: Sequence[CandidateResult]) -> list[CandidateResult]:
-    """As many as there are colours to tell them apart, the fastest ones."""
+    """The fastest ones, as many as there are colours."""
     fastest = sorted(results, key=lambda one: one.messages_per_second.median, reverse=True)
     kept = {one.label for one in fastest[: len(_COLOURS)]}
     return [one for one in results if one.label in kept]

@@ -1,4 +1,4 @@
-"""What a bench found: of each candidate the medians of its rounds, and what they compare to."""
+"""A bench's results: medians of each candidate's rounds, and comparisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from console.bench.call_log import Latency
-from console.bench.queues import NAME as _FLOOR
+from console.bench.queues import FLOOR
 from console.bench.round_figures import RoundFigures
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MANY_WAITS = 8
 
 @dataclass(frozen=True)
 class Spread:
-    """Of several rounds."""
+    """Over several rounds."""
 
     median: float
     min: float
@@ -34,7 +34,6 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values))
 
     def as_json(self) -> dict[str, float]:
-        """Rounded: no digit more than there is to know."""
         return {name: round(value, 1) for name, value in asdict(self).items()}
 
 
@@ -47,32 +46,32 @@ class CandidateResult:
 
     @property
     def label(self) -> str:
-        """Of a row or a bar."""
+        """For a row or a bar."""
         batch = self.candidate.batch
         return self.candidate.name + (f" x{batch}" if batch > 1 else "")
 
     @property
     def plain(self) -> tuple[RoundFigures, ...]:
-        """Those without the console beside them."""
+        """Without a console beside them."""
         return tuple(one for one in self.rounds if not one.console)
 
     @property
     def messages_per_second(self) -> Spread:
-        """Through the queue; of the floor, half the updates."""
+        """For the floor, half the updates."""
         return Spread.of([self.rate(one) for one in self.plain])
 
     def rate(self, one: RoundFigures) -> float:
-        """Of one round. A message is two updates, at least."""
+        """A message takes at least two updates."""
         return one.messages_per_second * (1.0 if self.candidate.carries else 0.5)
 
     @property
     def ok(self) -> bool:
-        """Whether every message of every round came once, whole, and as promised."""
+        """Whether every message of every round arrived once, intact, and as promised."""
         return all(one.ok for one in self.rounds)
 
     @property
     def verdict(self) -> Mapping[str, int]:
-        """Counts of all rounds together."""
+        """Counts over all rounds."""
         total: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
         for one in self.rounds:
             if one.verdict is not None:
@@ -80,7 +79,7 @@ class CandidateResult:
         return dict(total)
 
     def latency(self, name: str) -> Latency | None:
-        """Medians over the rounds, of `push_ms`, `pop_ms` or `end_to_end_ms`."""
+        """Medians of `push_ms`, `pop_ms` or `end_to_end_ms`."""
         found = [value for one in self.plain if (value := getattr(one, name)) is not None]
         if not found:
             return None
@@ -88,13 +87,12 @@ class CandidateResult:
         return Latency(*(round(statistics.median(getattr(f, c) for f in found), 3) for c in cuts))
 
     def median(self, figure: Callable[[RoundFigures], float | None]) -> float | None:
-        """Of a figure that may not be known; None where it is not known of any round."""
+        """None where it is not known for any round."""
         found = [value for one in self.plain if (value := figure(one)) is not None]
         return statistics.median(found) if found else None
 
     @property
     def errors(self) -> list[str]:
-        """The first few, in the server's words."""
         return sorted({error for one in self.rounds for error in one.errors})
 
     @property
@@ -104,7 +102,7 @@ class CandidateResult:
 
     @property
     def disk_bytes(self) -> float | None:
-        """Of the tables with their indexes, at the end of a round."""
+        """Of tables and indexes, at the end of a round."""
         return self.median(lambda one: one.disk_bytes)
 
     @property
@@ -114,21 +112,21 @@ class CandidateResult:
 
     @property
     def curve(self) -> list[float]:
-        """Messages a second in equal parts of the measured time: the medians."""
+        """Messages per second in equal parts of the measured time: the medians."""
         parts = zip(*(one.curve for one in self.plain), strict=True)
         factor = 1.0 if self.candidate.carries else 0.5
         return [round(statistics.median(part) * factor, 1) for part in parts]
 
     @property
     def console_ratio(self) -> float | None:
-        """Throughput with the console beside it, to that without."""
+        """Throughput with a console beside it, relative to that without."""
         watched = [self.rate(one) for one in self.rounds if one.console]
         plain = self.messages_per_second.median
         return statistics.median(watched) / plain if watched and plain else None
 
     @property
     def pgbench_ratio(self) -> float | None:
-        """Updates of this load generator to those of pgbench, each round's own."""
+        """Updates of this load generator relative to pgbench's in the same round."""
         ratios = [
             r.messages_per_second / r.pgbench_per_second for r in self.plain if r.pgbench_per_second
         ]
@@ -178,7 +176,7 @@ class CandidateResult:
         return found
 
     def waits(self) -> list[dict[str, object]] | None:
-        """What the server's sessions were seen waiting for, running among it; None: not known."""
+        """What sessions were waiting for, or running; None: not known."""
         known = [one.waits for one in self.plain if one.waits is not None]
         seen: defaultdict[str, float] = defaultdict(float)
         meaning: dict[str, str | None] = {}
@@ -198,18 +196,18 @@ class CandidateResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure that the project has set itself a target for."""
+    """A ratio that the project has a target for."""
 
-    words: str
+    description: str
     ratio: float
 
     def as_json(self) -> dict[str, object]:
         """Part of `bench --json`."""
-        return {"ratio": round(self.ratio, 3), "of": self.words}
+        return {"ratio": round(self.ratio, 3), "of": self.description}
 
 
 def comparisons(results: Sequence[CandidateResult]) -> list[Comparison]:
-    """Whatever can be compared with what took part, in messages a second."""
+    """Those that the results allow, in messages per second."""
     rates = {(r.candidate.name, r.candidate.batch): r.messages_per_second.median for r in results}
     alone = [r for r in results if r.candidate.batch == 1]
     peers = [r.messages_per_second.median for r in alone if r.candidate.peer]
@@ -222,14 +220,14 @@ def comparisons(results: Sequence[CandidateResult]) -> list[Comparison]:
                 pairs.append((f"{of} / fifo so too", rate, rates.get(("fifo", batch))))
     ring = rates.get(("ring", 1))
     pairs.append(("ring / the best peer", ring, max(peers, default=None)))
-    pairs.append(("ring / half the single-row updates by key", ring, rates.get((_FLOOR, 1))))
-    found = [Comparison(words, a / b) for words, a, b in pairs if a is not None and b]
+    pairs.append(("ring / half the single-row updates by key", ring, rates.get((FLOOR, 1))))
+    found = [Comparison(text, a / b) for text, a, b in pairs if a is not None and b]
     for result in results:
         if (ratio := result.pgbench_ratio) is not None:
             found.append(Comparison("load generator / pgbench, the same statement", ratio))
         if (ratio := result.console_ratio) is not None:
-            words = f"{result.label}, the console beside it at 1 Hz / without"
-            found.append(Comparison(words, ratio))
+            text = f"{result.label}, the console beside it at 1 Hz / without"
+            found.append(Comparison(text, ratio))
     return found
 
 
@@ -241,13 +239,13 @@ def log_bytes_per_message(one: RoundFigures) -> float | None:
 
 
 def pages_per_message(one: RoundFigures) -> float | None:
-    """Looked at in the queue's tables and indexes, push and pop together."""
+    """Of the queue's tables and indexes, for push and pop together."""
     pages = one.table_activity.pages if one.table_activity else None
     return pages / one.messages_total if pages is not None and one.messages_total else None
 
 
 def hot_share(one: RoundFigures) -> float | None:
-    """Of the updates, how many touched no index."""
+    """The share of updates that changed no index."""
     touched = one.table_activity
     if touched is None or touched.hot_updates is None or not touched.updates:
         return None

@@ -1,4 +1,4 @@
-"""The figures of one round, from its log; and whether every message came once, whole, in order."""
+"""A round's figures from its log, and whether every message arrived once, intact and in order."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from console.bench.server import SeenWait, TableActivity
+    from console.bench.server import SampledWait, TableActivity
 
 KEPT_BY_EACH = {Order.LAX, Order.STRICT, Order.DUE}
-"""Of these, what one consumer gets of one producer has to be in the order of that one's pushes. A
-ring promises the order of its numbers: a number that was parked comes late. The others none."""
+"""With these, each consumer gets each producer's messages in the order of their pushes. A ring
+promises the order of its numbers, with parked ones late; others promise none."""
 
 
 @dataclass(frozen=True)
 class RoundVerdict:
-    """What became of the messages of a round. All but the first three should be 0."""
+    """Counts of messages. All but the first three should be 0."""
 
     pushed: int
-    """Stored, as the answers to the pushes say."""
+    """Stored, by the answers to the pushes."""
     popped: int
     left: int
-    """In the queue when the clock ended."""
+    """In the queue at the end."""
     lost: int
     doubled: int
     damaged: int
-    """Came, or are left, otherwise than they were pushed, or were never pushed at all."""
+    """Popped or left other than they were pushed, or never pushed."""
     out_of_order: int
-    """Against the promise."""
+    """Against the design's promise."""
     in_doubt: int
-    """Of which nobody knows: in calls whose answer was lost with its connection."""
+    """In calls whose answer was lost with the connection."""
 
     @classmethod
     def together(cls, each: Sequence[RoundVerdict]) -> RoundVerdict:
-        """Of several readers, a message of each being one."""
+        """The sum over several readers."""
         return cls(*(sum(counts) for counts in zip(*map(astuple, each), strict=True)))
 
     @property
     def ok(self) -> bool:
-        """Nothing wrong that is known for certain."""
+        """Nothing is certainly wrong."""
         return not (self.lost or self.doubled or self.damaged or self.out_of_order)
 
 
@@ -63,9 +63,9 @@ def judge(
     left_codes: Callable[[], Iterable[int]],
     order: Order,
 ) -> RoundVerdict:
-    """Judge a round. `codes`: of the messages that were popped, in the order of `journal.heads`.
+    """`codes`: of the popped messages, in the order of `call_log.heads`.
 
-    `left_codes` is asked only where the sums of what is left do not come out.
+    `left_codes` is only called where the sums in `left` do not add up.
     """
     stored: Counter[int] = Counter()
     for producer, messages in zip(call_log.pushes.client, call_log.pushes.messages, strict=True):
@@ -74,7 +74,7 @@ def judge(
     for producer, messages in call_log.pushes_in_doubt:
         doubt[producer] += messages
     counted = _Popped(codes)
-    if doubt or not _comes_out(stored, counted, left):
+    if doubt or not _adds_up(stored, counted, left):
         lost, doubled, damaged, in_doubt = _one_by_one(
             stored, doubt, call_log.pops_in_doubt, counted, list(left_codes())
         )
@@ -94,7 +94,7 @@ def judge(
 
 
 class _Popped:
-    """What was popped, as it is, and summed up by producer."""
+    """Popped messages, and sums by producer."""
 
     def __init__(self, codes: Sequence[int]) -> None:
         self.codes = codes
@@ -116,10 +116,10 @@ class _Popped:
             begin = end
 
 
-def _comes_out(stored: Mapping[int, int], popped: _Popped, left: Sequence[LeftRow]) -> bool:
-    """Whether popped and left are together what was pushed, as far as sums can tell.
+def _adds_up(stored: Mapping[int, int], popped: _Popped, left: Sequence[LeftRow]) -> bool:
+    """Whether popped and left messages together are those that were pushed.
 
-    Numbers of which count, sum and sum of squares agree with those that are missing are those.
+    Compares counts, sums and sums of squares of their numbers.
     """
     if popped.damaged or len(popped.different) != len(popped.codes):
         return False
@@ -144,7 +144,7 @@ def _one_by_one(
     popped: _Popped,
     left: Sequence[int],
 ) -> tuple[int, int, int, int]:
-    """(lost, doubled, damaged, in doubt), each message examined."""
+    """(lost, doubled, damaged, in doubt), message by message."""
     seen = Counter(popped.codes) + Counter(left)
     damaged = seen.pop(DAMAGED, 0)
     doubled = missing = in_doubt = 0
@@ -157,7 +157,7 @@ def _one_by_one(
     for producer, count in stored.items():
         first = producer * NUMBERS
         missing += sum(first + number not in seen for number in range(count))
-    # A damaged one is there, though nobody can tell which it was.
+    # A damaged message is one of the missing ones.
     missing = max(0, missing - damaged)
     for producer, count in doubt.items():
         first = producer * NUMBERS + stored.get(producer, 0)
@@ -167,7 +167,7 @@ def _one_by_one(
 
 
 def _out_of_order(call_log: CallLog, codes: Sequence[int]) -> int:
-    """Messages that one consumer got after a later one of the same producer."""
+    """Messages that a consumer got after a later one of the same producer."""
     last: dict[tuple[int, int], int] = {}
     wrong = place = 0
     for client, messages in zip(call_log.pops.client, call_log.pops.messages, strict=True):
@@ -186,16 +186,16 @@ _QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class RoundFigures:
-    """What one round measured. None: not known, or there is none."""
+    """None: not known, or not applicable."""
 
     messages_per_second: float
-    """Popped, finished where they have to be, and committed, in the measured time."""
+    """Popped (and completed, if necessary) and committed in the measured time."""
     push_ms: Latency | None
     pop_ms: Latency | None
     end_to_end_ms: Latency | None
-    """From the push to the commit of the pop, or of what finished it."""
+    """From the push to the commit of the pop, or of its completion."""
     curve: tuple[float, ...]
-    """Messages a second in equal parts of the measured time."""
+    """Messages per second in equal parts of the measured time."""
     verdict: RoundVerdict | None
     empty: int
     full: int
@@ -210,18 +210,18 @@ class RoundFigures:
     """In the measured time."""
     number: int = 0
     console: bool = False
-    waits: list[SeenWait] | None = None
+    waits: list[SampledWait] | None = None
     server_cpu: float | None = None
     """Processors that the server kept busy."""
     log_bytes_per_second: float | None = None
     table_activity: TableActivity | None = None
     disk_bytes: int | None = None
-    """Of its tables with their indexes, when the clock ended."""
+    """Of its tables and indexes, at the end."""
     pgbench_per_second: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every message is accounted for, and there were any."""
+        """Whether there were messages, and all are accounted for."""
         return (self.verdict is None or self.verdict.ok) and self.messages > 0
 
 
@@ -232,10 +232,7 @@ def measured(
     times: Times,
     points: int,
 ) -> RoundFigures:
-    """The figures of what happened between `times.measure` and `times.stop`.
-
-    `pushed_us`: when each message that was popped had been pushed.
-    """
+    """Between `times.measure` and `times.stop`. `pushed_us`: of each popped message."""
     seconds = (times.stop - times.measure) / 1e6
     curve = [0] * points
     messages = 0
@@ -249,7 +246,7 @@ def measured(
         pop_ms=_latency(_took(call_log.pops, times)),
         end_to_end_ms=None
         if pushed_us is None
-        else _latency(_way(call_log.pops, pushed_us, times)),
+        else _latency(_end_to_end(call_log.pops, pushed_us, times)),
         curve=tuple(count * points / seconds for count in curve),
         verdict=verdict,
         empty=call_log.empty,
@@ -272,8 +269,8 @@ def _took(calls: Calls, times: Times) -> list[int]:
     ]
 
 
-def _way(pops: Calls, pushed_us: pa.Int64Array, times: Times) -> pa.Array:
-    """Microseconds of each message's way through."""
+def _end_to_end(pops: Calls, pushed_us: pa.Int64Array, times: Times) -> pa.Array:
+    """Microseconds, of each message."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.compute  # noqa: PLC0415
 
@@ -290,7 +287,7 @@ def _way(pops: Calls, pushed_us: pa.Int64Array, times: Times) -> pa.Array:
 
 
 def _latency(microseconds: Sequence[int] | pa.Array) -> Latency | None:
-    """None where there was nothing."""
+    """None of nothing."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
     import pyarrow.compute  # noqa: PLC0415
 

@@ -1,5 +1,4 @@
-"""The bench itself: rounds in turn, each candidate's on a scratch queue of its own, its clients in
-worker processes."""
+"""Runs the rounds: each on a scratch queue of its own, its clients in worker processes."""
 
 import itertools
 import json
@@ -26,7 +25,7 @@ from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measu
 from console.bench.sampler_process import console_beside
 from console.bench.server import (
     LoadSampler,
-    keep_old,
+    keep_open,
     old_transaction,
     sampling_session,
     server_cpu_seconds,
@@ -40,7 +39,7 @@ _DONE_SECONDS = 8.0
 
 
 class Workers:
-    """All workers of a round. At the end of the context none of them is left."""
+    """The worker processes of a round; none is left when the context ends."""
 
     def __init__(self, tasks: Sequence[WorkerTask]) -> None:
         self._workers = [_Worker(task) for task in tasks]
@@ -53,55 +52,48 @@ class Workers:
             worker.kill()
 
     def wait_until_ready(self) -> None:
-        """Until all have their connections. ConnectionFailedError where one has not."""
-        deadline = time.monotonic() + _READY_SECONDS
-        for worker in self._workers:
-            word = worker.word(deadline)
-            if word != "ready":
-                raise ConnectionFailedError(
-                    "A process of the bench did not get ready.", why=worker.why(word)
-                )
+        """All have their connections. ConnectionFailedError."""
+        self._wait_for("ready", time.monotonic() + _READY_SECONDS)
 
     def go(self, times: Times) -> None:
-        """Tell all when what happens."""
         for worker in self._workers:
-            worker.tell(json.dumps(asdict(times)))
+            worker.send(json.dumps(asdict(times)))
 
     def call_logs(self, stop_us: int) -> list[CallLog]:
-        """What they did, once all have ended. ConnectionFailedError where one cannot tell."""
-        deadline = stop_us / 1e6 + _DONE_SECONDS
-        found = []
+        """Once all have ended. ConnectionFailedError."""
+        self._wait_for("done", stop_us / 1e6 + _DONE_SECONDS)
+        return [CallLog.load(Path(worker.task.call_log)) for worker in self._workers]
+
+    def _wait_for(self, state: str, deadline: float) -> None:
         for worker in self._workers:
-            word = worker.word(deadline)
-            if word != "done":
+            line = worker.line(deadline)
+            if line != state:
                 raise ConnectionFailedError(
-                    "A process of the bench ended without its log.", why=worker.why(word)
+                    f"A process of the bench failed before it was {state}.", why=worker.why(line)
                 )
-            found.append(CallLog.load(Path(worker.task.call_log)))
-        return found
 
 
 class _Worker:
     def __init__(self, task: WorkerTask) -> None:
         self.task = task
-        self._complaints = Path(f"{task.call_log}.err")
-        with self._complaints.open("wb") as complaints:
-            self._process = processes.start("console.bench.worker", stderr=complaints)
-        self.tell(json.dumps(asdict(task)))
+        self._errors = Path(f"{task.call_log}.err")
+        with self._errors.open("wb") as errors:
+            self._process = processes.start("console.bench.worker", stderr=errors)
+        self.send(json.dumps(asdict(task)))
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         processes.send_line(self._process, line)
 
-    def word(self, deadline: float) -> str:
-        """The next line that it says; empty where it ended or was late."""
+    def line(self, deadline: float) -> str:
+        """The next line of its output; empty where it ended or was late."""
         return processes.read_line(self._process, deadline)
 
-    def why(self, word: str) -> str:
-        """What went wrong, as far as it said so."""
-        if word.startswith("failed "):
-            return word.removeprefix("failed ")
-        said = self._complaints.read_text(errors="replace").strip().splitlines()
-        return said[-1] if said else "It was too slow, or was killed."
+    def why(self, line: str) -> str:
+        """What went wrong, after an unexpected line."""
+        if line.startswith("failed "):
+            return line.removeprefix("failed ")
+        errors = self._errors.read_text(errors="replace").strip().splitlines()
+        return errors[-1] if errors else "It was too slow, or was killed."
 
     def kill(self) -> None:
         processes.kill(self._process)
@@ -110,45 +102,45 @@ class _Worker:
 __all__ = ["Bench", "Entrant", "Load", "QueueProvider", "RoundProgress"]
 
 HEAD_START_SECONDS = 0.5
-"""Producers begin so much before consumers, so that there is something to pop."""
+"""Of producers before consumers, so that there is something to pop."""
 _BEGIN_SECONDS = 0.1
-_LOOK_SECONDS = 0.25
-_KEEP_SECONDS = 30.0
-_LAST_LOOK_SHARE = 0.05
-"""Of the measured time. When the clock ends so do sessions, and what they used is with nobody for
-a moment: the last sample of that is before."""
+_SAMPLE_SECONDS = 0.25
+_KEEP_OPEN_SECONDS = 30.0
+_LAST_COSTS_SHARE = 0.05
+"""Of the measured time, before its end: a session's costs are uncounted for a moment when it ends.
+"""
 _CURVE_POINTS = 20
 
 
 @dataclass(frozen=True)
 class RoundProgress:
-    """How a round goes, once a second."""
+    """Once a second."""
 
     candidate: Candidate
     round: int
     rounds: int
     second: int
-    """Of the round; negative while it warms up."""
+    """Of the round; negative during the warm-up."""
     messages_per_second: float
-    """In the second that is over."""
+    """In the last second."""
     pop_ms: Latency | None
-    """Of the pops of the last moments, in the process that takes longest."""
+    """Of recent pops, in the slowest process."""
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A candidate, and where it gets its queues."""
+    """A candidate, and what creates its queues."""
 
     candidate: Candidate
     provider: QueueProvider
 
 
 AfterRound = Callable[[Candidate, ScratchQueue, RoundFigures], RoundFigures]
-"""What else is measured on the same scratch queue, before it goes."""
+"""Measures more on the same scratch queue before it is dropped."""
 
 
 class Bench:
-    """One run: all candidates, all rounds."""
+    """All rounds of all candidates."""
 
     def __init__(
         self,
@@ -160,7 +152,7 @@ class Bench:
         tell: Callable[[RoundProgress], None] = lambda _: None,
         after: AfterRound = lambda _, __, found: found,
     ) -> None:
-        """`postmaster`: the server's process, where it is on this machine and known."""
+        """`postmaster`: the server's process, if it is on this machine."""
         self._database = database
         self._token = token
         self._load = load
@@ -171,12 +163,12 @@ class Bench:
     def run(
         self, entrants: Sequence[Entrant], done: Callable[[Entrant, RoundFigures], None]
     ) -> dict[Candidate, list[RoundFigures]]:
-        """Round 1 of all, round 2 of all...: what disturbs the machine meanwhile meets them all."""
+        """Round 1 of all, round 2 of all...: so a disturbance of the machine affects all."""
         found: dict[Candidate, list[RoundFigures]] = {entrant.candidate: [] for entrant in entrants}
         consoles = (False, True) if self._load.with_console else (False,)
         with sampling_session(self._database, self._token) as sampler:
             for number in range(1, self._load.rounds + 1):
-                # First the one, then the other, in turn: neither is always the later one.
+                # In alternating order: neither is always the later one.
                 for console in consoles if number % 2 else consoles[::-1]:
                     for entrant in entrants:
                         one = self._round(entrant, number, sampler, console=console)
@@ -204,7 +196,7 @@ class Bench:
                 call_logs = workers.call_logs(times.stop)
             table_activity = sampler.table_activity(scratch.schema, scratch.tables)
             disk_bytes = sampler.disk_bytes(scratch.schema, scratch.tables)
-            one = self._weigh(candidate, scratch, call_logs, times)
+            one = self._figures(candidate, scratch, call_logs, times)
             one = replace(
                 one,
                 number=number,
@@ -249,7 +241,7 @@ class Bench:
                         room=room,
                         readers=len(readers),
                         counters=str(folder / "board"),
-                        place=len(tasks),
+                        row=len(tasks),
                         call_log=str(folder / f"journal-{len(tasks)}"),
                     )
                 )
@@ -263,7 +255,7 @@ class Bench:
         times: Times,
         sampler: LoadSampler,
     ) -> "_Rates":
-        """Until the clock ends: look what it costs, tell how it goes."""
+        """Until the round's end: measure costs, report progress."""
         load = self._load
         with ExitStack() as stack:
             old = None
@@ -271,37 +263,37 @@ class Bench:
                 old = stack.enter_context(old_transaction(self._database))
             kept = time.monotonic()
             _sleep_until(times.consume)
-            sampler.forget()
+            sampler.reset()
             before = after = None
             popped, second = counters.popped, -round(load.warmup_seconds)
-            next_look, next_second = times.measure, times.consume + 1_000_000
-            last_look = times.stop - round((times.stop - times.measure) * _LAST_LOOK_SHARE)
+            next_sample, next_second = times.measure, times.consume + 1_000_000
+            last_costs = times.stop - round((times.stop - times.measure) * _LAST_COSTS_SHARE)
             while (now := now_us()) < times.stop:
                 if before is None and now >= times.measure:
                     before = self._costs(sampler)
-                if after is None and now >= last_look:
+                if after is None and now >= last_costs:
                     after = self._costs(sampler)
-                if now >= next_look:
-                    sampler.look()
-                    next_look = now + round(_LOOK_SECONDS * 1e6)
+                if now >= next_sample:
+                    sampler.sample()
+                    next_sample = now + round(_SAMPLE_SECONDS * 1e6)
                 if now >= next_second:
                     self._tell(_live(candidate, number, load, second, counters, popped))
                     popped, second = counters.popped, second + 1
                     next_second += 1_000_000
-                if old is not None and time.monotonic() - kept > _KEEP_SECONDS:
-                    keep_old(old)
+                if old is not None and time.monotonic() - kept > _KEEP_OPEN_SECONDS:
+                    keep_open(old)
                     kept = time.monotonic()
-                waiting_for = [next_second, next_look, times.stop]
-                _sleep_until(min(waiting_for if after else [*waiting_for, last_look]))
+                waiting_for = [next_second, next_sample, times.stop]
+                _sleep_until(min(waiting_for if after else [*waiting_for, last_costs]))
         if before is None or after is None or not before.at_us < after.at_us < times.stop:
-            return _Rates(None, None)  # too late: the machine was busier than the clock
+            return _Rates(None, None)  # this process was delayed
         return after.since(before)
 
     def _costs(self, sampler: LoadSampler) -> "_Costs":
         log_bytes = sampler.log_bytes()
         return _Costs(server_cpu_seconds(self._postmaster), log_bytes, now_us())
 
-    def _weigh(
+    def _figures(
         self, candidate: Candidate, scratch: ScratchQueue, call_logs: list[CallLog], times: Times
     ) -> RoundFigures:
         whole = CallLog.merged(call_logs)
@@ -323,7 +315,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Rates:
-    """A second; None: not known."""
+    """Per second; None: not known."""
 
     server_cpu: float | None
     log_bytes: float | None
@@ -362,7 +354,7 @@ def _live(
 
 
 def _processes(clients: int) -> int:
-    """One side's: a thread of Python drives more connections than half the cores can serve."""
+    """For one side: a Python thread drives more connections than half the cores can serve."""
     return max(1, min(clients, (os.cpu_count() or 2) // 2))
 
 

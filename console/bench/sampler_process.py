@@ -1,8 +1,8 @@
-"""The console beside a round: its sampler in a process of its own, one sample a second.
+"""A console beside a round: its sampler in a process of its own, one sample a second.
 
     python -m console.bench.sampler_process
 
-Its input is the database's URL, then nothing until it shall leave.
+It reads the database's URL from its input, and exits when that ends.
 """
 
 import os
@@ -24,16 +24,16 @@ _READY_SECONDS = 30.0
 
 @contextmanager
 def console_beside(database: Database, folder: Path) -> Iterator[None]:
-    """It looks at all queues of the database, as the screens do, as long as the context is open."""
-    said = folder / "watch.err"
-    with said.open("wb") as log:
+    """It samples all queues of the database, as the screens do, while the context is open."""
+    errors = folder / "sampler.err"
+    with errors.open("wb") as log:
         process = processes.start("console.bench.sampler_process", stderr=log)
     try:
         processes.send_line(process, database.complete_url().render_as_string(hide_password=False))
-        if processes.read_line(process, time.monotonic() + _READY_SECONDS) != "looked":
+        if processes.read_line(process, time.monotonic() + _READY_SECONDS) != "sampled":
             raise ConnectionFailedError(
                 "The console beside the bench did not start.",
-                why=said.read_text(errors="replace").strip()[-500:],
+                why=errors.read_text(errors="replace").strip()[-500:],
             )
         yield
     finally:
@@ -41,7 +41,6 @@ def console_beside(database: Database, folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Look until the parent closes the pipe or is gone."""
     url = sys.stdin.readline().strip()
     database = open_database(url, timeouts=SAMPLING_TIMEOUTS)
     first = threading.Event()
@@ -49,7 +48,7 @@ def main() -> None:
     def deliver(_: Reading) -> None:
         if not first.is_set():
             first.set()
-            os.write(1, b"looked\n")
+            os.write(1, b"sampled\n")
 
     Sampler(database, interval_seconds=1.0).start(deliver)
     while os.read(0, 1024):

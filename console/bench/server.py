@@ -1,5 +1,4 @@
-"""What a round costs the server: log, pages, processor, what its sessions wait for; and what it ran
-on, without which its figures say nothing."""
+"""What a round costs the server (log, pages, processor, waits), and its environment."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ _LIBRARIES = ("dbq-console", "psycopg", "pyodbc", "procrastinate", "pgqueuer")
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine of the bench, and the server, which may be another machine."""
+    """This machine, and the server, which may be on another."""
 
     machine: Mapping[str, object]
     server: Mapping[str, object]
     settings: Mapping[str, object]
     versions: Mapping[str, str]
     durable: bool | None
-    """Whether a commit is on disk when it is answered; None: not known."""
+    """Whether commits are on disk when they return; None: not known."""
 
     def as_json(self) -> dict[str, object]:
         """Part of `bench --json`."""
@@ -43,7 +42,6 @@ class Environment:
 
     @property
     def lines(self) -> list[str]:
-        """In words."""
         machine = self.machine
         memory = f", {machine['memory_gib']} GiB" if machine["memory_gib"] else ""
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
@@ -63,8 +61,7 @@ class _Setting:
 
 
 def environment_of(database: Database, *, embedded: bool) -> Environment:
-    """Ask the server, and this machine."""
-    with database.transaction("ask the server what it is", read_only=True) as connection:
+    with database.transaction("read the server's settings", read_only=True) as connection:
         rows = sql.rows(connection, _Setting, "bench.settings")
         durable: bool | None = sql.value(connection, bool | None, "bench.durable")
     return Environment(
@@ -112,8 +109,8 @@ def _versions() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class SeenWait:
-    """How many sessions waited for it at a time, on average; None for both names: none waited."""
+class SampledWait:
+    """`kind` and `wait` are None for sessions that did not wait."""
 
     kind: str | None
     wait: str | None
@@ -122,13 +119,12 @@ class SeenWait:
 
     @property
     def name(self) -> str:
-        """For a table."""
         return ":".join(part for part in (self.kind, self.wait) if part) or "running"
 
 
 @dataclass(frozen=True)
 class TableActivity:
-    """Pages examined and rows updated in a queue's tables; None: the server does not say."""
+    """Pages read and rows updated in a queue's tables; None: not known."""
 
     pages: int | None
     updates: int | None
@@ -143,24 +139,24 @@ class _Waiting:
 
 
 class LoadSampler:
-    """One session beside the load, which asks what it costs."""
+    """Measures a round's costs, in a session of its own. `name`: of the load's sessions."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
         self._name = name
-        self.looks = 0
+        self.samples = 0
         self._waits: Counter[tuple[str | None, str | None]] = Counter()
 
     def log_bytes(self) -> int | None:
-        """Of the server's log so far; None: it does not say."""
+        """Written by the server so far; None: not known."""
         try:
             written: int | None = sql.value(self._connection, int | None, "bench.written")
-        except DBAPIError:  # the login may not read that
+        except DBAPIError:  # no right to read it
             return None
         return written
 
     def table_activity(self, schema: str, tables: Sequence[str]) -> TableActivity:
-        """Of tables, since they are there."""
+        """Since the tables were created."""
         names = product_of(self._connection).array(tables)
         try:
             return sql.row(
@@ -170,54 +166,52 @@ class LoadSampler:
             return TableActivity(None, None, None)
 
     def disk_bytes(self, schema: str, tables: Sequence[str]) -> int | None:
-        """Of tables with their indexes; None: not known."""
+        """Indexes included; None: not known."""
         names = product_of(self._connection).array(tables)
         try:
             return sql.value(self._connection, int | None, "bench.disk", schema=schema, names=names)
         except DBAPIError:
             return None
 
-    def look(self) -> None:
-        """One sample of what the load's sessions do."""
+    def sample(self) -> None:
+        """Count what the load's sessions are waiting for."""
         try:
-            seen = sql.rows(self._connection, _Waiting, "bench.waiting", name=self._name)
+            rows = sql.rows(self._connection, _Waiting, "bench.waiting", name=self._name)
         except DBAPIError:
             return
-        self.looks += 1
-        for row in seen:
+        self.samples += 1
+        for row in rows:
             self._waits[row.kind, row.wait] += row.sessions
 
-    def waits(self) -> list[SeenWait] | None:
-        """What was seen, the most frequent first; None: the sessions are hidden from this login."""
+    def waits(self) -> list[SampledWait] | None:
+        """The most frequent first; None: the sessions are hidden from this login."""
         if not self._waits:
-            return None  # a load of which no session does anything is one that cannot be seen
+            return None
         engine = self._connection.dialect.name
         return [
-            SeenWait(
+            SampledWait(
                 kind or kind_of(engine, wait),
                 wait,
-                round(sessions / self.looks, 3),
+                round(sessions / self.samples, 3),
                 explain(engine, kind, wait, None) if wait else None,
             )
             for (kind, wait), sessions in self._waits.most_common()
         ]
 
-    def forget(self) -> None:
-        """Begin to count anew."""
-        self.looks = 0
+    def reset(self) -> None:
+        self.samples = 0
         self._waits.clear()
 
 
 @contextmanager
 def sampling_session(database: Database, token: str) -> Iterator[LoadSampler]:
-    """A session for the samples of a whole bench, by which others see that it runs."""
+    """For a whole bench; its session shows others that the bench is running."""
     with session_named(database, application_name(token)) as connection:
         yield LoadSampler(connection, load_application_name(token))
 
 
 @contextmanager
 def session_named(database: Database, name: str) -> Iterator[Connection]:
-    """A session of this name, for as long as the block lasts."""
     url = database.complete_url().difference_update_query(("application_name",))
     own = open_database(
         url.render_as_string(hide_password=False),
@@ -234,23 +228,23 @@ def session_named(database: Database, name: str) -> Iterator[Connection]:
 
 @contextmanager
 def old_transaction(database: Database) -> Iterator[Connection]:
-    """One that keeps the server from clearing anything away that dies from now on."""
+    """Keeps the server from removing row versions that become dead from now on."""
     with database.autocommit("hold an old transaction", read_only=True) as connection:
         sql.run(connection, "bench.begin_old")
         try:
-            keep_old(connection)
+            keep_open(connection)
             yield connection
         finally:
             sql.run(connection, "bench.end_old")
 
 
-def keep_old(connection: Connection) -> str:
-    """Say that it is still meant, before it counts as idle; the transaction that it keeps."""
+def keep_open(connection: Connection) -> str:
+    """Keep an old transaction from timing out as idle; its snapshot."""
     return sql.value(connection, str, "bench.old_snapshot")
 
 
 def server_cpu_seconds(postmaster: int | None) -> float | None:
-    """What the processes of a server on this machine have used so far; None: it is elsewhere."""
+    """Used so far by a server on this machine; None: it is elsewhere."""
     if postmaster is None or not Path("/proc/self/stat").exists():
         return None
     ticks = 0
@@ -258,7 +252,7 @@ def server_cpu_seconds(postmaster: int | None) -> float | None:
         if not folder.name.isdecimal():
             continue
         try:
-            # The program's name, in brackets, may hold anything.
+            # The program's name, in brackets, may contain anything.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue

@@ -1,7 +1,7 @@
-"""The main program of the bench's worker processes: `python -m console.bench.worker`.
+"""The program of the bench's worker processes: `python -m console.bench.worker`.
 
-The first line of its input is its Task as JSON. It says `ready`, gets the round's Times as the
-second line, works, leaves its log in a file and says `done`. The input's end tells it to leave.
+It reads its WorkerTask (a line of JSON), connects, writes `ready`, reads the round's Times, works,
+saves its log in a file and writes `done`. When its input ends, it exits.
 """
 
 import gc
@@ -21,7 +21,7 @@ from console.errors import ConsoleError
 def main() -> int:
     """Work one round; the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Unbuffered: a thread that waits in a buffered read would hold the interpreter's end up.
+    # Unbuffered: a thread waiting in a buffered read would block the interpreter's exit.
     source = io.FileIO(0, closefd=False)
     line = source.readline()
     if not line:
@@ -29,34 +29,34 @@ def main() -> int:
     task = WorkerTask(**json.loads(line))
 
     def wait_for_go() -> Times:
-        _say("ready")
-        go = source.readline()
-        if not go:
+        _write("ready")
+        times = source.readline()
+        if not times:
             os._exit(1)
-        threading.Thread(target=_leave_with_parent, daemon=True).start()
-        return Times(**json.loads(go))
+        threading.Thread(target=_exit_with_parent, daemon=True).start()
+        return Times(**json.loads(times))
 
     worker_round = WorkerRound(task, SharedCounters(Path(task.counters)), wait_for_go)
     module, _, name = task.driver.partition(":")
     drive = getattr(importlib.import_module(module), name)
-    # A collection reads every message that is kept: milliseconds in which no client moves.
+    # A collection scans every message kept: milliseconds in which no client runs.
     gc.disable()
     try:
         drive(worker_round)
     except ConsoleError as error:
-        _say(f"failed {' '.join(str(error).split())}")
+        _write(f"failed {' '.join(str(error).split())}")
         return 1
     worker_round.end()
     worker_round.call_log.save(Path(task.call_log))
-    _say("done")
+    _write("done")
     return 0
 
 
-def _say(words: str) -> None:
-    os.write(1, f"{words}\n".encode())
+def _write(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
 
 
-def _leave_with_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -103,7 +103,7 @@ def test_medians_and_ratios() -> None:
     # Unknown is null, never zero.
     assert results[0].as_json()["cpu"] == {"server": None, "clients": None}
     assert results[0].as_json()["waits"] is None
-    assert {one.words: one.ratio for one in comparisons(results)} == {
+    assert {one.description: one.ratio for one in comparisons(results)} == {
         "ring / naive, one at a time": 8.0,
         "ring in batches of 100 / naive, one at a time": 100.0,
         "ring in batches of 100 / fifo so too": 2.5,

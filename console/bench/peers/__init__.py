@@ -1,11 +1,11 @@
-"""Other queues in tables that anybody can install, under the same load and the same checks.
+"""Other queues in tables, under the same load and checks.
 
-procrastinate.py  through its public interface, set as its documentation advises (see there)
+procrastinate.py  through its public interface, configured as its documentation advises
 pgqueuer.py       the same
 
-These are packages of the extra [bench], each in a schema of its own, that goes whole; pgmq is an
-extension of the server, and two peers. Each gets as many connections for its work as the designs
-do, and what it made goes after the round."""
+These are packages of the extra [bench], each in a schema of its own; pgmq is a server extension,
+and two peers. Each gets as many connections for its work as the designs do, and is dropped after
+the round."""
 
 import asyncio
 import importlib
@@ -37,15 +37,15 @@ from console.errors import UsageError
 
 @dataclass(frozen=True)
 class Library:
-    """One of them. Its module here has `install`, and `run` for the worker processes."""
+    """A package. Its module here has `install`, and `run` for the worker processes."""
 
     name: str
     needs: tuple[str, ...]
-    """What has to be there to import."""
+    """Packages to import."""
     order: Order
-    """That its documentation promises."""
+    """As its documentation promises."""
     tables: tuple[str, ...]
-    """Those that its calls write."""
+    """That its calls write."""
 
     @property
     def library(self) -> str:
@@ -57,22 +57,20 @@ class Library:
         return f"{__package__}.{self.name}"
 
     def why_unavailable(self, database: Database) -> str:  # noqa: ARG002  # of the protocol
-        """Why it cannot take part; empty where it can."""
+        """Empty: it is available."""
         if not all(importlib.util.find_spec(package) for package in self.needs):
             return "It is not installed. Install it: pip install 'dbq-console[bench]'"
         return ""
 
     def candidate(self, batch: int) -> Candidate:
-        """As one that takes part."""
         driver = f"{self._module}:run"
         return Candidate(self.name, self.name, batch, driver, order=self.order, peer=True)
 
     @contextmanager
     def scratch(self, database: Database, token: str) -> Iterator[ScratchQueue]:
-        """Its tables, for one round."""
         schema = f"{PREFIX}{token}_{self.name}"
         with scratch_schema(database, schema):
-            # Imported here: it is there only with the extra, and takes a moment.
+            # Needs the extra, and takes a moment.
             peer = importlib.import_module(self._module)
             peer.install(
                 url_in_schema(database.complete_url(), schema), load_application_name(token)
@@ -117,19 +115,19 @@ class _There:
 class Pgmq:
     """pgmq, where its extension (or its plain SQL) is on the server, or this login may create it.
 
-    Two peers: `pgmq` takes by `pgmq.pop`, which deletes what it returns, as most designs do;
-    `pgmq-read` by `pgmq.read` (unseen by others for 30 seconds) and `pgmq.delete`, in two
-    transactions, as `claim` does. The calls go through the same driver as the designs' functions,
-    prepared. Tables are logged (`pgmq.create`).
+    Two peers: `pgmq` pops with `pgmq.pop`, which deletes what it returns, as most designs do;
+    `pgmq-read` with `pgmq.read` (invisible to others for 30 seconds) and `pgmq.delete`, in two
+    transactions, as `claim` does. Calls are prepared, in the same driver as the designs'. Tables
+    are logged (`pgmq.create`).
     """
 
     name: str
     takes: Mapping[str, str]
-    """The statements that take messages, by call: POPS or READS."""
+    """The statements that pop, by call: POPS or READS."""
     library: str = _LIBRARY
 
     def why_unavailable(self, database: Database) -> str:
-        """Why it cannot take part; empty where it can."""
+        """Empty: it is available."""
         there = _there(database)
         if there.installed and not there.pops_many:
             return "Its pgmq.pop takes one message a call: update the extension (1.13 takes more)."
@@ -138,12 +136,12 @@ class Pgmq:
         return "Its extension is not on this server, or this login may not create it."
 
     def candidate(self, batch: int) -> Candidate:
-        """As one that takes part. Its documentation promises no order but with its FIFO groups."""
+        """Its documentation promises an order only within its FIFO groups."""
         return Candidate(self.name, self.name, batch, _DRIVER, order=Order.NONE, peer=True)
 
     @contextmanager
     def scratch(self, database: Database, token: str) -> Iterator[ScratchQueue]:
-        """A queue of its own, for one round; also the extension, where it is not there yet."""
+        """A queue, and also the extension if it is not there yet."""
         queue = f"{PREFIX}{token}_{_LIBRARY}"
         with ExitStack() as at_the_end:
             there = _there(database)
@@ -178,7 +176,7 @@ def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str
 
 
 def _drop_dead(database: Database) -> None:
-    """DesignQueues of benches that were killed. Who cannot see all sessions cannot tell."""
+    """Queues of killed benches, if this login can see all sessions."""
     if not database.capabilities.sees_all_sessions:
         return
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
@@ -212,11 +210,10 @@ _ALL: tuple[Library | Pgmq, ...] = (
 _PEERS: Mapping[str, Library | Pgmq] = {peer.name: peer for peer in _ALL}
 
 NAMES: Sequence[str] = tuple(_PEERS)
-"""Those that the bench knows."""
 
 
 def why_unavailable(name: str, database: Database) -> str:
-    """Why it cannot take part here; empty where it can."""
+    """Empty: it is available."""
     engines = LIBRARIES[_PEERS[name].library].engines
     if database.product.name not in engines:
         return f"It is for {', '.join(product(engine).title for engine in engines)}."
@@ -224,33 +221,32 @@ def why_unavailable(name: str, database: Database) -> str:
 
 
 def candidate(name: str, batch: int) -> Candidate:
-    """As one that takes part. UsageError for a name that is not known."""
+    """UsageError for an unknown name."""
     if name not in _PEERS:
         raise UsageError(f"There is no peer {name!r}.", next_step=f"Peers: {', '.join(NAMES)}.")
     return _PEERS[name].candidate(batch)
 
 
 class PeerQueues:
-    """Where peers get their queues."""
+    """Creates the peers' queues."""
 
     def __init__(self, database: Database, token: str) -> None:
         self._database = database
         self._token = token
 
     def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[ScratchQueue]:  # noqa: ARG002
-        """One queue, for one round."""
         return _PEERS[candidate.design].scratch(self._database, self._token)
 
 
-# What the drivers share: the loop, the URL, what an error tells of its call.
+# Shared by the drivers.
 
 _POLL_SECONDS = 0.02
 _LOST = ("08", "57P")
-"""Of SQLSTATEs: the connection is gone, or the server ended it."""
+"""Prefixes of SQLSTATEs: the connection was lost, or closed by the server."""
 
 
 def url_in_schema(url: URL, schema: str) -> URL:
-    """The same server, where names without a schema are those of this one."""
+    """With this schema as the search path."""
     given = url.query.get("options", "")
     options = given if isinstance(given, str) else " ".join(given)
     return url.update_query_dict({"options": f"{options} -c search_path={schema}".strip()})
@@ -259,7 +255,7 @@ def url_in_schema(url: URL, schema: str) -> URL:
 def run_loop(
     work: Callable[[WorkerRound], Coroutine[Any, Any, None]], worker_round: WorkerRound
 ) -> None:
-    """Run it in the fastest event loop that is there: pgqueuer's own, where it is installed."""
+    """In uvloop, which pgqueuer uses, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:
@@ -270,13 +266,13 @@ def run_loop(
 
 
 async def until_over(worker_round: WorkerRound, workers: list[asyncio.Task[None]]) -> None:
-    """Until the clock ends, or all workers have."""
+    """Until the round ends, or all workers have."""
     pending = set(workers)
-    while pending and not worker_round.over():
+    while pending and not worker_round.finished():
         _, pending = await asyncio.wait(pending, timeout=_POLL_SECONDS)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether nobody knows what became of the call; else the server undid it."""
+    """Whether the call is in doubt; else the server rolled it back."""
     state = getattr(error, "sqlstate", None)
     return not isinstance(state, str) or state.startswith(_LOST)

@@ -67,12 +67,12 @@ async def _produce(worker_round: WorkerRound) -> None:
 
 async def _producer(worker_round: WorkerRound, number: int, queries: Queries) -> None:
     batch = worker_round.task.batch
-    while not worker_round.over():
+    while not worker_round.finished():
         if not worker_round.may_push():
             await asyncio.sleep(PAUSE_SECONDS)
             continue
         payloads: list[bytes | None] = [*worker_round.payloads(number, batch)]
-        asked = now_us()
+        began = now_us()
         try:
             if batch == 1:
                 await queries.enqueue(ENTRYPOINT, payloads[0])
@@ -84,7 +84,7 @@ async def _producer(worker_round: WorkerRound, number: int, queries: Queries) ->
                 worker_round.push_in_doubt(number, batch)
                 return
             continue
-        worker_round.pushed(number, batch, batch, asked)
+        worker_round.pushed(number, batch, batch, began)
 
 
 async def _consume(worker_round: WorkerRound) -> None:
@@ -125,13 +125,13 @@ class _Telling(Queries):
     in_doubt: set[JobId] = field(default_factory=set, init=False)
 
     async def dequeue(self, *given: Any, **named: Any) -> list[Job]:
-        asked = now_us()
+        began = now_us()
         jobs = await super().dequeue(*given, **named)
-        took = now_us() - asked
+        took = now_us() - began
         if not jobs:
-            self.worker_round.popped(self.client, [], asked)
+            self.worker_round.popped(self.client, [], began)
         for job in jobs:
-            self.taken[job.id] = asked, took
+            self.taken[job.id] = began, took
         return jobs
 
     async def log_jobs(self, job_status: Any) -> None:
@@ -145,9 +145,9 @@ class _Telling(Queries):
                 self.worker_round.pop_in_doubt(len(new))
             raise
         finished = [job for job, status, _ in job_status if status == "successful"]
-        for (asked, took), jobs in groupby(finished, lambda job: self.taken.pop(job.id)):
+        for (began, took), jobs in groupby(finished, lambda job: self.taken.pop(job.id)):
             payloads = [job.payload or b"" for job in jobs]
-            self.worker_round.popped(self.client, payloads, asked, took)
+            self.worker_round.popped(self.client, payloads, began, took)
 
 
 async def _connections(worker_round: WorkerRound) -> list[asyncpg.Connection]:

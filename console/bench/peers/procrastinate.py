@@ -57,12 +57,12 @@ async def _produce(worker_round: WorkerRound) -> None:
 
 async def _producer(worker_round: WorkerRound, number: int, task: Take) -> None:
     batch = worker_round.task.batch
-    while not worker_round.over():
+    while not worker_round.finished():
         if not worker_round.may_push():
             await asyncio.sleep(PAUSE_SECONDS)
             continue
         jobs = [{"p": payload.decode()} for payload in worker_round.payloads(number, batch)]
-        asked = now_us()
+        began = now_us()
         try:
             if batch == 1:
                 await task.defer_async(**jobs[0])
@@ -74,7 +74,7 @@ async def _producer(worker_round: WorkerRound, number: int, task: Take) -> None:
                 worker_round.push_in_doubt(number, batch)
                 return
             continue
-        worker_round.pushed(number, batch, batch, asked)
+        worker_round.pushed(number, batch, batch, began)
 
 
 async def _consume(worker_round: WorkerRound) -> None:
@@ -137,19 +137,19 @@ class _Telling(JobManager):
         self._taken: dict[int | None, tuple[int, int, int]] = {}
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        asked = now_us()
+        began = now_us()
         job = await super().fetch_job(queues, worker_id)
         if job is None:
-            self._worker_round.popped(self._worker_round.task.first, [], asked)
+            self._worker_round.popped(self._worker_round.task.first, [], began)
         else:
             client = self._clients.setdefault(
                 worker_id, self._worker_round.task.first + len(self._clients)
             )
-            self._taken[job.id] = client, asked, now_us() - asked
+            self._taken[job.id] = client, began, now_us() - began
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:  # noqa: FBT001
-        client, asked, took = self._taken.pop(job.id)
+        client, began, took = self._taken.pop(job.id)
         try:
             await super().finish_job(job, status, delete_job)
         except ConnectorException as error:
@@ -159,7 +159,7 @@ class _Telling(JobManager):
                 self._worker_round.pop_in_doubt(1)
             raise
         if status is Status.SUCCEEDED:
-            self._worker_round.popped(client, [str(job.task_kwargs["p"]).encode()], asked, took)
+            self._worker_round.popped(client, [str(job.task_kwargs["p"]).encode()], began, took)
 
 
 def _lost(error: ConnectorException) -> bool:
