@@ -193,12 +193,12 @@ def _finding(
     code: Code,
     owned: Sequence[_Owned],
     summary: str,
-    owners: str,
+    owner_state: str,
     cause: str,
     consequence: str,
     **evidence: object,
 ) -> Finding:
-    """`summary` follows the number of claims; `owners` as `release_claims` names them."""
+    """`summary` follows the number of claims; `owner_state` as `release_claims` names them."""
     queue, limit = context.queue, context.thresholds.stuck_after_seconds
     count = sum(one.count for one in owned)
     return Finding(
@@ -208,7 +208,9 @@ def _finding(
         cause=cause,
         consequence=consequence,
         for_seconds=_oldest(owned),
-        repair=release_claims(queue, count, limit, owners) if "release" in queue.verbs else None,
+        repair=release_claims(queue, count, limit, owner_state)
+        if "release" in queue.verbs
+        else None,
     )
 
 

@@ -259,7 +259,7 @@ def _check_keys(context: CheckContext) -> Iterator[Finding]:
         + shortened(obstacle, 60),
         evidence={
             "missing": [[one.table, list(one.columns)] for one in missing],
-            "duplicate_keys": [[one.table_name, one.key, one.found] for one in duplicates],
+            "doubled": [[one.table_name, one.key, one.found] for one in duplicates],
         },
         cause="it was dropped, or the table was recreated without it",
         consequence="two rows may get the same id, and every search by key or in key order reads "

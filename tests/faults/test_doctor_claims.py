@@ -261,8 +261,8 @@ def test_what_a_pop_holds_for_a_moment_is_set_aside_too(
     with closing(connect(client.url)) as consumer:
         consumer.execute("BEGIN")
         assert consumer.execute(named(client, "SELECT id FROM {pop}()")).fetchall() == []
-        monkeypatch.setattr(repairs, "_TRIES", 2)
-        monkeypatch.setattr(repairs, "_TRY_AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr(repairs, "_ATTEMPTS", 2)
+        monkeypatch.setattr(repairs, "_RETRY_SECONDS", 0.0)
         assert "0 rows without a payload; 1 row left" in mend(client, finding)[0]
 
         def leave(_: float) -> None:

@@ -186,7 +186,7 @@ def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) ->
     assert found({"pushes": 9_000}, Forecast({10: Expected()})) == []
     (one,) = found({"pushes": 9_000, "pops": 1_000})
     assert one.summary == (
-        "9,000 pushes where 1,350 to 1,650 are usual in the hour from 10:00 on, on a Monday"
+        "9,000 pushes instead of the usual 1,350 to 1,650 in the hour from 10:00 on a Monday"
     )
     assert (one.code.name, one.code.severity.word, one.repair) == ("unusual", "note", None)
     assert one.evidence == {
@@ -201,4 +201,6 @@ def test_unusual_is_an_hour_outside_its_band(monkeypatch: pytest.MonkeyPatch) ->
     }
     assert "history" in one.judgement_text
     (both,) = found({"pushes": 0, "pops": 0})
-    assert both.summary.startswith("0 pushes where 1,350 to 1,650 are usual, 0 pops where 900")
+    assert both.summary.startswith(
+        "0 pushes instead of the usual 1,350 to 1,650, 0 pops instead of the usual 900"
+    )
