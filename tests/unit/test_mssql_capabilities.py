@@ -8,7 +8,7 @@ import pytest
 
 from console import sql
 from console.engines.mssql import PRODUCT, capabilities
-from console.engines.mssql.capabilities import Probe, told
+from console.engines.mssql.capabilities import Probe, capabilities_of
 from console.engines.product import Capabilities
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.sql import templates
@@ -44,11 +44,11 @@ ENTERPRISE = Probe(
 
 
 def of(**differs: Any) -> Capabilities:
-    return told(dataclasses.replace(ENTERPRISE, **differs))
+    return capabilities_of(dataclasses.replace(ENTERPRISE, **differs))
 
 
 def test_a_server_that_lacks_nothing() -> None:
-    found = told(ENTERPRISE)
+    found = capabilities_of(ENTERPRISE)
     assert found.missing == {}
     assert found.facts == {
         "product": "SQL Server 2022",
@@ -151,7 +151,7 @@ def test_it_is_asked_once(odbc: Odbc) -> None:
     names = tuple(field.name for field in FIELDS)
     answering(odbc, [names, dataclasses.astuple(ENTERPRISE)])
     database = opened()
-    assert database.capabilities == told(ENTERPRISE)
+    assert database.capabilities == capabilities_of(ENTERPRISE)
     assert database.capabilities.facts["product"] == "SQL Server 2022"
     assert sum("dbq server.capabilities" in statement for statement in odbc.sent) == 1
     database.close()

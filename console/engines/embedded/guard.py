@@ -1,12 +1,11 @@
-"""Ends an embedded server whose consumer disconnected. Its owner imports it; its watchdog runs it.
+"""Ends an embedded server whose owner process is dead. The watchdog runs this file as a script.
 
-An instance is one folder: the data (or a link to data elsewhere), a link to the programs, the
-configuration, the log. The owner holds a lock (flock) on that folder for as long as it lives, and
-the kernel takes it back however the owner dies. So whoever gets the lock knows that the owner is
-gone: the watchdog, which waits for it from the beginning, and every later start, which tries it on
-all instances. Pids would prove less: they are used again, and differ from container to container.
+An instance is a folder: the data (or a link to it), a link to the programs, the configuration, the
+log. The owner holds a lock (flock) on the folder, which the kernel releases however the owner dies.
+So whoever gets the lock knows that the owner is dead: the watchdog, which waits for it, and every
+later start, which tries all instances. Pids are reused and differ between containers.
 
-Standard library only and no import of this package: the watchdog runs this file isolated.
+Standard library only, and no import of this package: the watchdog runs isolated.
 """
 
 import fcntl
@@ -32,7 +31,7 @@ _GRACE_SECONDS = 10.0
 
 
 class Process(NamedTuple):
-    """A living process. `started` tells it from a later one with the same pid."""
+    """A running process. `started` distinguishes it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -40,7 +39,7 @@ class Process(NamedTuple):
 
 
 def lock_folder(folder: Path, *, wait: bool) -> int:
-    """The descriptor that holds the lock on a folder. BlockingIOError: another one has it."""
+    """Lock a folder; the descriptor that holds the lock. BlockingIOError if it is locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,13 +50,13 @@ def lock_folder(folder: Path, *, wait: bool) -> int:
 
 
 def unlock(descriptor: int) -> None:
-    """Give the lock back: said, not left to close(), for a forked child may have it open too."""
+    """Unlock explicitly: close() would not, if a forked child has it open too."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def sweep(base: Path) -> None:
-    """End and remove every instance in `base` whose consumer disconnected."""
+    """End and remove every instance in `base` without an owner."""
     for folder in base.glob(INSTANCES):
         try:
             descriptor = lock_folder(folder, wait=False)
@@ -70,7 +69,7 @@ def sweep(base: Path) -> None:
 
 
 def end_instance(folder: Path) -> None:
-    """End what runs in the folder, then remove it. Data that are only linked stay."""
+    """End the instance's processes and remove the folder; linked data stays."""
     if not folder.exists():
         return
     servers = servers_of(folder)
@@ -84,11 +83,10 @@ def end_instance(folder: Path) -> None:
 
 
 def servers_of(folder: Path) -> list[Process]:
-    """Processes of this instance's server, whoever is their parent now.
+    """The processes of this instance's server, whatever their parent.
 
-    The postmaster and initdb were started with a file of the folder as argument; their children
-    have other titles but work in the folder, as far as the system lets us see that. The folder's
-    name is random and never used again, so no other process can be meant.
+    The postmaster and initdb have a file of the folder as an argument; their children's working
+    directory is in it, as far as that is visible. The folder's name is random and never reused.
     """
     below = f"{folder}/"
 
@@ -102,7 +100,7 @@ def servers_of(folder: Path) -> list[Process]:
 
 
 def family_of(heads: Iterable[Process]) -> list[Process]:
-    """Those of `heads` that live, and all their descendants."""
+    """Those of `heads` that are running, and all their descendants."""
     wanted = {(head.pid, head.started) for head in heads}
     table = processes()
     family = [process for process in table if (process.pid, process.started) in wanted]
@@ -114,14 +112,14 @@ def family_of(heads: Iterable[Process]) -> list[Process]:
 
 
 def signal_all(targets: Iterable[Process], number: signal.Signals) -> None:
-    """Send a signal to those that still live."""
+    """Send a signal to those that are still running."""
     for process in alive(targets):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
 
 
 def wait_until_gone(targets: Iterable[Process], seconds: float) -> list[Process]:
-    """Wait for processes to end, not longer than `seconds`; those that have not."""
+    """Wait up to `seconds` for processes to end; returns those that have not."""
     deadline = time.monotonic() + seconds
     left = alive(targets)
     while left and time.monotonic() < deadline:
@@ -138,7 +136,7 @@ def end_at_once(targets: Iterable[Process]) -> None:
 
 
 def alive(targets: Iterable[Process]) -> list[Process]:
-    """Those that still live. A parent may have changed: orphans get another one."""
+    """Those still running, whatever their parent is now."""
     wanted = list(targets)
     living = {(process.pid, process.started) for process in processes()} if wanted else set()
     return [process for process in wanted if (process.pid, process.started) in living]
@@ -178,7 +176,7 @@ def _command(pid: int) -> list[str]:
 
 
 def _working_directory(pid: int) -> str:
-    """Empty where it cannot be seen: not Linux, or root in a container without that right."""
+    """Empty if it is not visible: not Linux, or root in a container without that right."""
     try:
         return str((_PROC / str(pid) / "cwd").readlink())
     except OSError:
@@ -186,7 +184,7 @@ def _working_directory(pid: int) -> str:
 
 
 def _ps(*options: str) -> str:
-    """Where there is no /proc: what POSIX offers. Empty when even that fails."""
+    """`ps`, for systems without /proc. Empty if it fails."""
     environment = {"LC_ALL": "C", "PATH": "/bin:/usr/bin"}
     done = subprocess.run(
         ["ps", *options],  # noqa: S607 (its place differs between systems)
@@ -227,7 +225,7 @@ def _give_back_memory(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder in which a dying process may still write."""
+    """Remove a folder to which a dying process may still write."""
     for _ in range(50):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -236,7 +234,7 @@ def _remove(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Watch one instance: wait until its owner is gone, then end it."""
+    """Watch one instance: wait until its owner is dead, then end it."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(FileNotFoundError):

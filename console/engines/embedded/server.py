@@ -22,8 +22,8 @@ from console.engines.embedded.cluster import exclusive_access, private_folder, p
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 
 _NAME_LIMIT_BYTES = 63
-# Below the range from which systems take the ports of outgoing connections: one of those could sit
-# on the port between kill and restart, and a client that tries a dead port there can reach itself.
+# Below the ephemeral range: an outgoing connection could take the port between kill and restart,
+# and a client that connects to a dead ephemeral port can reach itself.
 _PORTS = range(20000, 32768)
 _WORTH_ANOTHER_TRY = ("could not bind", "is still in use")
 _START_SECONDS = 120.0
@@ -34,7 +34,7 @@ _locks: set[int] = set()
 
 
 def _close_locks_in_child() -> None:
-    """A forked child must not keep the locks that say: the owner lives."""
+    """A forked child must not keep the owner's locks."""
     for descriptor in _locks:
         os.close(descriptor)
     _locks.clear()
@@ -44,10 +44,9 @@ os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 class EmbeddedServer:
-    """One server and its instance folder. Belongs to the process that started it.
+    """A server and its instance folder, owned by the process that started it.
 
-    A child forked from Python (multiprocessing, os.fork) may connect to it, but neither ends it
-    nor keeps it alive. Not for several threads at once.
+    A forked child may connect to it but neither ends it nor keeps it alive. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str], data_directory: Path | None) -> None:
@@ -66,10 +65,10 @@ class EmbeddedServer:
     def start(
         cls, *, settings: Mapping[str, str] | None = None, data_directory: Path | None = None
     ) -> Self:
-        """Make a server and wait until it takes connections.
+        """Start a server and wait until it accepts connections.
 
-        `settings` go into its configuration. A `data_directory` is made, or used again if an
-        earlier server made it, and is kept at the end; without one the data go with the server.
+        A `data_directory` is created, or reused if an earlier server created it, and is kept at the
+        end; without one the data is deleted with the server.
         """
         server = cls(settings or {}, data_directory)
         server._open(_free_ports())
@@ -77,17 +76,17 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy's URL of the database `postgres`, password included."""
+        """SQLAlchemy's URL of the database `postgres`, with the password."""
         return self._url_of("postgres")
 
     @property
     def pid(self) -> int:
-        """The postmaster's; the last one's, where none is running."""
+        """The postmaster's, or the last one's if none is running."""
         return self._process.pid if self._process else 0
 
     @property
     def running(self) -> bool:
-        """Whether there is a postmaster, a paused one too."""
+        """Whether there is a postmaster, even a paused one."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -96,7 +95,7 @@ class EmbeddedServer:
         return self._folder
 
     def create_database(self, name: str) -> str:
-        """Make an empty database, its name taken as it is; its URL."""
+        """Create an empty database of exactly that name; its URL."""
         if not name or "\0" in name or len(name.encode()) > _NAME_LIMIT_BYTES:
             raise UsageError(
                 f"{name!r} cannot be the name of a database.",
@@ -122,30 +121,30 @@ class EmbeddedServer:
         return self._url_of(name)
 
     def kill(self) -> None:
-        """SIGKILL the postmaster, as a crash does; returns when its children have left too."""
+        """SIGKILL the postmaster, like a crash; returns when its children have ended too."""
         self._require_owner()
         if self._folder is None or self._process is None:
             return
-        # A stopped postmaster bears no child between the list and the kill.
+        # A stopped postmaster forks no child between the listing and the kill.
         self._process.send_signal(signal.SIGSTOP)
         family = self._family() or guard.servers_of(self._folder)
         self._process.kill()
         self._process.wait()
         guard.signal_all(family, signal.SIGCONT)  # the children of a paused server
-        # A backend looks for its postmaster only when it waits: one in a long computation does not.
+        # A busy backend does not notice that its postmaster is dead.
         guard.end_at_once(guard.wait_until_gone(family, _LEAVE_SECONDS))
 
     def restart(self) -> None:
-        """Start again with the same data, port and password; after a kill, recover first.
+        """Start again with the same data, port and password; shuts a running server down first.
 
-        A server that runs is shut down before. After `stop` only one that keeps its data can.
+        After `stop` this requires a `data_directory`.
         """
         self._require_owner()
         if self._folder is not None:
             if self.running:
                 self.shut_down()
             else:
-                self.kill()  # backends of a postmaster that was killed from outside
+                self.kill()  # backends of a postmaster killed by others
             with _translated():
                 self._launch(self._folder, _same_port(self.port))
         elif self._kept_data is not None:
@@ -158,7 +157,7 @@ class EmbeddedServer:
             )
 
     def shut_down(self) -> None:
-        """End the server in good order (fast shutdown); its data stay for `restart`."""
+        """Fast shutdown; the data stays for `restart`."""
         self._require_owner()
         if self._process is None or not self.running:
             return
@@ -170,17 +169,17 @@ class EmbeddedServer:
             self.kill()
 
     def stop(self) -> None:
-        """Shut down and remove everything but data to be kept. May be called again."""
+        """Shut down and remove everything but a `data_directory`. Idempotent."""
         if self._folder is None or self._owner != os.getpid():
             return
         self.shut_down()
         self._discard()
 
     def pause(self) -> None:
-        """Freeze the postmaster and its backends: connections stay open, nobody answers."""
+        """Stop the postmaster and its backends (SIGSTOP): connections stay open, unresponsive."""
         self._require_owner()
         if self._process is not None and self.running:
-            self._process.send_signal(signal.SIGSTOP)  # first, so that no backend is added
+            self._process.send_signal(signal.SIGSTOP)  # first, so that it forks no backend
             guard.signal_all(self._family(), signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -210,7 +209,7 @@ class EmbeddedServer:
         return cluster.prepare(folder, self._kept_data)
 
     def _claim_folder(self) -> Path:
-        """A new instance folder, locked; and what others left behind is cleaned up."""
+        """A new instance folder, locked; also removes abandoned ones."""
         base = private_folder()
         with exclusive_access(base):
             where = programs(base)
@@ -221,14 +220,14 @@ class EmbeddedServer:
             _locks.add(self._lock)
             self._folder = folder
         if os.geteuid() == 0:
-            folder.chmod(0o711)  # the server's user goes through, and sees only what is its own
+            folder.chmod(0o711)  # the server's user may pass through it
         (folder / guard.PROGRAMS).symlink_to(where)
         return folder
 
     def _launch(self, folder: Path, ports: Iterable[int]) -> None:
-        """Start on the first of these ports that can be had."""
+        """Start on the first free port of these."""
         log = folder / "postgresql.log"
-        told = ""
+        output_text = ""
         for port in ports:
             self.port = port
             configuration = cluster.configure(folder, self._settings, port)
@@ -248,16 +247,16 @@ class EmbeddedServer:
             if self._wait_until_ready(folder):
                 return
             self.kill()
-            told = log.read_bytes()[earlier:].decode(errors="replace")
-            if not any(words in told for words in _WORTH_ANOTHER_TRY):
+            output_text = log.read_bytes()[earlier:].decode(errors="replace")
+            if not any(message in output_text for message in _WORTH_ANOTHER_TRY):
                 break
         raise ConnectionFailedError(
             "The embedded PostgreSQL did not start.",
-            why="\n".join(told.strip().splitlines()[-5:]) or "There was no free port.",
+            why="\n".join(output_text.strip().splitlines()[-5:]) or "There was no free port.",
         )
 
     def _wait_until_ready(self, folder: Path) -> bool:
-        """Until connections are taken. False: the server has ended, or does not get that far."""
+        """Until connections are accepted. False: the server has ended, or timed out."""
         status = folder / guard.DATA / "postmaster.pid"
         deadline = time.monotonic() + _START_SECONDS
         while self.running and time.monotonic() < deadline:
@@ -272,7 +271,7 @@ class EmbeddedServer:
         return False
 
     def _discard(self) -> None:
-        """End whatever runs in the instance folder, remove it, and let the watchdog go."""
+        """End the instance, remove its folder, and let the watchdog end."""
         if self._folder is not None:
             guard.end_instance(self._folder)
             self._folder = None
@@ -284,7 +283,7 @@ class EmbeddedServer:
         self._watchdog = None
 
     def _family(self) -> list[guard.Process]:
-        """The postmaster and its children; empty where it has ended, its pid used again or not."""
+        """The postmaster and its children; empty if it has ended."""
         ours = (self.pid, os.getpid())
         return guard.family_of(
             process for process in guard.processes() if (process.pid, process.parent) == ours
@@ -309,7 +308,7 @@ class EmbeddedServer:
 
 
 def _watch(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the watchdog, out of reach of a Ctrl-C that is meant for its owner."""
+    """Start the watchdog, in a session of its own so that it does not get the owner's Ctrl-C."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", guard.__file__, str(folder)],
         stdin=subprocess.DEVNULL,
@@ -333,7 +332,7 @@ def _translated() -> Iterator[None]:
 
 
 def _free_ports() -> Iterator[int]:
-    """Ports that were free a moment ago, in no order, so that two starts seldom meet."""
+    """Ports that were free just now, in random order, so that two starts rarely collide."""
     for port in random.sample(_PORTS, 200):
         with socket.socket() as probe:
             try:
@@ -344,7 +343,7 @@ def _free_ports() -> Iterator[int]:
 
 
 def _same_port(port: int) -> Iterator[int]:
-    """The same port, for ten seconds: whoever has it may give it back."""
+    """The same port, tried for ten seconds while another process may have it."""
     yield port
     for _ in range(20):
         time.sleep(0.5)

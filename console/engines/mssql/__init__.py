@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
 _END = re.compile(r"^GO$", re.MULTILINE)
-# What sqlcmd or SSMS take for their own, in a name or a literal as well: the end of a batch, a
-# command, a variable.
+# What sqlcmd and SSMS interpret even in a name or a literal: a batch end, a command, a variable.
 _COMMAND = re.compile(r"[\r\n]\s*(?:GO\b|:|!!)|\$\(", re.IGNORECASE)
 _TOKEN = re.compile(
     r"""--[^\n]*|/\*.*?\*/|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL
@@ -40,7 +39,7 @@ SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 BEGIN TRANSACTION;"""
 
 _GUARD = "IF @@ERROR <> 0 OR @@TRANCOUNT = 0 SET NOEXEC ON;"
-"""XACT_ABORT rolls back after errors of running, but not after a batch that does not compile."""
+"""XACT_ABORT rolls back after run-time errors, but not if a batch does not compile."""
 
 _LAST = """\
 DECLARE @done bit;
@@ -54,7 +53,7 @@ ELSE RAISERROR(N'Nothing was changed; the first error above says why.', 16, 1);"
 
 
 def batches(text: str) -> list[str]:
-    """The batches of a rendered script; UsageError where a name in it would be a command."""
+    """The batches of a rendered script; UsageError if a name in it would be a command."""
     for token in _TOKEN.finditer(text):
         if token[0][0] in "['\"" and _COMMAND.search(token[0]):
             raise UsageError(
@@ -67,7 +66,7 @@ def batches(text: str) -> list[str]:
 
 
 def as_script(head: str, pieces: Sequence[str]) -> str:
-    """One transaction over all batches: all of it or nothing, whatever fails on the way."""
+    """One transaction over all batches: all or nothing, whatever fails."""
     parts = [f"{head}\n{_FIRST}"]
     for piece in pieces:
         for batch in batches(piece):
@@ -98,11 +97,11 @@ class SQLServer:
     sql_lexer = code_lexer = "tsql"
 
     read_only_options: Mapping[str, bool] = {}
-    """SQL Server has no read-only transactions: only the rights of the login count."""
+    """SQL Server has no read-only transactions: only the login's rights count."""
 
     @cached_property
     def dialect(self) -> Dialect:
-        """For quoting where no connection is at hand."""
+        """For quoting without a connection."""
         from console.engines.mssql import session  # noqa: PLC0415  # a verb imports what it uses
 
         return session.Dialect()  # type: ignore[no-untyped-call]
@@ -121,53 +120,53 @@ class SQLServer:
         return json.dumps(texts, ensure_ascii=False)
 
     def label(self, url: URL) -> str:
-        """Server, port and database, also of an `odbc_connect`."""
+        """Server, port and database, also from `odbc_connect`."""
         return label(url)
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
-        """A pool of lazily opened connections with every time-out set."""
+        """A pool of connections with every timeout set."""
         import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
 
         from console.engines.mssql.session import (  # noqa: PLC0415
             CONNECTING,
             Dialect,
             OdbcConnection,
-            without,
+            redacted,
         )
 
         odbc = load_pyodbc()
         sources = _data_sources(odbc)
-        asked = target(url, list(sources))
+        odbc_target = target(url, list(sources))
         driver = (
-            Driver(asked.driver or sources.get(asked.dsn.casefold(), ""))
-            if asked.dsn
-            else choose(asked.driver, odbc)
+            Driver(odbc_target.driver or sources.get(odbc_target.dsn.casefold(), ""))
+            if odbc_target.dsn
+            else choose(odbc_target.driver, odbc)
         )
-        text = connection_string(asked, driver, application_name)
+        text = connection_string(odbc_target, driver, application_name)
         name = label(url)
-        turns = ConnectLock()
+        connect_lock = ConnectLock()
 
         def connect() -> OdbcConnection:
             try:
                 raw = odbc.connect(text, autocommit=True, timeout=_seconds_to_connect(timeouts))
                 session = OdbcConnection(raw, odbc, driver.family)
                 try:
-                    # The driver knows each column's code page; pyodbc would guess.
+                    # The driver knows each column's code page; pyodbc guesses.
                     raw.setdecoding(odbc.SQL_CHAR, encoding="utf-16le", ctype=odbc.SQL_WCHAR)
                     session.set_up(timeouts)
                 except BaseException:
                     session.close()
                     raise
             except odbc.Error as error:
-                told = without(error, asked.secrets)
-                told.add_note(f"{CONNECTING}{name}")
-                raise told from None
+                safe = redacted(error, odbc_target.secrets)
+                safe.add_note(f"{CONNECTING}{name}")
+                raise safe from None
             return session
 
         return sqlalchemy.create_engine(
-            # Without the URL's own parts: nothing that shows the engine can show a secret.
+            # Without the URL's parts, so that no repr of the engine shows a secret.
             f"mssql+{Dialect.driver}://",
-            creator=lambda: turns.connect(connect),
+            creator=lambda: connect_lock.connect(connect),
             pool_size=4,
             max_overflow=4,
             pool_timeout=timeouts.connect_seconds,
@@ -175,28 +174,28 @@ class SQLServer:
         )
 
     def capabilities(self, connection: Connection) -> Capabilities:
-        """Ask once what server and login this is."""
+        """Read what server and login this is."""
         from console.engines.mssql import capabilities  # noqa: PLC0415  # a verb imports what it uses
 
         return capabilities.probe(connection)
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
-        """The driver's error as what, why and what next. The cause keeps the traceback."""
+        """The driver's error as what, why and next step. The cause has the traceback."""
         from console.engines.mssql import errors  # noqa: PLC0415  # a verb imports what it uses
 
         return errors.translate(error, doing)
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:  # noqa: ARG002
-        """Never called: no statement of this engine's queues listens."""
+        """Never called: this engine has no LISTEN."""
         raise TypeError("SQL Server has no notifications")
 
     def permission_warnings(self, connection: Connection) -> AbstractContextManager[list[str]]:  # noqa: ARG002
-        """None: what it refuses is an error."""
+        """None: a missing permission is an error."""
         return nullcontext([])
 
 
 def _seconds_to_connect(timeouts: Timeouts) -> int:
-    """Whole seconds, as many as the thread has patience for; 0 would mean for ever."""
+    """Whole seconds within the thread's time limit; 0 would mean no timeout."""
     left = time_left()
     return max(
         1, timeouts.connect_seconds if left is None else min(timeouts.connect_seconds, int(left))

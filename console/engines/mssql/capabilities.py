@@ -1,4 +1,4 @@
-"""What one server and login can do, asked once; on a limited server, as much as it tells."""
+"""What a server and login can do; on a limited server, as much as it reveals."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 OLDEST = (13, 0, 4001)
 OLDEST_LEVEL = 130
-"""SQL Server 2016 with its first service pack (CREATE OR ALTER), and its databases' level."""
+"""SQL Server 2016 SP1 (CREATE OR ALTER) and its compatibility level."""
 
 _NAMES = {13: "2016", 14: "2017", 15: "2019", 16: "2022", 17: "2025"}
 
 _CLOUD = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance", 12: "SQL database in Fabric"}
-"""SERVERPROPERTY('EngineEdition') of the servers whose version number stays behind."""
+"""SERVERPROPERTY('EngineEdition') of servers whose version number does not rise."""
 
 _NO_SERVER = {5, 12}
-"""Of those, where a login only has a database."""
+"""Those where a login has only a database."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Probe:
 
 
 def probe(connection: Connection) -> Capabilities:
-    """Ask; a server that cannot answer the question is described by what its driver knows."""
+    """A server that cannot run the query is described by what its driver knows."""
     try:
         row = sql.row(connection, Probe, "server.capabilities")
     except DBAPIError as error:
@@ -62,11 +62,11 @@ def probe(connection: Connection) -> Capabilities:
         if isinstance(refused, ConnectionFailedError | BusyError):
             raise
         return _limited(connection, refused.why)
-    return told(row)
+    return capabilities_of(row)
 
 
-def told(row: Probe) -> Capabilities:
-    """What the probe's row means; UsageError where the server or the database is too old."""
+def capabilities_of(row: Probe) -> Capabilities:
+    """From the probe's row; UsageError if the server or the database is too old."""
     if not row.babelfish:
         _check_age(row)
     missing = _missing(row)
@@ -88,7 +88,7 @@ def told(row: Probe) -> Capabilities:
             "read_committed_snapshot": _on(row.read_committed_snapshot),
             "service_broker": _on(row.broker_enabled),
             "online_rebuild": _on(row.online_rebuild),
-            # Whose cumulative waits the login can see (queries/mssql/activity.sql).
+            # Which cumulative waits the login can see (queries/mssql/activity.sql).
             "waits_of": "database" if row.engine_edition in _NO_SERVER else "server",
             **({"babelfish": "on"} if row.babelfish else {}),
         },
@@ -162,31 +162,31 @@ _NOT_IN_BABELFISH = (
 def _is_babelfish(connection: Connection) -> bool:
     try:
         signs = sql.values(connection, int | None, "server.babelfish")
-    except (DBAPIError, ResourceClosedError):  # it may refuse, or answer without rows
+    except (DBAPIError, ResourceClosedError):  # refused, or no rows
         return False
     return any(signs)
 
 
 def _limited(connection: Connection, why: str) -> Capabilities:
-    """A server that lacks something of what the question is made of."""
+    """A server that lacks something that the query needs."""
     babelfish = _is_babelfish(connection)
     driver = connection.connection.driver_connection
     odbc = load_pyodbc()
 
-    def ask(name: str) -> str:
+    def info(name: str) -> str:
         try:
             return str(driver.getinfo(getattr(odbc, name)) or "?")  # type: ignore[union-attr]
         except odbc.Error:
             return "?"
 
-    version = ask("SQL_DBMS_VER")
+    version = info("SQL_DBMS_VER")
     cut = f"{why[:200]}…" if len(why) > 200 else why
     reason = _BABELFISH if babelfish else f"this server cannot report what it supports: {cut}"
     return Capabilities(
         server_version=version,
         version_number=(_major(version) or 0) * 10_000_000,
-        database=ask("SQL_DATABASE_NAME"),
-        database_user=ask("SQL_USER_NAME"),
+        database=info("SQL_DATABASE_NAME"),
+        database_user=info("SQL_USER_NAME"),
         read_only=False,
         sees_all_sessions=False,
         may_create=False,
@@ -196,7 +196,7 @@ def _limited(connection: Connection, why: str) -> Capabilities:
         facts=(
             {"product": "Babelfish", "babelfish": "on"}
             if babelfish
-            else {"product": ask("SQL_DBMS_NAME")}
+            else {"product": info("SQL_DBMS_NAME")}
         ),
     )
 
@@ -215,7 +215,7 @@ def _major(version: str) -> int | None:
 
 
 def _version(version: str) -> tuple[int, ...] | None:
-    """Its first three numbers; None where it is not written in numbers."""
+    """Its first three numbers; None if it is not numeric."""
     parts = version.split(".")[:3]
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 

@@ -1,8 +1,8 @@
-"""The driver's errors as what, why and what next.
+"""The driver's errors as what, why and next step.
 
-A driver tells everything in one text: `[42000] [Microsoft][ODBC Driver 18 for SQL Server][SQL
-Server]text (1205) (SQLExecDirectW); [01000] ...`. The server's own number, before the function's
-name, says what happened, in whatever language the text is.
+A driver puts everything into one text: `[42000] [Microsoft][ODBC Driver 18 for SQL Server][SQL
+Server]text (1205) (SQLExecDirectW); [01000] ...`. The server's error number, before the function's
+name, identifies the error in any language.
 """
 
 import re
@@ -27,7 +27,7 @@ from console.errors import (
 
 @dataclass(frozen=True)
 class DiagnosticRecord:
-    """One of the messages that a driver's error is made of."""
+    """One message of a driver's error."""
 
     state: str
     number: int
@@ -47,7 +47,7 @@ _RECORD = re.compile(
 
 
 def records(text: str) -> list[DiagnosticRecord]:
-    """The messages in the text of a driver's error; none where it has another form."""
+    """The messages in the text of a driver's error; none if it has another form."""
     return [
         DiagnosticRecord(match["state"], int(match["number"]), match["text"].strip())
         for match in _RECORD.finditer(text)
@@ -61,8 +61,8 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     arguments = [str(argument) for argument in original.args] if original else []
     found = records(arguments[-1]) if arguments else []
     if original is None or not found:
-        return _of_the_driver(what, str(original), arguments)
-    record = _telling(found)
+        return _driver_error(what, str(original), arguments)
+    record = _main_record(found)
     if record.number in _OURS:
         why, *more = (part.strip() for part in record.text.split("|", 2))
         reason, next_step = (*more, "", "")[:2]
@@ -82,8 +82,8 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     return kind(what, why=why, next_step=next_step)
 
 
-def _of_the_driver(what: str, text: str, arguments: list[str]) -> ConsoleError:
-    """An error that pyodbc itself raised, which has no number."""
+def _driver_error(what: str, text: str, arguments: list[str]) -> ConsoleError:
+    """An error of pyodbc itself, which has no number."""
     if "closed" in text and "connection" in text:
         return ConnectionFailedError(what, why=text, next_step=UNREACHABLE)
     state = arguments[0] if len(arguments) > 1 else ""
@@ -91,8 +91,8 @@ def _of_the_driver(what: str, text: str, arguments: list[str]) -> ConsoleError:
     return kind(what, why=arguments[-1] if arguments else text, next_step=next_step)
 
 
-def _telling(found: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
-    """The message that says what happened; others tell of its consequences."""
+def _main_record(found: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
+    """The message about the error itself; others are about its consequences."""
     known = [record for record in found if record.number not in _CONSEQUENCES]
     if not known:
         return found[0]
@@ -102,7 +102,7 @@ def _telling(found: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
 
 
 def _why(record: DiagnosticRecord, found: Iterable[DiagnosticRecord]) -> str:
-    """The texts, the telling one first, without what they repeat of a row's values."""
+    """The texts, the main one first, without any of a row's values."""
     texts = [record, *(r for r in found if r.number not in _CONSEQUENCES)]
     return " ".join(dict.fromkeys(text for r in texts[:3] if (text := _without_data(r))))
 
@@ -112,7 +112,7 @@ def _without_data(record: DiagnosticRecord) -> str:
         return record.text
     pattern, replacement = _DATA[record.number]
     text, count = pattern.subn(replacement, record.text)
-    # In another language: the number alone, for payloads do not belong into messages.
+    # In another language: the number alone, because payloads do not belong in messages.
     return text if count else f"SQL Server's error {record.number}."
 
 
@@ -158,13 +158,13 @@ _REPLICA = "This replica does not allow that; connect to the primary, or see App
 _BROKEN = "The server found damage on its disk: run DBCC CHECKDB, and check its error log."
 
 _OURS: dict[int, type[ConsoleError]] = {51002: UsageError, 51003: BusyError, 51004: RefusedError}
-"""What our procedures throw, as `what|why|next`."""
+"""Errors that our procedures throw, as `what|why|next`."""
 
 _CONSEQUENCES = {3621, 1750, 5701, 5703, 8180}
 """Statement terminated, see previous errors, database and language changed, not prepared."""
 
 _UNDONE = {1205, 3902, 3930, 3960, 3998}
-"""What a commit can answer that leaves no doubt: nothing was done."""
+"""Errors of a commit after which certainly nothing was done."""
 
 _CERTIFICATE = ("certificate", "SSL Provider")
 
@@ -180,7 +180,7 @@ _DATA: dict[int, tuple[re.Pattern[str], str]] = {
     248: (_VALUE, "value"),
     2628: (_TRUNCATED, ""),
 }
-"""Errors whose text repeats a row's values, and how to leave those out."""
+"""Errors whose text repeats a row's values, and how to remove those."""
 
 _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys(
@@ -213,7 +213,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
         (701, 802, 1101, 1105, 3967, 9002, 40544, 40551, 40552, 40553), (ConsoleError, _FREE)
     ),
     **dict.fromkeys((823, 824, 825, 829), (ConsoleError, _BROKEN)),
-    # The server had ended the transaction before: what came after ran without one.
+    # The server had ended the transaction: later statements ran without one.
     **dict.fromkeys((3902, 3903), (ConsoleError, _LOOK_FIRST)),
     # It can only be rolled back.
     **dict.fromkeys((3930, 3998), (ConsoleError, _AGAIN)),
@@ -226,7 +226,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys((1913, 2705, 2714, 2759, 15025), (UsageError, _OTHER_NAME)),
     **dict.fromkeys((2601, 2627), (UsageError, _STORED)),
     515: (UsageError, "A message needs a payload."),
-    # Conversions, overflows, what is too long, and JSON that is none.
+    # Conversions, overflows, truncation, invalid JSON.
     **dict.fromkeys(
         (241, 242, 244, 245, 248, 257, 2628, 8114, 8115, 8152, 8169, 13608, 13609),
         (UsageError, _PAYLOAD),
@@ -235,7 +235,7 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys(
         (229, 230, 262, 297, 300, 371, 1088, 6004, 6102, 15151, 15247), (RefusedError, _GRANT)
     ),
-    # A procedure's EXECUTE AS: whom it names is not there, as after a restore.
+    # A procedure's EXECUTE AS names a user that does not exist, as after a restore.
     15517: (RefusedError, _OWNER),
     **dict.fromkeys((3906, 3908), (RefusedError, _READ_ONLY)),
     9617: (UsageError, "Enable the queue again with: dbq-console requeue"),
@@ -256,4 +256,4 @@ _STATES: dict[str, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys(("22001", "22003", "22007", "22018"), (UsageError, _PAYLOAD)),
     "23": (UsageError, _STORED),
 }
-"""Where the number says nothing: what the standard's code does."""
+"""By SQLSTATE, for unknown error numbers."""

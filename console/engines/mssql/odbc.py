@@ -1,7 +1,7 @@
-"""From a URL to an ODBC connection string, and to the name that a connection is shown by.
+"""From a URL to an ODBC connection string and a connection's label.
 
-Whatever a URL or its `odbc_connect` says is passed on; what is missing is added. No message repeats
-any of it that may be a secret.
+Everything in the URL or its `odbc_connect` is passed on, and what is missing is added. No message
+repeats anything that may be a secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHEEL = "mssql_python_odbc"
 
 
 class Family(Enum):
-    """Who made a driver: their connection strings differ."""
+    """A driver's vendor: connection strings differ."""
 
     MICROSOFT = "Microsoft"
     FREETDS = "FreeTDS"
@@ -40,13 +40,13 @@ class Family(Enum):
 
 @dataclass(frozen=True)
 class Driver:
-    """An ODBC driver as a connection string names it: as it is registered, or by its library."""
+    """An ODBC driver as a connection string names it: its registered name or its library."""
 
     name: str
 
     @property
     def family(self) -> Family:
-        """By the names that both makers use everywhere."""
+        """By the names that both vendors use everywhere."""
         name = self.name.rpartition("/")[2].casefold()
         if "freetds" in name or "tdsodbc" in name:
             return Family.FREETDS
@@ -61,7 +61,7 @@ _MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}
 
 
 def load_pyodbc() -> Any:
-    """The module pyodbc; ConnectionFailedError where it, or the driver manager it loads, lacks."""
+    """The module pyodbc; ConnectionFailedError without it or the driver manager that it loads."""
     try:
         odbc: Any = importlib.import_module("pyodbc")
     except ModuleNotFoundError as error:
@@ -82,10 +82,8 @@ def load_pyodbc() -> Any:
 
 
 def choose(named: str, odbc: Any) -> Driver:
-    """The driver that the URL names, else the best one to be had.
-
-    That is the newest of Microsoft's that is installed, Microsoft's in the wheel, FreeTDS.
-    """
+    """The driver named in the URL; else Microsoft's newest that is installed, Microsoft's in the
+    wheel, or FreeTDS."""
     installed = _installed(odbc)
     if named:
         return _named(named, installed)
@@ -112,7 +110,7 @@ def choose(named: str, odbc: Any) -> Driver:
 
 
 def showable(text: str) -> str:
-    """The text, where it looks like a name and nothing else: what a URL holds may be a secret."""
+    """The text, if it looks like a mere name: other parts of a URL may be secret."""
     return repr(text) if _SHOWABLE.fullmatch(text) else "that the URL names"
 
 
@@ -142,11 +140,11 @@ def _named(named: str, installed: Sequence[str]) -> Driver:
 
 
 def _in_wheel() -> tuple[str, str]:
-    """The library in Microsoft's wheel that can be loaded here, and why there is none."""
+    """The library in Microsoft's wheel that can be loaded here, or why none can."""
     problem = ""
     for path in _libraries():
         try:
-            # The driver manager says "file not found" whatever is missing; this says what.
+            # The driver manager reports "file not found" whatever is missing; this is specific.
             ctypes.CDLL(str(path))
         except OSError as error:
             problem = problem or str(error)
@@ -174,7 +172,7 @@ def _libraries() -> list[Path]:
 
 
 def _distribution() -> set[str]:
-    """What this system calls itself and what it is like: {"ubuntu", "debian"}, {"darwin"}."""
+    """The system's ID and ID_LIKE: {"ubuntu", "debian"}, {"darwin"}."""
     if sys.platform != "linux":
         return {sys.platform}
     try:
@@ -187,7 +185,7 @@ def _distribution() -> set[str]:
 @dataclass(frozen=True)
 class _Packages:
     manager: str
-    """Installs the driver manager and what Microsoft's driver loads."""
+    """Installs the driver manager and the libraries of Microsoft's driver."""
     freetds: str
 
 
@@ -212,16 +210,16 @@ def _packages() -> _Packages:
     return _Packages("the system's packages unixODBC and krb5 (libgssapi_krb5)", "")
 
 
-Words = list[tuple[str, str]]
-"""The keywords of a connection string with their values, in their order."""
+Pairs = list[tuple[str, str]]
+"""A connection string's keywords with their values, in order."""
 
 _SERVER = ("SERVER", "Address", "Addr", "Network Address")
 _SECRETS = ("PWD", "Password", "AccessToken")
 _FIELDS = ("username", "user", "password", "host", "port", "database")
-"""Parts of a URL that may stand in its query as well."""
+"""Parts of a URL that may also be in its query."""
 
 _OURS = ("odbc_connect", "autocommit", "ansi", "unicode_results")
-"""Of the query, what is no keyword of ODBC."""
+"""Query parameters that are not ODBC keywords."""
 
 _PROTOCOL = re.compile(r"(?:tcp|np|lpc|admin):", re.IGNORECASE)
 _SERVER_NAME = re.compile(r"[\w.:()\[\]$-]+(?:\\[\w$]+)?(?:,\s*\d+)?")
@@ -230,71 +228,70 @@ _KEYWORD = re.compile(r"[A-Za-z][\w ./-]*")
 
 @dataclass(frozen=True)
 class OdbcTarget:
-    """What to connect to: a connection string without what the driver decides."""
+    """What to connect to: a connection string before driver-specific additions."""
 
-    words: Words
+    pairs: Pairs
 
     @property
     def driver(self) -> str:
-        """The driver that the URL names, or nothing."""
-        return value(self.words, "DRIVER")
+        """The driver named in the URL, or empty."""
+        return value(self.pairs, "DRIVER")
 
     @property
     def dsn(self) -> str:
-        """The data source that the URL names, or nothing: it has a driver of its own."""
-        return value(self.words, "DSN", "FILEDSN")
+        """The data source named in the URL, or empty: it has its own driver."""
+        return value(self.pairs, "DSN", "FILEDSN")
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What must be in no message, as it is and as it stands in the connection string."""
-        found = [v for k, v in self.words if v and _is(k, *_SECRETS)]
+        """What no message may contain, plain and as escaped in the connection string."""
+        found = [v for k, v in self.pairs if v and _is(k, *_SECRETS)]
         return frozenset(found) | {v.replace("}", "}}") for v in found}
 
 
 def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
-    """What the URL asks for. `data_sources` are the names of those that this machine has."""
+    """The target of the URL. `data_sources`: the names of this machine's data sources."""
     given = _query(url)
-    words = read(given.get("odbc_connect", ""))
+    pairs = read(given.get("odbc_connect", ""))
     fields = {**_fields(url), **{k: v for k, v in given.items() if k in _FIELDS}}
     more = {k: v for k, v in given.items() if k not in (*_FIELDS, *_OURS)}
-    words += [(k, v) for k, v in more.items() if not has(words, k)]
+    pairs += [(k, v) for k, v in more.items() if not has(pairs, k)]
     host, port = fields.get("host", ""), fields.get("port", "")
-    if not has(words, "DSN", "FILEDSN", *_SERVER):
-        alone = host and not (port or fields.get("database") or has(words, "DRIVER"))
+    if not has(pairs, "DSN", "FILEDSN", *_SERVER):
+        alone = host and not (port or fields.get("database") or has(pairs, "DRIVER"))
         if alone and host.casefold() in {name.casefold() for name in data_sources}:
-            words.append(("DSN", host))
+            pairs.append(("DSN", host))
         else:
-            words.append(("SERVER", f"{host or 'localhost'}{f',{port}' if port else ''}"))
+            pairs.append(("SERVER", f"{host or 'localhost'}{f',{port}' if port else ''}"))
     user = fields.get("username") or fields.get("user", "")
     for keyword, found in (
         ("DATABASE", fields.get("database", "")),
         ("UID", user),
         ("PWD", fields.get("password", "") if user else ""),
     ):
-        if found and not has(words, keyword):
-            words.append((keyword, found))
-    anonymous = not has(words, "UID", "Authentication", "Trusted_Connection", "DSN", "FILEDSN")
+        if found and not has(pairs, keyword):
+            pairs.append((keyword, found))
+    anonymous = not has(pairs, "UID", "Authentication", "Trusted_Connection", "DSN", "FILEDSN")
     if anonymous and "odbc_connect" not in given:
-        words.append(("Trusted_Connection", "Yes"))
-    return OdbcTarget(words)
+        pairs.append(("Trusted_Connection", "Yes"))
+    return OdbcTarget(pairs)
 
 
-def connection_string(asked: OdbcTarget, driver: Driver, application_name: str) -> str:
-    """The whole connection string for this driver."""
-    words = [(k, v) for k, v in asked.words if not _is(k, "DRIVER")]
-    if not asked.dsn:
-        words.insert(0, ("DRIVER", driver.name))
-    added: dict[Family, Words] = {
-        # A connection that the driver replaced in silence would be another session: what is bound
-        # to the session, a claim or a transaction, would go on in one that knows nothing of it.
+def connection_string(target_: OdbcTarget, driver: Driver, application_name: str) -> str:
+    """The complete connection string for this driver."""
+    pairs = [(k, v) for k, v in target_.pairs if not _is(k, "DRIVER")]
+    if not target_.dsn:
+        pairs.insert(0, ("DRIVER", driver.name))
+    added: dict[Family, Pairs] = {
+        # A silent reconnect would be a new session, without the old one's claims and transaction.
         Family.MICROSOFT: [("ConnectRetryCount", "0")],
         Family.FREETDS: [("TDS_Version", "7.4"), ("ClientCharset", "UTF-8")],
         Family.OTHER: [],
     }
     for keyword, found in [("APP", application_name), *added[driver.family]]:
-        if not has(words, keyword):
-            words.append((keyword, found))
-    text = ";".join(f"{k}={_quoted(v, driver.family, k)}" for k, v in words)
+        if not has(pairs, keyword):
+            pairs.append((keyword, found))
+    text = ";".join(f"{k}={_quoted(v, driver.family, k)}" for k, v in pairs)
     try:
         text.encode("utf-16-le")
     except UnicodeEncodeError:
@@ -306,31 +303,31 @@ def connection_string(asked: OdbcTarget, driver: Driver, application_name: str) 
 
 def label(url: URL) -> str:
     """Server and database, never a user or a password."""
-    words = target(url).words
-    server = _PROTOCOL.sub("", value(words, *_SERVER)).replace(", ", ",")
-    database = value(words, "DATABASE")
+    pairs = target(url).pairs
+    server = _PROTOCOL.sub("", value(pairs, *_SERVER)).replace(", ", ",")
+    database = value(pairs, "DATABASE")
     if not server:
-        name = value(words, "DSN", "FILEDSN")
+        name = value(pairs, "DSN", "FILEDSN")
     elif _SERVER_NAME.fullmatch(server):
         name = ":".join(server.rsplit(",", 1))
     else:
-        name = "?"  # a forgotten semicolon can put anything there
+        name = "?"  # after a forgotten semicolon it may be anything
     shown = database if "=" not in database and ";" not in database else "?"
     return f"{name if '=' not in name and ';' not in name else '?'}/{shown}"
 
 
-def value(words: Words, *keywords: str) -> str:
-    """The value of the first of these keywords, as a driver takes it."""
-    return next((v for k, v in words if _is(k, *keywords)), "")
+def value(pairs: Pairs, *keywords: str) -> str:
+    """The value of the first of these keywords, as a driver does it."""
+    return next((v for k, v in pairs if _is(k, *keywords)), "")
 
 
-def has(words: Words, *keywords: str) -> bool:
+def has(pairs: Pairs, *keywords: str) -> bool:
     """Whether any of these keywords is given."""
-    return any(_is(k, *keywords) for k, _ in words)
+    return any(_is(k, *keywords) for k, _ in pairs)
 
 
-def read(text: str) -> Words:
-    """A connection string's keywords and values; UsageError where it is none."""
+def read(text: str) -> Pairs:
+    """A connection string's keywords and values; UsageError if it is malformed."""
     return list(_pairs(text))
 
 
@@ -340,8 +337,8 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         if text[at] in "; \t\r\n":
             at += 1
             continue
-        keyword, sign, _ = text[at:].partition("=")
-        if not sign or not _KEYWORD.fullmatch(keyword.strip()):
+        keyword, equals, _ = text[at:].partition("=")
+        if not equals or not _KEYWORD.fullmatch(keyword.strip()):
             raise _unreadable(
                 f"Its part at character {at + 1} does not have the form keyword=value."
             )
@@ -358,7 +355,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _braced(text: str, start: int) -> tuple[str, int]:
-    """The value in braces that begins at `start`, and where it ends. `}}` in it is one `}`."""
+    """The value in braces at `start`, and its end. `}}` in it is one `}`."""
     at = start + 1
     while (at := text.find("}", at)) >= 0:
         rest = text[at + 1 :].lstrip(" \t")
@@ -369,11 +366,11 @@ def _braced(text: str, start: int) -> tuple[str, int]:
 
 
 def _quoted(text: str, family: Family, keyword: str) -> str:
-    """The value, in braces where it must be."""
+    """The value, in braces if needed."""
     plain = text == text.strip() and not text.startswith("{") and ";" not in text
     if plain and not _is(keyword, "DRIVER"):
         return text
-    # FreeTDS 1.3, the one that distributions have, takes all up to "};" as it stands.
+    # FreeTDS 1.3, which distributions have, reads everything up to "};" literally.
     return "{" + (text if family is Family.FREETDS else text.replace("}", "}}")) + "}"
 
 

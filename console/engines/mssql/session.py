@@ -1,7 +1,6 @@
-"""A connection as SQLAlchemy sees it: explicit transactions over a driver in autocommit mode.
+"""A connection with explicit transactions, over an ODBC driver in autocommit mode.
 
-A driver that begins transactions by itself (ODBC's manual commit) begins them at any statement,
-also at one that only looks; here one begins where `begin` says so and nowhere else.
+ODBC's manual commit mode would begin a transaction at any statement, even one that only reads.
 """
 
 import contextlib
@@ -25,31 +24,31 @@ READ_COMMITTED: Final = "READ COMMITTED"
 AUTOCOMMIT: Final = "AUTOCOMMIT"
 
 IN_DOUBT = "The answer to the commit was lost."
-"""A note on a driver's error that came out of a commit."""
+"""A note on a driver's error of a commit."""
 
 _TIMES_SILENT = 3
-"""So many of its time-outs a driver waits at most until it gives a silent server up: Microsoft's
-three, FreeTDS two. After the first it tells the server to stop, and waits to hear that it did."""
+"""How many timeouts a driver waits before it gives up a silent server: Microsoft's three, FreeTDS
+two. After the first it cancels the statement and waits for the confirmation."""
 
 _ENDLESS = 2**31 - 1
-"""Seconds, for a statement that nothing but patience ends."""
+"""Seconds, for a statement that only the thread's time limit ends."""
 
 CONNECTING = "Connecting to "
-"""How a note on a driver's error begins that came out of the login: the server follows."""
+"""Prefix of a note on a driver's error of the login; the server follows."""
 
 _SETTINGS = (
     "SET NOCOUNT ON",
-    # Any error undoes the whole transaction at once: never half of it, and no lock outlives it.
+    # Any error rolls back the whole transaction at once, with its locks.
     "SET XACT_ABORT ON",
     "SET LOCK_TIMEOUT {lock_milliseconds}",
-    # Where a deadlock comes about all the same, it is the console that gives way: never a consumer.
+    # In a deadlock the console is the victim, never a consumer.
     "SET DEADLOCK_PRIORITY LOW",
     f"SET TRANSACTION ISOLATION LEVEL {READ_COMMITTED}",
-    # Writing to a table with a filtered index fails under other settings than these.
+    # Required to write to a table with a filtered index.
     "SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, "
     "QUOTED_IDENTIFIER ON",
     "SET NUMERIC_ROUNDABORT OFF",
-    # FreeTDS can be configured to cut long texts off, in silence.
+    # FreeTDS may be configured to truncate long texts silently.
     "SET TEXTSIZE 2147483647",
 )
 
@@ -61,10 +60,10 @@ _MARKER = re.compile(
 
 
 def with_nulls(statement: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """The statement with NULL written where None is bound, and the values left to bind.
+    """The statement with NULL written for each None, and the remaining values.
 
-    For a None, pyodbc asks the server which type is wanted there: a round trip each time, and one
-    that may fail, by which XACT_ABORT would undo the transaction without anybody being told.
+    For a None, pyodbc asks the server for the parameter's type: an extra round trip that may fail,
+    and then XACT_ABORT would silently roll back the transaction.
     """
     if all(value is not None for value in values):
         return statement, list(values)
@@ -76,11 +75,10 @@ def with_nulls(statement: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
     return _MARKER.sub(replace, statement), [value for value in values if value is not None]
 
 
-def as_sent(value: Any) -> Any:
-    """A time as text in UTC, which becomes a datetime2 without loss wherever one is wanted.
+def as_parameter(value: Any) -> Any:
+    """A time as text in UTC, which converts to datetime2 without loss.
 
-    As a time pyodbc would send it without its zone, and with as many digits as the driver says that
-    the server keeps: FreeTDS makes a datetime of it, which is off by up to 2 ms.
+    pyodbc would drop the zone, and FreeTDS sends a datetime, which is off by up to 2 ms.
     """
     if not isinstance(value, datetime):
         return value
@@ -90,22 +88,22 @@ def as_sent(value: Any) -> Any:
 
 
 class Sizes:
-    """Which type each value is sent as.
+    """The parameter type of each value.
 
-    By themselves the drivers take one for each length of a text, so that the server compiles a
-    plan for each, and for long ones the old ntext and image.
+    By default drivers declare each text with its length, so that the server compiles a plan for
+    each, and long ones as ntext and image.
     """
 
     def __init__(self, odbc: Any, family: Family) -> None:
         freetds = family is Family.FREETDS
         self._text = (odbc.SQL_WVARCHAR, 4000, 0)
         self._bytes = (odbc.SQL_VARBINARY, 8000, 0)
-        # Both become nvarchar(max) and varbinary(max). FreeTDS would cut the others at 4,000.
+        # These become nvarchar(max) and varbinary(max); with the others FreeTDS truncates at 4,000.
         self._long_text = (odbc.SQL_WLONGVARCHAR if freetds else odbc.SQL_WVARCHAR, 0, 0)
         self._long_bytes = (odbc.SQL_LONGVARBINARY if freetds else odbc.SQL_VARBINARY, 0, 0)
 
     def of(self, values: Iterable[Any]) -> list[tuple[int, int, int] | None]:
-        """For `setinputsizes`; None leaves it to the driver."""
+        """For `setinputsizes`; None: the driver's default."""
         return [self._of(value) for value in values]
 
     def _of(self, value: Any) -> tuple[int, int, int] | None:
@@ -119,10 +117,8 @@ class Sizes:
 
 
 class Cursor:
-    """A driver's cursor that reads every answer of a batch to its end.
-
-    An error that the server sends behind a result is not raised before that end is read.
-    """
+    """A driver's cursor that reads every result of a batch to its end: an error that follows a
+    result is raised only there."""
 
     def __init__(self, raw: Any, session: "OdbcConnection", timeouts: Timeouts) -> None:
         self._raw = raw
@@ -133,7 +129,7 @@ class Cursor:
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> "Cursor":
         """Run a batch up to its first result with rows."""
-        statement, values = with_nulls(statement, [as_sent(value) for value in parameters])
+        statement, values = with_nulls(statement, [as_parameter(value) for value in parameters])
         if not values:
             return self._run(self._raw.execute, statement)
         self._raw.setinputsizes(self._session.sizes.of(values))
@@ -193,7 +189,7 @@ class Cursor:
 
 
 class OdbcConnection:
-    """A driver's connection, in autocommit mode, with the transactions that we begin."""
+    """A driver's connection, in autocommit mode, with explicit transactions."""
 
     def __init__(self, raw: Any, odbc: Any, family: Family) -> None:
         self._raw = raw
@@ -201,13 +197,13 @@ class OdbcConnection:
         self._error: type[Exception] = odbc.OperationalError
         self.sizes = Sizes(odbc, family)
         self.autocommit = False
-        """Whether `begin` begins nothing."""
+        """Whether `begin` does nothing."""
         self.isolation: str = READ_COMMITTED
         self.used = False
         """Whether anything ran since the last commit or rollback."""
         self._begun = False
-        self._ended = False
-        """Whether a statement was told to stop since then: it is not sure that the server heard."""
+        self._cancelled = False
+        """Whether a statement was cancelled since then, perhaps without effect on the server."""
         self._usual = self._timeouts = Timeouts()
         self._lock_seconds = self._usual.lock_seconds
 
@@ -216,7 +212,7 @@ class OdbcConnection:
         return self._raw
 
     def set_up(self, timeouts: Timeouts) -> None:
-        """Everything that a session keeps, in one round trip."""
+        """The session's settings, in one round trip."""
         self._usual = self._timeouts = timeouts
         self._lock_seconds = timeouts.lock_seconds
         milliseconds = _milliseconds(timeouts.lock_seconds)
@@ -226,14 +222,14 @@ class OdbcConnection:
         except self._errors as error:
             if is_lost(error) or is_timeout(error):
                 raise
-            # A server that is not SQL Server may lack one: it gets the others.
+            # Other servers than SQL Server may lack a setting: apply the others.
             for setting in settings:
                 with contextlib.suppress(self._errors):
                     self._execute(setting)
         self.used = False
 
     def cursor(self) -> Cursor:
-        """A new cursor, with the driver's time-out as it is at this moment."""
+        """A new cursor with the present timeout."""
         return self._limited_cursor(self._timeouts)
 
     def _limited_cursor(self, timeouts: Timeouts) -> Cursor:
@@ -243,7 +239,7 @@ class OdbcConnection:
         return Cursor(self._raw.cursor(), self, timeouts)
 
     def limit(self, timeouts: Timeouts | None) -> None:
-        """For statements and locks to come, to the millisecond; None: as it was set up."""
+        """Timeouts of the following statements, to the millisecond; None: the usual ones."""
         self._timeouts = self._usual if timeouts is None else timeouts
 
     @property
@@ -251,36 +247,36 @@ class OdbcConnection:
         return self._timeouts
 
     def ends_at(self, timeouts: Timeouts) -> float | None:
-        """When a statement that begins now is to be cancelled; None: the driver's time-out does."""
+        """When to cancel a statement that begins now; None: leave it to the driver's timeout."""
         if timeouts is self._usual or not timeouts.statement_seconds:
             return None
         return time.monotonic() + timeouts.statement_seconds
 
     def prepare(self) -> None:
-        """Before each statement. Raises the driver's error where nobody waits for the answer."""
-        self._require_patience()
+        """Before each statement. Raises the driver's error when the time limit is reached."""
+        self._require_time()
         self.used = True
         wanted = self._timeouts.lock_seconds
         if wanted != self._lock_seconds:
-            # Bound to no statement: what is set within one that has values ends with it.
+            # Separately: within a parameterized statement the setting would end with it.
             cursor = self._raw.cursor()
             cursor.execute(f"SET LOCK_TIMEOUT {_milliseconds(wanted)}")
             cursor.close()
             self._lock_seconds = wanted
 
-    def _require_patience(self) -> None:
+    def _require_time(self) -> None:
         if reason := reason_to_stop():
-            # A statement may still run there; without its connection it ends.
+            # Closing the connection ends a statement that still runs.
             self.close()
             raise self._error("08S01", reason)
 
     def timed_out(self, why: str) -> Exception:
-        """The driver's error of a statement that was told to stop."""
-        self._ended = True
+        """The driver's error for a cancelled statement."""
+        self._cancelled = True
         return self._error("HYT00", why)
 
     def set_isolation(self, level: str) -> None:
-        """For the transactions to come. AUTOCOMMIT: there are none, each statement is its own."""
+        """For the following transactions. AUTOCOMMIT: each statement is its own."""
         self.autocommit = level == AUTOCOMMIT
         wanted = READ_COMMITTED if self.autocommit else level
         if wanted != self.isolation:
@@ -294,9 +290,9 @@ class OdbcConnection:
             self._begun = True
 
     def commit(self) -> None:
-        """Commit what `begin` began. A transaction that the server ended meanwhile is an error."""
+        """Commit. A transaction that the server has ended meanwhile is an error."""
         if self._begun:
-            self._require_patience()
+            self._require_time()
             self._begun = False
             try:
                 self._execute("COMMIT TRANSACTION")
@@ -306,23 +302,20 @@ class OdbcConnection:
         self.used = self.autocommit and self.used
 
     def rollback(self) -> None:
-        """Undo whatever is open. A connection that is lost or stuck is closed, which does it too.
-
-        So an error of the way back never hides the one that led here.
-        """
+        """Roll back, or close a lost or stuck connection, so that this hides no earlier error."""
         self._begun = False
         if not self.used:
             return
         try:
             self._execute("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
         except self._errors as error:
-            if not (self._ended or is_lost(error) or is_timeout(error)):
+            if not (self._cancelled or is_lost(error) or is_timeout(error)):
                 raise
             self.close()
-        self.used = self._ended = False
+        self.used = self._cancelled = False
 
     def close(self) -> None:
-        """Give it back to the server, which undoes what is open."""
+        """Close the connection; the server rolls back what is open."""
         with contextlib.suppress(self._errors):
             self._raw.close()
 
@@ -330,8 +323,8 @@ class OdbcConnection:
         return getattr(self._raw, name)
 
     def _execute(self, statement: str) -> None:
-        """Run what begins and ends transactions. A limit is for what is asked in one: a commit that
-        it cancelled would be in doubt, a rollback would cost the connection."""
+        """Run a transaction statement, without `limit`: a cancelled commit would be in doubt, a
+        cancelled rollback would cost the connection."""
         cursor = self._limited_cursor(self._usual)
         try:
             cursor.execute(statement)
@@ -341,7 +334,7 @@ class OdbcConnection:
 
 
 def _whole_seconds(timeouts: Timeouts) -> int:
-    """As the driver counts; 0 means for ever."""
+    """The driver's timeout; 0 means none."""
     seconds = math.ceil(timeouts.statement_seconds)
     if (left := time_left()) is not None:
         seconds = min(seconds or _ENDLESS, int(left / _TIMES_SILENT))
@@ -355,7 +348,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 class _Limits(ConnectionCharacteristic):
-    """The execution option `dbq_timeouts`: others, until the connection is back in its pool."""
+    """The execution option `dbq_timeouts`: other timeouts until the connection is returned."""
 
     def set_characteristic(self, dialect: Any, dbapi_conn: Any, value: Timeouts) -> None:  # noqa: ARG002
         dbapi_conn.limit(value)
@@ -380,7 +373,7 @@ class Dialect(MSDialect_pyodbc):
         return load_pyodbc()
 
     def initialize(self, connection: Any) -> None:  # noqa: ARG002
-        """Ask nothing: the statements are ours, and limited servers do not know all questions."""
+        """No queries: nothing of it is needed, and limited servers do not support all of them."""
         self.server_version_info = (13,)  # type: ignore[assignment]
         self.default_schema_name = "dbo"
         self.default_isolation_level = READ_COMMITTED
@@ -396,9 +389,9 @@ class Dialect(MSDialect_pyodbc):
         dbapi_connection.begin()
 
     def do_ping(self, dbapi_connection: Any) -> bool:
-        """Whether the connection is there; one that does not answer in time is not."""
+        """False also if the connection does not respond in time."""
         try:
-            # Asked before each use, so a silent one is left soon.
+            # Runs before each use, hence the short limit.
             with time_limit(dbapi_connection.limits.connect_seconds):
                 return bool(super().do_ping(dbapi_connection))
         except self.loaded_dbapi.Error as error:
@@ -407,7 +400,7 @@ class Dialect(MSDialect_pyodbc):
             raise
 
     def is_disconnect(self, e: Exception, connection: Any, cursor: Any) -> bool:
-        """A statement's time-out leaves the connection usable; that of a commit is in doubt."""
+        """After a statement's timeout the connection is usable; after a commit's it is not."""
         if is_timeout(e):
             return IN_DOUBT in getattr(e, "__notes__", ())
         known = super().is_disconnect(e, connection, cursor)  # type: ignore[no-untyped-call]
@@ -418,22 +411,22 @@ class Dialect(MSDialect_pyodbc):
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether a statement (or the login) did not end in time."""
+    """Whether a statement (or the login) timed out."""
     return bool(error.args) and error.args[0] == "HYT00"
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is not there any more."""
+    """Whether the connection is lost."""
     state = str(error.args[0]) if error.args else ""
     return state[:2] == "08" or state == "HYT01" or "closed connection" in state
 
 
-def without(error: Exception, secrets: Iterable[str]) -> Exception:
-    """The same error without secrets in its text, should a driver have repeated one."""
-    told = [str(argument) for argument in error.args]
+def redacted(error: Exception, secrets: Iterable[str]) -> Exception:
+    """The same error without secrets in its text, in case a driver has repeated one."""
+    texts = [str(argument) for argument in error.args]
     for secret in sorted(secrets, key=len, reverse=True):
-        told = [text.replace(secret, "***") for text in told]
-    return type(error)(*told)
+        texts = [text.replace(secret, "***") for text in texts]
+    return type(error)(*texts)
 
 
 registry.register(f"mssql.{Dialect.driver}", Dialect.__module__, Dialect.__name__)
