@@ -21,7 +21,7 @@ from pgqueuer.types import QueueExecutionMode
 from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
-from tests.contract.killed import killed
+from tests.contract.child_processes import killed
 from tests.contract.traffic import at_work
 from tests.servers import connect, run_in
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pgmq import PGMQueue
 from sqlalchemy import make_url
 
-from tests.contract.killed import killed
+from tests.contract.child_processes import killed
 from tests.servers import connect
 
 SQL = files("pgmq").joinpath("sql", "pgmq.sql")

@@ -1,9 +1,13 @@
 """One queue in use: every call its own committed transaction, through the console's own API."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
+import psycopg
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import Connection, text
 
 from console import sql
@@ -17,6 +21,7 @@ from console.monitor.memory import Memory
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.messages import message
+from tests.servers import connect
 
 _POP = {
     "postgresql": "SELECT CAST(id AS text), {payload}, pushed_at, attempts FROM {pop}()",
@@ -141,3 +146,20 @@ def call_pop(connection: Connection, queue: Queue) -> PoppedMessage | None:
         return None
     number, payload_of_it, pushed_at, attempts = row
     return PoppedMessage(str(number), payload_of_it, pushed_at.replace(tzinfo=UTC), attempts)
+
+
+def call(client: Client, function: str, **arguments: object) -> list[tuple[Any, ...]]:
+    """Call `<queue>_<function>` with named arguments, in a session and transaction of its own."""
+    with closing(connect(client.url)) as connection:
+        return call_in(connection, client, function, **arguments)
+
+
+def call_in(
+    connection: psycopg.Connection, client: Client, function: str, **arguments: object
+) -> list[tuple[Any, ...]]:
+    if client.queue.subscriber and not function.startswith("push"):
+        arguments["subscriber"] = client.queue.subscriber
+    name = Identifier(client.queue.schema, f"{client.queue.name}_{function}")
+    named = SQL(", ").join(SQL("{} => %s").format(Identifier(key)) for key in arguments)
+    query = SQL("SELECT * FROM {}({})").format(name, named)
+    return connection.execute(query, list(arguments.values())).fetchall()

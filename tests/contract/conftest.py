@@ -34,7 +34,7 @@ def console(database_url: str) -> Console:
 
 
 HERE = [engine for engine in sorted(PRODUCTS) if engine == "postgresql" or url_of(engine)]
-"""The engines that this run has a server of; test_engines_here tells of the others."""
+"""The engines that this run has a server of; test_catalog reports the others."""
 
 
 @pytest.fixture(scope="module", params=HERE)

@@ -63,8 +63,8 @@ def whole(message: Message) -> Message:
 
 
 def archive_of(client: Client) -> Table:
-    told = ("id", "payload", "state", "claimed_at", "claimed_by", "error")
-    names = ("archive_id", *told, "action_id", "reason", "archived_at")
+    own = ("id", "payload", "state", "pushed_at", "claimed_at", "claimed_by", "error", "done_at")
+    names = ("archive_id", *own, "action_id", "reason", "archived_at")
     columns: list[Column[Any]] = [Column(name) for name in names]
     return Table(f"{client.queue.name}_archive", MetaData(), *columns, schema=client.queue.schema)
 

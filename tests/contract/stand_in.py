@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection as PipeEnd
 from typing import Any
 
-from tests.contract.killed import killed
+from tests.contract.child_processes import killed
 from tests.contract.traffic import at_work
 from tests.servers import connect, run_in
 

@@ -1,24 +1,30 @@
 """Verbs on messages, for every design: the plan is what execute does, and each is accounted for."""
 
 from collections import Counter
+from datetime import datetime
+from typing import Any
 
 import pytest
 
-from console import audit, sql
-from console.actions import execute, plan
+from console import audit
+from console.actions import execute
 from console.actions.archive import Archive, Purge
+from console.actions.execute import Batching
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import MessageAction
+from console.audit import Outcome
 from console.formats import count
 from console.monitor.figures import COUNTED
-from console.monitor.filters import parse
 from console.monitor.sample import take_sample
-from console.monitor.scan_query import MessageSource
 from console.monitor.snapshot import snapshot
-from tests.contract.client import Client
+from tests.contract.client import Client, in_utc
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
-from tests.contract.variants import TELLING, Variant
+from tests.contract.installs import done_together
+from tests.contract.messages import sender
+from tests.contract.moving import archived, held, planned, source_of
+from tests.contract.traffic import Sender, Traffic
+from tests.contract.variants import BEHAVIOURS, TELLING, Variant
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -27,8 +33,7 @@ VERBS = ("purge", "archive", "requeue", "release")
 
 def action_for(client: Client, verb: str) -> MessageAction:
     """The verb on the queue; release takes every claim."""
-    with client.database.transaction("read the queue", read_only=True) as connection:
-        source = MessageSource.of(connection, client.queue)
+    source = source_of(client)
     match verb:
         case "purge":
             return Purge(source)
@@ -39,23 +44,10 @@ def action_for(client: Client, verb: str) -> MessageAction:
     return Release(source, stuck_after_seconds=0.0, force=True)
 
 
-def planned(client: Client, action: MessageAction, *words: str) -> plan.Plan:
-    return plan.make(client.database, action, parse(words))
-
-
 def contents(client: Client) -> Counter[str]:
     """How many messages are in each state, and in the archive."""
     found = Counter(message.state for message in seen(client, limit=1000).messages)
-    return found + Counter({"archived": archived(client)})
-
-
-def archived(client: Client) -> int:
-    product = client.database.product
-    scope = client.queue.scope(product)
-    with client.database.transaction("count", read_only=True) as connection:
-        return int(
-            connection.execute(sql.query("common.archived", product.dialect, scope)).scalar_one()
-        )
+    return found + Counter({"archived": len(archived(client))})
 
 
 def having() -> list[tuple[Variant, str]]:
@@ -145,3 +137,68 @@ def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(
     assert (total.count, total.estimated) == (shown.ready, "ready" in shown.estimated)
     assert total.estimated
     assert total.text == count(deep, estimated=True)
+
+
+PUSHED = 240
+
+
+def archived_by_actions(client: Client) -> list[dict[str, Any]]:
+    return [row for row in archived(client) if row["reason"] != "pop"]
+
+
+def senders(client: Client) -> list[Sender]:
+    """Of all messages in the queue, in any state."""
+    return [sender(str(message.payload)) for message in held(client)]
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_nothing_is_lost_doubled_or_too_new_under_traffic(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    traffic = Traffic(client, most=PUSHED // 2, failed=0.3, pause_seconds=0.0)
+    verbs = [v for v in ("purge", "requeue", "archive") if v in client.queue.verbs]
+    acted = Counter[str]()
+    with traffic.going_on() as producing:
+        while not all(one.done() for one in producing):
+            for verb in verbs:
+                acted[verb] += act_on_seven(client, verb)
+
+    rows = archived_by_actions(client)
+    came = Counter([*senders(client), *(sender(row["payload"]) for row in rows)])
+    if "done" not in client.queue.states:  # else it is still in the queue
+        came += traffic.finished
+    assert len(traffic.pushed) == PUSHED
+    traffic.balance(came)
+    cutoffs = {entry.action_id: entry.cutoff for entry in entries(client)}
+    for row in rows:
+        since = in_utc(row["done_at" if row["state"] in {"done", "error"} else "pushed_at"])
+        cutoff = cutoffs[row["action_id"]]
+        assert isinstance(since, datetime)
+        assert cutoff is not None
+        assert since <= cutoff, "newer than the cut-off"
+    assert len(rows) == acted["purge"] + acted["archive"]
+
+
+def act_on_seven(client: Client, verb: str) -> int:
+    """Plan and run it for at most seven messages; the number done."""
+    action = action_for(client, verb)
+    made = planned(client, action, "limit=7")
+    done = execute.execute(client.database, action, made, batching=Batching(batch=3))
+    assert done.outcome is Outcome.DONE
+    assert done.ledger.balanced
+    return done.ledger.out
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    payloads = [str(payload) for payload in client.payloads(*range(120))]
+    assert None not in client.push_many(payloads)
+    actions = [action_for(client, "purge") for _ in range(2)]
+    made = [planned(client, action) for action in actions]
+    assert [one.count for one in made] == [120, 120]
+    ledgers = done_together(client.database, actions, made)
+    assert sum(ledger.out for ledger in ledgers) == 120
+    assert all(ledger.balanced for ledger in ledgers)
+    assert sorted(row["payload"] for row in archived_by_actions(client)) == sorted(payloads)
+    assert held(client) == []

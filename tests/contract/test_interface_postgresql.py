@@ -11,8 +11,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console.designs import DESIGNS, Order
-from tests.contract.calls_postgresql import call, call_in
-from tests.contract.client import Client
+from tests.contract.client import Client, call, call_in
 from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, and_subscribed
 from tests.servers import connect

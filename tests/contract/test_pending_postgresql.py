@@ -8,8 +8,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console.designs import DESIGNS, Order
-from tests.contract.calls_postgresql import call
-from tests.contract.client import Client
+from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.messages import sender
 from tests.contract.variants import BEHAVIOURS, Variant

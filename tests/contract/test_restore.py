@@ -21,8 +21,7 @@ from console.audit import Ledger
 from console.designs import Order
 from console.errors import RefusedError
 from console.monitor.message import Message
-from tests.contract.calls_postgresql import call
-from tests.contract.client import Client
+from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import done_together

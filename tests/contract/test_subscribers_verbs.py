@@ -18,7 +18,7 @@ from console.verbs.verb import Plan, Target, values_from_texts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.test_actions_traffic import archive_of
+from tests.contract.moving import archived
 from tests.contract.test_subscribers_seen import made, popped
 from tests.contract.traffic import at_work
 
@@ -167,7 +167,7 @@ def test_a_purge_in_traffic_leaves_nobody_without_a_message(use: Use) -> None:
     for name in got:
         while more := popped(client, name):
             got[name] += texts_of(more)
-    away = [one.payload for one in archive_of(client)]
+    away = [row["payload"] for row in archived(client)]
     assert len(away) == len(set(away)) == purged >= wanted
     for found in got.values():
         assert len(set(found)) == len(found)

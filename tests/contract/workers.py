@@ -14,8 +14,8 @@ from console.actions import pop, push
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
+from tests.contract.child_processes import killed as killed_process
 from tests.contract.client import call_pop
-from tests.contract.killed import killed as killed_process
 from tests.contract.messages import message
 
 _FORKING = multiprocessing.get_context("forkserver")

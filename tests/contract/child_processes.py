@@ -1,10 +1,33 @@
 """A worker in a process of its own, which is killed in the midst of its jobs."""
 
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable
-from contextlib import closing
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def foreign_process(
+    words: Sequence[str], more: Mapping[str, str], folder: Path | None = None
+) -> Iterator["subprocess.Popen[str]"]:
+    """It has `more` in its environment, what it writes comes by stdout, and it is killed."""
+    with subprocess.Popen(
+        words,
+        cwd=folder,
+        env={**os.environ, **more},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
 
 _FORKING = multiprocessing.get_context("forkserver")
 _PATIENCE_SECONDS = 120.0
