@@ -1,7 +1,6 @@
-"""What to expect of a queue's hours, as `pipeline rollup` has worked it out of the last weeks.
+"""What to expect of a queue's hours, as `pipeline rollup` has calculated from the last weeks.
 
-Where little is known nothing is said: too few days have no forecast, an hour of the week that was
-seen too seldom has none, and `why` tells it.
+Too few days have no forecast, nor has an hour of the week that was recorded too seldom.
 """
 
 import math
@@ -18,15 +17,15 @@ from console.monitor.recording.reader import Rollups
 from console.monitor.snapshot import QueueSnapshot
 
 LEAST_GROWTH = 0.01
-"""Of what is pushed in an hour: a queue that grows by less is as one that does not. The two rates
-are measured, and what is off by so little would fill any ring in a week that adds it up."""
+"""Of the pushes of an hour: less growth is within the error of measured rates, which adds up over a
+week."""
 _KEEPS = timedelta(days=14)
 _NONE_YET = "no forecast: dbq-console pipeline rollup makes it of 3 weeks of recordings"
 
 
 @dataclass(frozen=True)
 class Band:
-    """Messages an hour: 90 % lie from low to high, half of them above the median."""
+    """Messages an hour: 90 % are between low and high, half above the median."""
 
     low: float
     median: float
@@ -38,16 +37,16 @@ class Band:
 
 @dataclass(frozen=True)
 class Expected:
-    """What to expect of one hour of the week. None: it was seen too seldom."""
+    """What to expect of one hour of the week. None: recorded too seldom."""
 
     pushes: Band | None = None
     pops: Band | None = None
     net: Band | None = None
-    """Pushes less pops."""
+    """Pushes minus pops."""
 
     @property
     def growth(self) -> float | None:
-        """Messages by which the queue grows in it, as far as it surely does; negative: shrinks."""
+        """Messages by which the queue certainly grows in it; negative: it shrinks."""
         if self.net is None or self.pushes is None:
             return None
         sure = self.net.low > 0 and self.net.median >= LEAST_GROWTH * self.pushes.median
@@ -68,19 +67,19 @@ _UNKNOWN = Expected()
 
 @dataclass(frozen=True)
 class Filling:
-    """When a ring is full at the rates that its hours usually have."""
+    """When a ring is full at the usual rates of its hours."""
 
     seconds: float
     day: str
-    """On which it will be: `Monday`."""
+    """`Monday`."""
 
     @property
     def text(self) -> str:
-        """Hours and minutes: `at Monday's rate: 03:40`."""
+        """`at Monday's rate: 03:40`."""
         minutes = math.ceil(round(self.seconds, 3) / 60)
         days, rest = divmod(minutes, 24 * 60)
-        told = f"{days} d " if days else ""
-        return f"at {self.day}'s rate: {told}{rest // 60:02}:{rest % 60:02}"
+        days_text = f"{days} d " if days else ""
+        return f"at {self.day}'s rate: {days_text}{rest // 60:02}:{rest % 60:02}"
 
     def as_json(self) -> dict[str, object]:
         return {"seconds": round(self.seconds, 3), "day": self.day}
@@ -89,9 +88,9 @@ class Filling:
 @dataclass(frozen=True)
 class Forecast:
     hours: Mapping[int, Expected] = field(default_factory=dict)
-    """By the hour of the week. None of them: there is no forecast, and `why` says why."""
+    """By the hour of the week. Empty: there is no forecast, and `why` says why."""
     zone: tzinfo = UTC
-    """In which the hours of the week are."""
+    """Of the hours of the week."""
     weeks: int = 0
     days: int = 0
     made_at: datetime | None = None
@@ -100,8 +99,7 @@ class Forecast:
     """The newest day in it."""
 
     def holds(self, now: datetime) -> bool:
-        """Whether it says anything of now: weeks after the last rollup nobody knows what is usual
-        since."""
+        """Whether it is recent enough."""
         old = self.last_day is not None and now.date() - self.last_day > _KEEPS
         return bool(self.hours) and not old
 
@@ -109,7 +107,7 @@ class Forecast:
         return self.hours.get(forecast_files.hour_of_week(moment, self.zone), _UNKNOWN)
 
     def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
-        """The hours of a time, by their beginnings; those left out of which nothing is known."""
+        """The hours of a period, by their beginnings, that have a forecast."""
         if not self.hours:
             return
         moment = hour_of(begin)
@@ -119,8 +117,8 @@ class Forecast:
             moment += timedelta(hours=1)
 
     def filling(self, seen: QueueSnapshot, now: datetime) -> Filling | None:
-        """When a ring is full; None where its present rate knows as much: of the hour to come, and
-        where the usual rates do not fill it in a week."""
+        """When a ring is full; None: within an hour at its present rate, or not in a week at the
+        usual ones."""
         gap, capacity, present = seen.gap, seen.capacity, seen.full_in_seconds
         if not self.holds(now) or gap is None or capacity is None or gap >= capacity:
             return None
@@ -136,7 +134,7 @@ class Forecast:
         return seen if found is None else replace(seen, filling=found)
 
     def _growths(self, now: datetime) -> Iterator[tuple[float, float | None]]:
-        """A week from now: how long each hour lasts, the present one's rest, and its growth."""
+        """Of the hours of a week from now: the seconds (of the first, the rest) and the growth."""
         moment, end = now, now + timedelta(hours=HOURS)
         while moment < end:
             after = hour_of(moment) + timedelta(hours=1)
@@ -144,7 +142,7 @@ class Forecast:
             moment = after
 
     def bands(self, measure: str, begin: datetime, end: datetime) -> list[tuple[datetime, Band]]:
-        """Those of a time, by the beginnings of their hours."""
+        """By the beginnings of their hours."""
         found = ((at, getattr(one, measure)) for at, one in self.between(begin, end))
         return [(at, band) for at, band in found if band is not None]
 
@@ -164,7 +162,7 @@ class Forecast:
 SHADES = ("░", "▒")
 """The marks of a band in a chart: its area, and the line of the medians."""
 Cells = tuple[list[float], list[float]]
-"""Where marks of a chart stand: times as `timestamp()` has them, and messages a second."""
+"""Positions of marks in a chart: times as of `timestamp()`, and messages a second."""
 
 
 def cells(
@@ -174,8 +172,8 @@ def cells(
     top: float,
     size: tuple[int, int],
 ) -> tuple[Cells, Cells]:
-    """The area of bands and the line of their medians, as marks in the cells of a chart that goes
-    from `begin` to `end` and from 0 to `top`; `size`: its columns and rows."""
+    """The area of the bands and the line of the medians in a chart from `begin` to `end` and 0 to
+    `top`; `size`: its columns and rows."""
     columns, rows = size
     across, up = (end - begin) / columns, top / rows
     by_column: defaultdict[int, list[Band]] = defaultdict(list)
@@ -198,17 +196,16 @@ def cells(
 
 
 def hour_of(moment: datetime) -> datetime:
-    """The beginning of its hour, in UTC: there every hour lasts 60 minutes."""
+    """The beginning of its hour, in UTC, where every hour has 60 minutes."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def full_after(
     capacity: float, gap: float, growths: Iterable[tuple[float, float | None]]
 ) -> float | None:
-    """In how many seconds it is full; None: not in that time, or that cannot be told.
+    """In how many seconds it is full; None: not in that time, or not known.
 
-    `growths`: for how many seconds, and by how many messages an hour it grows meanwhile. What is
-    drained below empty is not owed; an hour that is not known ends what can be told.
+    `growths`: seconds, and messages an hour by which the gap grows meanwhile; None ends it.
     """
     passed = 0.0
     for seconds, growth in growths:
@@ -222,33 +219,33 @@ def full_after(
 
 
 def read(lake: str | None, connection: str, schema: str, queue: str) -> Forecast:
-    """Of one queue; `why` tells why there is none. ConsoleError for a lake that cannot be read."""
+    """Of one queue. ConsoleError: the lake cannot be read."""
     return of_all(lake, connection).get((schema, queue), Forecast(why=_NONE_YET))
 
 
 def of_all(lake: str | None, connection: str) -> dict[tuple[str, str], Forecast]:
-    """Of every queue of a connection of which the lake knows anything."""
+    """Of every queue of the connection that is in the lake."""
     if lake is None:
         return {}
     rollups = Rollups(lake, connection)
-    told = rollups.manifest(forecast_files.manifest(connection))
+    manifest = rollups.manifest(forecast_files.manifest(connection))
     try:
-        return _of_manifest(rollups, connection, told)
+        return _of_manifest(rollups, connection, manifest)
     except (KeyError, TypeError, ValueError):
-        return {}  # there is none, or it is no manifest of this console
+        return {}  # no manifest of this console
 
 
 def _of_manifest(
-    rollups: Rollups, connection: str, told: Mapping[str, Any]
+    rollups: Rollups, connection: str, manifest: Mapping[str, Any]
 ) -> dict[tuple[str, str], Forecast]:
-    zone = forecast_files.zone_named(told["zone"])
-    made_at = datetime.fromisoformat(told["at"])
-    name = str(told["file"]).rpartition("/")[2]
+    zone = forecast_files.zone_named(manifest["zone"])
+    made_at = datetime.fromisoformat(manifest["at"])
+    name = str(manifest["file"]).rpartition("/")[2]
     hours: defaultdict[tuple[str, str], dict[int, Expected]] = defaultdict(dict)
-    for row in rollups.table(f"{forecast_files.folder(connection)}/{name}"):
+    for row in rollups.forecast_rows(f"{forecast_files.folder(connection)}/{name}"):
         hours[row["schema"], row["queue"]][row["hour"]] = _expected(row)
     found = {}
-    for one in (_Known(**one) for one in told["queues"]):
+    for one in (_Known(**one) for one in manifest["queues"]):
         of = hours.get(one.key, {})
         why = "" if of else one.why_not
         found[one.key] = Forecast(of, zone, one.weeks, one.days, made_at, why, one.day)
@@ -273,7 +270,7 @@ class _Known:
 
     @property
     def why_not(self) -> str:
-        """How much there is, and when there will be enough."""
+        """How much history there is, and when it will be enough."""
         if self.weeks:
             return "no forecast: its table is damaged; dbq-console pipeline rollup makes it again"
         short = f"no forecast: {numbered(self.days, 'day')} of history, {LEAST_DAYS} are needed"

@@ -1,12 +1,11 @@
-"""Records read again: from closed segments and from those that are still open, in order of time.
+"""Reads recordings, from closed and open segments, and the rollup tables of a lake (without Spark).
 
-For what the recordings no longer have, the rollup tables of a lake are read, without Spark: a day
-comes from the recordings where these know something of it that the lake does not, or where points
-are wanted that are shorter than a minute. Else it comes from the widest table whose rows are no
-longer than a point."""
+A day is read from the recordings if they have something that the lake does not, or if points are
+shorter than a minute; otherwise from the widest table whose rows are no longer than a point."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
@@ -32,19 +31,33 @@ class SkippedRecords:
 
     @property
     def text(self) -> str:
-        """For a person; empty where nothing was."""
-        told = [
+        """Empty: nothing was skipped."""
+        counts = [
             (self.files, "damaged files"),
             (self.lines, "torn lines"),
             (self.newer, "records of a newer console"),
         ]
-        found = ", ".join(f"{number:,} {what}" for number, what in told if number)
+        found = ", ".join(f"{number:,} {what}" for number, what in counts if number)
         return f"skipped: {found}" if found else ""
+
+    @contextmanager
+    def counting_damage(self) -> Iterator[None]:
+        """Skips a file that cannot be read, and counts it unless it was removed meanwhile."""
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+        try:
+            yield
+        except FileNotFoundError:
+            pass
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError):
+            self.files += 1
+        except (RecursionError, pa.ArrowException):
+            self.files += 1
 
 
 @dataclass
 class RecordReader:
-    """Reads one connection's records under a folder. Waits for the disk."""
+    """Reads one connection's records under a folder, from disk."""
 
     root: Path
     connection: str
@@ -58,12 +71,10 @@ class RecordReader:
         thin: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None,
         **equal: str,
     ) -> list[dict[str, Any]]:
-        """Rows of a kind in a span, in order of time; `equal`: of a schema, of a queue.
-
-        What is damaged is skipped and counted. `thin` makes fewer of the rows of a file, at once.
-        """
+        """Rows in order of time; `equal`: the schema, the queue. What is damaged is skipped and
+        counted. `thin` reduces the rows of each file."""
         names = list(columns or kind.columns)
-        # The open ones first: one that is closed meanwhile is then found among the others.
+        # Open segments first: one that is closed meanwhile is then found among the closed ones.
         found, read = self._open(kind, span, names, equal)
         for day, path in _near(list(segments.closed(self.root, kind, self.connection)), span):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
@@ -73,10 +84,7 @@ class RecordReader:
         return found
 
     def extent(self, kind: RecordKind) -> tuple[datetime, datetime] | None:
-        """When the first and the last record of a kind was made; None: there is none.
-
-        Only the ends of the recording are read: it may be a month.
-        """
+        """The times of the first and the last record; None: there are none. Reads only the ends."""
         files = list(segments.closed(self.root, kind, self.connection))
         ends: list[datetime] = []
         for ordered in (files, files[::-1]):
@@ -118,53 +126,43 @@ class RecordReader:
         names: Sequence[str],
         equal: Mapping[str, str],
     ) -> list[dict[str, Any]]:
-        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
-        import pyarrow.parquet as pq  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415  # verbs shall start at once
 
-        wanted: list[tuple[str, str, object]] = [("at", ">=", span.begin), ("at", "<", span.end)]
-        wanted += [(name, "==", value) for name, value in equal.items()]
-        try:
+        filters: list[tuple[str, str, object]] = [("at", ">=", span.begin), ("at", "<", span.end)]
+        filters += [(name, "==", value) for name, value in equal.items()]
+        rows: list[dict[str, Any]] = []
+        with self.skipped.counting_damage():
             there = set(pq.read_schema(path).names)  # type: ignore[no-untyped-call]
             columns = [name for name in {*names, "at"} if name in there]
             table = pq.read_table(  # type: ignore[no-untyped-call]
-                path, columns=columns, filters=wanted, partitioning=None
+                path, columns=columns, filters=filters, partitioning=None
             )
             known = segments.schema(kind)
             types = {name: known.field(name).type for name in columns}
-            rows: list[dict[str, Any]] = sound(table, types).to_pylist()
-        except FileNotFoundError:
-            return []  # let go of for its age just now
-        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
-            self.skipped.files += 1
-            return []
+            rows = sound(table, types).to_pylist()
         return [{name: row.get(name) for name in names} for row in rows]
 
 
 _OVERLAP = timedelta(minutes=10)
-"""So long two segments may overlap where recordings of several consoles lie in one folder, and rows
-may have waited for the segment that they were written to."""
+"""By which segments may overlap, as of several consoles in one folder or for rows that waited."""
 _LEAST, _MOST = (datetime(year, 1, 2, tzinfo=UTC) for year in (1970, 9999))
 
 
 def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple[date, Path]]:
-    """Without those that were over before a span, or began after: an hour of a day is read often.
-
-    A segment's name says when it began, and that is when the one before it had ended.
-    """
+    """The files that may have rows of the span: a segment's name is the time when it began and the
+    one before it ended."""
     begin, end = max(span.begin, _LEAST) - _OVERLAP, min(span.end, _MOST) + _OVERLAP
     first, last = (f"{at:%Y%m%dT%H%M%S}" for at in (begin, end))
     for number, (day, path) in enumerate(files):
         after = files[number + 1][1].name if number + 1 < len(files) else "9"
-        stranger = not path.name[:8].isdigit()  # who has named it otherwise has not said when
-        if stranger or (after >= first and path.name[: len(last)] <= last):
+        renamed = not path.name[:8].isdigit()
+        if renamed or (after >= first and path.name[: len(last)] <= last):
             yield day, path
 
 
 def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
-    """The table with its columns in these types, no figure infinite. ArrowException.
-
-    A file that somebody else has written may have anything under our names.
-    """
+    """The table with these column types and no infinite figures: it may be from another program.
+    ArrowException."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -183,7 +181,7 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Made:
-    """A day in the lake: the segments that it was made of, by kind."""
+    """A day in the lake: by kind, the segments that it was made of."""
 
     segments: Mapping[str, frozenset[str]]
 
@@ -196,45 +194,43 @@ class Rollups:
     connection: str
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
     _named: dict[date, frozenset[str]] = field(default_factory=dict)
-    """The files of a day, where its manifest says them."""
+    """The files of a day, if its manifest lists them."""
 
     def __post_init__(self) -> None:
         from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
-        place = self.lake if "://" in self.lake else str(Path(self.lake).expanduser().absolute())
+        uri = self.lake if "://" in self.lake else str(Path(self.lake).expanduser().absolute())
         try:
-            known = place.replace("s3a://", "s3://")
+            known = uri.replace("s3a://", "s3://")
             self._files, self._root = fs.FileSystem.from_uri(known)  # type: ignore[attr-defined]
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
-                f"The lake {place!r} is not a usable location.", why=str(error)
+                f"The lake {uri!r} is not a usable location.", why=str(error)
             ) from error
 
     def days(self) -> dict[date, Made]:
-        """The days that are whole in the lake. ConsoleError where it cannot be read."""
+        """The complete days of the lake. ConsoleError: it cannot be read."""
         found: dict[date, Made] = {}
         for path in self.names(rollup_files.manifests(self.connection)):
             name = path.rsplit("/", 1)[-1]
-            try:
+            with self.skipped.counting_damage():
                 day = date.fromisoformat(name.removeprefix("date=").removesuffix(".json"))
-                with self._files.open_input_stream(path) as file:
-                    told = json.loads(file.read())
-                made = {kind: frozenset(names) for kind, names in told["segments"].items()}
-                if "files" in told:
-                    self._named[day] = frozenset(chain(*told["files"].values()))
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-                self.skipped.files += 1
-                continue
-            if told.get("state") == "done":
-                found[day] = Made(made)
+                manifest = self._json(path)
+                made = {kind: frozenset(names) for kind, names in manifest["segments"].items()}
+                if "files" in manifest:
+                    self._named[day] = frozenset(chain(*manifest["files"].values()))
+                if manifest.get("state") == "done":
+                    found[day] = Made(made)
         return found
+
+    def _json(self, path: str) -> Any:
+        with self._files.open_input_stream(path) as file:
+            return json.loads(file.read())
 
     def rows(
         self, kind: str, width: str, days: Iterable[date], span: TimeRange, **equal: str
     ) -> list[dict[str, Any]]:
-        """Rows of a table that touch the span, in order of time; what is damaged is skipped."""
+        """Rows of a table that overlap the span, in order of time; damaged files are skipped."""
         found: list[dict[str, Any]] = []
         for day in days:
             folder = f"{rollup_files.folder(width, kind, self.connection)}/date={day}"
@@ -244,66 +240,51 @@ class Rollups:
                 if named is not None and f"{folder}/{name}" not in named:
                     continue
                 if name.endswith(".parquet") and not name.startswith(("_", ".")):
-                    found += self._read(path, equal)
+                    filters = [(key, "==", value) for key, value in equal.items()] or None
+                    with self.skipped.counting_damage():
+                        rows = self._read(path, _types(), filters=filters)
+                        found += [row for row in rows if row["begin"] is not None]
         length = timedelta(seconds=rollup_files.WIDTHS[width])
         inside = [r for r in found if r["begin"] < span.end and r["begin"] + length > span.begin]
         return sorted(inside, key=lambda row: row["begin"])
 
-    def _read(self, path: str, equal: Mapping[str, str]) -> list[dict[str, Any]]:
-        import pyarrow as pa  # noqa: PLC0415
+    def _read(
+        self,
+        path: str,
+        types: Mapping[str, "pa.DataType"],
+        columns: Sequence[str] | None = None,
+        filters: object = None,
+    ) -> list[dict[str, Any]]:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        try:
+        rows: list[dict[str, Any]] = []
+        with self.skipped.counting_damage():
             table = pq.read_table(  # type: ignore[no-untyped-call]
-                path,
-                filesystem=self._files,
-                filters=[(name, "==", value) for name, value in equal.items()] or None,
-                partitioning=None,
+                path, filesystem=self._files, filters=filters, partitioning=None
             )
-            rows: list[dict[str, Any]] = sound(table, _types()).to_pylist()
-            return [row for row in rows if row["begin"] is not None]
-        except FileNotFoundError:
-            return []
-        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
-            self.skipped.files += 1
-            return []
+            rows += sound(table if columns is None else table.select(columns), types).to_pylist()
+        return rows
 
     def manifest(self, path: str) -> dict[str, Any]:
-        """One of them; nothing where it is not there, or damaged."""
-        try:
-            with self._files.open_input_stream(f"{self._root.rstrip('/')}/{path}") as file:
-                told = json.loads(file.read())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError):
-            self.skipped.files += 1
-            return {}
-        return told if isinstance(told, dict) else {}
+        """Empty: there is none, or it is damaged."""
+        found: Any = {}
+        with self.skipped.counting_damage():
+            found = self._json(f"{self._root.rstrip('/')}/{path}")
+        return found if isinstance(found, dict) else {}
 
-    def table(self, path: str) -> list[dict[str, Any]]:
+    def forecast_rows(self, path: str) -> list[dict[str, Any]]:
         import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
 
         figures = dict.fromkeys(forecast_files.COLUMNS, pa.float64())
         types = {"schema": pa.string(), "queue": pa.string(), "hour": pa.int64(), **figures}
-        try:
-            table = pq.read_table(  # type: ignore[no-untyped-call]
-                f"{self._root.rstrip('/')}/{path}", filesystem=self._files, partitioning=None
-            )
-            rows: list[dict[str, Any]] = sound(table.select(list(types)), types).to_pylist()
-        except FileNotFoundError:
-            return []
-        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
-            self.skipped.files += 1
-            return []
-        return rows
+        return self._read(f"{self._root.rstrip('/')}/{path}", types, list(types))
 
     def names(self, folder: str) -> list[str]:
         """The paths in a folder of the lake, sorted."""
         from pyarrow import fs  # noqa: PLC0415
 
-        place = f"{self._root.rstrip('/')}/{folder}"
-        selector = fs.FileSelector(place, allow_not_found=True)  # type: ignore[attr-defined]
+        path = f"{self._root.rstrip('/')}/{folder}"
+        selector = fs.FileSelector(path, allow_not_found=True)  # type: ignore[attr-defined]
         try:
             return sorted(info.path for info in self._files.get_file_info(selector))
         except OSError as error:
@@ -338,14 +319,14 @@ class Sources:
     by_width: Mapping[str, tuple[date, ...]]
     """`minute`, `hour`, `day`."""
     raw: frozenset[date]
-    """From the recordings. A day may be here and among the minutes: each knows a part of it."""
+    """From the recordings."""
     both: frozenset[date]
-    """Those days."""
+    """Days that are read from recordings and from the minutes table."""
     step_seconds: int
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that are used, the narrowest first."""
+        """The sources that are used, the narrowest first."""
         tables = (width for width in rollup_files.WIDTHS if self.by_width.get(width))
         return (*((RAW,) if self.raw else ()), *tables)
 
@@ -353,7 +334,7 @@ class Sources:
 def choose_sources(
     root: Path, connection: str, made: Mapping[date, Made], span: TimeRange, step_seconds: int
 ) -> Sources:
-    """From where each day of a span is best taken, for points of about that length."""
+    """The best source of each day, for points of about that length."""
     here = _recorded(root, connection)
     opened = _first_open(root, connection)
     raw: set[date] = set()
@@ -387,7 +368,7 @@ def choose_sources(
 
 
 def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
-    """The kinds and names of the closed segments of each day, of those kinds that are rolled up."""
+    """Day -> (kind, name) of its closed segments, of the kinds that are rolled up."""
     found: dict[date, set[tuple[str, str]]] = {}
     for kind in rollup_files.KINDS:
         for day, path in segments.closed(root, KINDS[kind], connection):
@@ -396,7 +377,7 @@ def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
 
 
 def _first_open(root: Path, connection: str) -> date | None:
-    """The first day of which an open segment may have something."""
+    """The first day that an open segment may have rows of."""
     days = []
     for path in segments.open_segments(root, connection):
         try:
@@ -407,7 +388,7 @@ def _first_open(root: Path, connection: str) -> date | None:
 
 
 def rollup_samples(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of a table of samples as `history.points` takes them: highest, means, a weight."""
+    """Rows of a samples table as `history.points` expects them: highest, means, a weight."""
     for row in rows:
         highest = {name: row.get(f"{name}_max") for name in rollup_files.MEANS}
         means = (*rollup_files.RATES, "latency_seconds")
@@ -420,14 +401,14 @@ def rollup_samples(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def rollup_findings(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of a table of findings, by the beginnings of their stretches."""
+    """Rows of a findings table, by the beginnings of their periods."""
     return ({**row, "at": row["begin"]} for row in rows)
 
 
 def not_recorded(
     rows: Sequence[Mapping[str, Any]], seen: Iterable[datetime], days: Iterable[date]
 ) -> list[Mapping[str, Any]]:
-    """Rows of a table, of these days without those in whose minute the recordings have a sample."""
+    """Rows of a table; of these days only those whose minute has no recorded sample."""
     minutes = {at.replace(second=0, microsecond=0) for at in seen}
     partial = set(days)
     return [

@@ -1,4 +1,4 @@
-"""Writes what was seen to segments, in a thread of its own: neither a sample nor a screen waits."""
+"""Writes records to segments in a thread of its own, so that samples and screens do not wait."""
 
 import contextlib
 import fcntl
@@ -21,21 +21,18 @@ from console.monitor.recording import segments
 from console.monitor.recording.segments import KINDS, RecordKind, Row
 from console.monitor.sampler import Reading
 
-# Closes a segment in a process of its own: `python -m console.monitor.recording.recorder`.
-#
-# Tens of thousands of lines are read and pyarrow is loaded for it. A console that did that
-# itself
-# would stand still meanwhile, and never give the memory back.
+# A segment is sealed by a process of its own, `python -m console.monitor.recording.recorder`: with
+# pyarrow and tens of thousands of lines it would block a console, and keep its memory.
 
 _SECONDS = 300.0
 
 
-def start(root: Path, connection: str, path: Path, lock: int) -> "subprocess.Popen[str]":
-    """Begin; the process outlives this one, and holds the lock as long as it runs. OSError."""
-    # -P: not the folder in which the user is; another project's "console" may lie there.
-    words = [sys.executable, "-P", "-m", __name__, str(root), connection, str(path)]
+def start_sealing(root: Path, connection: str, path: Path, lock: int) -> "subprocess.Popen[str]":
+    """The process outlives this one, and holds the lock while it runs. OSError."""
+    # -P: the user's folder may have another project's "console".
+    arguments = [sys.executable, "-P", "-m", __name__, str(root), connection, str(path)]
     return subprocess.Popen(
-        words,
+        arguments,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -45,24 +42,24 @@ def start(root: Path, connection: str, path: Path, lock: int) -> "subprocess.Pop
     )
 
 
-def outcome(child: "subprocess.Popen[str]") -> int:
-    """How many lines were torn. OSError."""
+def torn_lines(child: "subprocess.Popen[str]") -> int:
+    """Waits for the process. OSError."""
     try:
-        told, _ = child.communicate(timeout=_SECONDS)
+        output, _ = child.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:
         child.kill()
         child.wait()
         raise OSError(None, "it took too long") from error
     if child.returncode:
-        raise OSError(None, told.strip() or f"its process ended with {child.returncode}")
-    return int(told)
+        raise OSError(None, output.strip() or f"its process ended with {child.returncode}")
+    return int(output)
 
 
 def main() -> None:
-    """Close the one that the command line names; what came of it on stdout."""
+    """Seal the segment of the command line; prints the torn lines, or the error."""
     with contextlib.suppress(OSError):
         os.nice(10)
-    # Whoever started it may be gone by now, and its end of the pipe.
+    # The process that started it may have ended, and with it the pipe.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     root, connection, path = sys.argv[1:]
     try:
@@ -73,25 +70,21 @@ def main() -> None:
     print(torn)
 
 
-if __name__ == "__main__":
-    main()
-
-
 SEGMENT_SECONDS = 300.0
 SEGMENT_BYTES = 32 * 2**20
-"""A segment is closed after so long, or when it is so large."""
+"""The longest time of a segment, and its largest size."""
 KEEP_SECONDS = 30 * 86_400.0
 MOST_BYTES = 2 * 2**30
 _RETRY_SECONDS = 5.0
 _SEALING = threading.BoundedSemaphore(2)
-"""So many segments are closed at the same time, of however many connections."""
+"""Segments of all connections that are sealed at the same time."""
 _WAITING = 1_000
-"""So many batches may wait for a slow disk; what comes then is dropped, and told."""
+"""Batches that may wait for a slow disk; others are dropped and counted."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is kept: segments, days, bytes of one connection."""
+    """What is kept of one connection."""
 
     segment_seconds: float = SEGMENT_SECONDS
     segment_bytes: int = SEGMENT_BYTES
@@ -108,10 +101,8 @@ def _now() -> datetime:
 
 
 class Recorder:
-    """The only one of its connection on this machine, from `open` to `close`. Never raises after.
-
-    Whoever hands it something is never kept waiting.
-    """
+    """The only one of its connection on this machine. Once created it never raises, and `add` never
+    waits."""
 
     def __init__(
         self,
@@ -122,23 +113,19 @@ class Recorder:
         now: Callable[[], datetime] = _now,
         apart: bool = False,
     ) -> None:
-        """RefusedError where another records the connection already; ConsoleError for a folder
-        that cannot be written.
-
-        `apart`: segments are closed by a process of their own, which takes neither the time nor
-        the memory of this one, and goes on when this one ends.
-        """
+        """RefusedError: the connection is recorded already; ConsoleError: the folder cannot be
+        written. `apart`: segments are sealed by a process of their own."""
         self.connection = connection
         self._root = root
         self._bounds = bounds or Bounds()
         self._now = now
         self._apart = apart
         self.problem = ""
-        """Why nothing is recorded just now, in words; empty: it is."""
+        """Why nothing is recorded at present; empty: it is."""
         self.dropped = 0
         """Batches that could not be written."""
         self.torn = 0
-        """Lines that a crash had cut off, found in segments that were left."""
+        """Lines that a crash cut off in earlier segments."""
         self._lock = _locked(root, connection)
         self._batches: queue.Queue[tuple[RecordKind, tuple[Row, ...]] | None] = queue.Queue(
             _WAITING
@@ -151,14 +138,13 @@ class Recorder:
         self._thread.start()
 
     def reading(self, reading: Reading) -> None:
-        """Keep a sample: its queues, or that it failed."""
+        """Record a sample: its queues, or that it failed."""
         at = self._now()
         self.add(segments.LINKS, [segments.link(reading, at)])
         if reading.error is None:
             self.add(segments.SAMPLES, segments.samples(reading, at))
 
     def add(self, kind: RecordKind, rows: Iterable[Row]) -> None:
-        """Keep rows of a kind, in any thread."""
         batch = tuple(rows)
         if not batch:
             return
@@ -168,19 +154,19 @@ class Recorder:
             self._failed("the disk is too slow")
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Write what waits, close the segment, let the connection go. Waits so long at most."""
+        """Write what waits, seal the segment and release the connection."""
         self.end()
         self._thread.join(timeout_seconds)
 
     def end(self) -> None:
-        """The same without waiting for it."""
+        """Close without waiting."""
         self._ended.set()
         with suppress(queue.Full):
-            self._batches.put_nowait(None)  # it only makes it quicker
+            self._batches.put_nowait(None)  # only to wake it
 
     def _run(self) -> None:
         try:
-            self._close_leftovers()
+            self._seal_open_segments()
             while (batch := self._next()) is not None:
                 if batch:
                     self._write(*batch)
@@ -190,7 +176,7 @@ class Recorder:
             os.close(self._lock)
 
     def _next(self) -> tuple[RecordKind, tuple[Row, ...]] | tuple[()] | None:
-        """The next batch; () where none comes for a while; None at the end."""
+        """The next batch; (): none for a while; None: the end."""
         try:
             return self._batches.get(timeout=1.0)
         except queue.Empty:
@@ -206,9 +192,9 @@ class Recorder:
                 self._opened_at = time.monotonic()
             self._segment.write(kind, rows)
         except OSError as error:
-            self._failed(_words(error))
+            self._failed(_reason(error))
             self._retry_at = time.monotonic() + _RETRY_SECONDS
-            self._make_room()
+            self._prune()
         else:
             self.problem = ""
 
@@ -231,30 +217,30 @@ class Recorder:
             segment.leave()
             self._seal(segment.path)
         except OSError as error:
-            # It stays as lines; whoever comes next closes it.
-            self.problem = f"a segment could not be closed: {_words(error)}"
-        self._make_room()
+            # The next recorder seals it.
+            self.problem = f"a segment could not be closed: {_reason(error)}"
+        self._prune()
 
-    def _close_leftovers(self) -> None:
+    def _seal_open_segments(self) -> None:
         with suppress(OSError):
             segments.remove_drafts(self._root, self.connection)
         for path in segments.open_segments(self._root, self.connection):
             try:
                 self.torn += self._seal(path)
             except OSError as error:
-                self.problem = f"a segment could not be closed: {_words(error)}"
-        self._make_room()
+                self.problem = f"a segment could not be closed: {_reason(error)}"
+        self._prune()
 
     def _seal(self, path: Path) -> int:
-        """How many lines of it were torn. OSError."""
+        """How many of its lines were torn. OSError."""
         if not self._apart:
             return segments.seal(self._root, self.connection, path).torn
         with _SEALING:
-            # It holds the lock too: whoever comes next does not find it at work.
-            return outcome(start(self._root, self.connection, path, self._lock))
+            # It holds the lock too, which keeps other recorders away.
+            return torn_lines(start_sealing(self._root, self.connection, path, self._lock))
 
-    def _make_room(self) -> None:
-        """Let go of what is too old, then of the oldest, until the rest is within its bytes."""
+    def _prune(self) -> None:
+        """Remove what is too old, then the oldest, until the rest is small enough."""
         with suppress(OSError):
             prune(self._root, self.connection, self._bounds, self._now())
 
@@ -281,20 +267,20 @@ def prune(root: Path, connection: str, bounds: Bounds, now: datetime) -> int:
     return removed
 
 
-def _words(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
 def _locked(root: Path, connection: str) -> int:
-    """The descriptor that holds the connection's lock for as long as it is open."""
-    place = segments.open_folder(root, connection)
+    """A descriptor that holds the connection's lock while it is open."""
+    folder = segments.open_folder(root, connection)
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConsoleError(
             "Could not record.",
-            why=f"{place}: {_words(error)}",
+            why=f"{folder}: {_reason(error)}",
             next_step="Choose another folder with --recordings.",
         ) from error
     try:
@@ -303,6 +289,10 @@ def _locked(root: Path, connection: str) -> int:
         os.close(descriptor)
         raise RefusedError(
             f"The connection {connection!r} is recorded already.",
-            why=f"Another console of this machine holds {place / 'lock'}.",
+            why=f"Another console of this machine holds {folder / 'lock'}.",
         ) from error
     return descriptor
+
+
+if __name__ == "__main__":
+    main()
