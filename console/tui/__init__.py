@@ -25,7 +25,13 @@ from console.monitor.sampler import Sampler, WorkLimiter
 from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Feed, Setup
-from console.tui.open_connection import OpenConnection, Opening, free_name, open_profile, url_words
+from console.tui.open_connection import (
+    OpenConnection,
+    PendingConnection,
+    free_name,
+    open_profile,
+    url_options,
+)
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 __all__ = [
@@ -81,7 +87,7 @@ def run(
     names = _names(databases)
     limits = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
     connections = [
-        OpenConnection(name, database, rights, lambda _: limits, words=url_words(database))
+        OpenConnection(name, database, rights, lambda _: limits, cli_options=url_options(database))
         for database, name in zip(databases, names, strict=True)
     ]
     feeds = [
@@ -129,7 +135,7 @@ def app_on(
     `zone` is the clock's where the profiles have several; `by_group`: it begins with a line for
     each connection. UsageError; ConnectionFailedError where a profile does not tell its engine.
     """
-    opened: list[Opening] = []
+    opened: list[PendingConnection] = []
     turns = WorkLimiter(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
         opened.append(open_profile(profile, [one.conn.name for one in opened], turns))

@@ -28,20 +28,25 @@ from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.findings import FindingKey, QueueKey
 from console.tui.jobs import JobFinished
 from console.tui.navigator import Navigator
-from console.tui.open_connection import OpenConnection, Opening, PlaceRecording, Recordings
+from console.tui.open_connection import (
+    ConnectionRecorder,
+    OpenConnection,
+    PendingConnection,
+    Recordings,
+)
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.store import Store, Traits
-from console.tui.terminal import THEMES, Harmless, TerminalDriver
+from console.tui.terminal import THEMES, ControlCharFilter, TerminalDriver
 from console.tui.text import STYLE_NAMES, plain
 
 if TYPE_CHECKING:
     from textual.actions import ActionParseResult
 
-    from console.tui.commands import CommandContext, InSight
+    from console.tui.commands import CommandContext, VisibleFilter
 
 
-HARMLESS = Harmless()
+CONTROL_CHAR_FILTER = ControlCharFilter()
 _MOUNTING_SECONDS = 0.005
 _OPENED_SECONDS = 10.0
 _EXAMINED_SECONDS = 5.0
@@ -108,7 +113,7 @@ class ConsoleApp(Navigator):
         intervals = {feed.name: feed.interval_seconds for feed in feeds}
         if len(intervals) < len(feeds):
             raise ValueError("two feeds of one name")
-        traits = {name: self._seen(setup.traits(name)) for name in intervals}
+        traits = {name: self._adapt_colors(setup.traits(name)) for name in intervals}
         store = Store(intervals, setup.clock.monotonic(), traits)
         root, many = setup.recordings, len(feeds) > FEW_CONNECTIONS
         slower = max(1.0, len(feeds) / FEW_CONNECTIONS)
@@ -136,7 +141,7 @@ class ConsoleApp(Navigator):
                 store.expect_doctor(name)
                 self._record(conn)
 
-    def _seen(self, traits: Traits) -> Traits:
+    def _adapt_colors(self, traits: Traits) -> Traits:
         """Where there are no colours there are no marks."""
         return replace(traits, color="") if self.no_color else traits
 
@@ -170,7 +175,7 @@ class ConsoleApp(Navigator):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The last that is done to a line before it is drawn."""
-        return [*super().get_line_filters(), HARMLESS]
+        return [*super().get_line_filters(), CONTROL_CHAR_FILTER]
 
     def get_default_screen(self) -> Screen[None]:
         if self.context.feeds:
@@ -179,7 +184,7 @@ class ConsoleApp(Navigator):
 
         return ConnectionsScreen(self.context)
 
-    def add_connection(self, opening: Opening) -> None:
+    def add_connection(self, opening: PendingConnection) -> None:
         """One more connection, sampled from now on. It is known under its place's name."""
         context, conn, feed = self.context, opening.conn, opening.feed
         first = not context.feeds
@@ -187,7 +192,7 @@ class ConsoleApp(Navigator):
         context.feeds = (*context.feeds, feed)
         traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color, conn.group)
         now = context.clock.monotonic()
-        context.store.add(conn.name, feed.interval_seconds, now, self._seen(traits))
+        context.store.add(conn.name, feed.interval_seconds, now, self._adapt_colors(traits))
         context.store.expect_doctor(conn.name)
         self._record(conn)
         self._watch(feed)
@@ -205,19 +210,19 @@ class ConsoleApp(Navigator):
                 self.push_screen(PasswordDialog(self.context, conn))
 
     def on_mount(self) -> None:
-        self._heed_signals()
+        self._handle_signals()
         for feed in self.context.feeds:
             self._watch(feed)
         self.log_in()
 
     def _watch(self, feed: Feed) -> None:
         """Begin to sample. A feed without a place is not a database's: nobody examines that."""
-        receive, conn = self._receiver(feed.name), self.context.connections.get(feed.name)
+        receive, conn = self._on_reading(feed.name), self.context.connections.get(feed.name)
         if conn is None:
             feed.start(receive)
             return
         doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
-        hear = self._hearer(feed.name)
+        hear = self._on_examined(feed.name)
         watcher = Watcher(feed, doctor, on_reading=receive, on_update=hear, turns=self._turns)
         self._watchers[feed.name] = watcher
         watcher.start()
@@ -226,29 +231,29 @@ class ConsoleApp(Navigator):
         if self.context.recordings is not None:
             self.context.recordings.add(conn)
 
-    def _recording(self, name: str) -> PlaceRecording | None:
-        return None if self.context.recordings is None else self.context.recordings.of(name)
+    def _recording(self, name: str) -> ConnectionRecorder | None:
+        return None if self.context.recordings is None else self.context.recordings.get(name)
 
-    def _receiver(self, name: str) -> Callable[[Reading], None]:
+    def _on_reading(self, name: str) -> Callable[[Reading], None]:
         """What a feed calls, in its own thread: it records, and posts."""
         recording = self._recording(name)
 
         def receive(reading: Reading) -> None:
             if recording is not None:
-                recording.saw(reading)
+                recording.on_reading(reading)
             # The loop may be gone between two of the feed's looks; then nobody wants the reading.
             with contextlib.suppress(RuntimeError):
                 self.post_message(NewReading(name, reading, self.context.clock.monotonic()))
 
         return receive
 
-    def _hearer(self, name: str) -> Callable[[DoctorUpdate], None]:
+    def _on_examined(self, name: str) -> Callable[[DoctorUpdate], None]:
         """What a watcher calls in the doctor's thread: it records, and posts."""
         recording = self._recording(name)
 
         def hear(examined: DoctorUpdate) -> None:
             if recording is not None:
-                recording.told(examined.diagnoses)
+                recording.add_diagnoses(examined.diagnoses)
             with contextlib.suppress(RuntimeError):
                 clock = self.context.clock
                 self.post_message(NewDiagnoses(name, examined, clock.monotonic(), clock.utc()))
@@ -281,10 +286,10 @@ class ConsoleApp(Navigator):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
-        if self._something_new(name):
+        if self._has_new_critical(name):
             self.bell()
 
-    def _something_new(self, name: str) -> bool:
+    def _has_new_critical(self, name: str) -> bool:
         """Whether there is a critical finding at the connection, where the bell is wanted, that
         nobody has silenced and that was not there at the last look. What a first look finds
         stands on the screen already, and so does what the doctor finds at its first."""
@@ -313,7 +318,7 @@ class ConsoleApp(Navigator):
         for watcher in self._watchers.values():
             watcher.stop()
         if self.context.recordings is not None:
-            self.context.recordings.end()
+            self.context.recordings.stop()
 
     async def run_action(
         self,
@@ -338,7 +343,7 @@ class ConsoleApp(Navigator):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen.of(self.screen))
 
-    def site(self, screen: Screen[object]) -> "CommandContext":
+    def command_context(self, screen: Screen[object]) -> "CommandContext":
         """Where a command is typed: the queue under the cursor is the one that it is for."""
         from console.tui.commands import CommandContext  # noqa: PLC0415
 
@@ -346,22 +351,22 @@ class ConsoleApp(Navigator):
         if isinstance(screen, OverviewScreen):
             key = screen.queue_key
         themes = tuple(theme.name for theme in THEMES)
-        in_sight = self._filter_in_sight(screen)
+        in_sight = self._visible_filter(screen)
         return CommandContext(
             self.context, key if isinstance(key, tuple) else None, themes, in_sight
         )
 
-    def _filter_in_sight(self, screen: Screen[object]) -> "InSight | None":
+    def _visible_filter(self, screen: Screen[object]) -> "VisibleFilter | None":
         """Of the overview, or of the list of messages that is not behind another tab."""
-        from console.tui.commands import InSight  # noqa: PLC0415
+        from console.tui.commands import VisibleFilter  # noqa: PLC0415
         from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
 
         if isinstance(screen, OverviewScreen):
             line = screen.filter_line
-            return InSight(QUEUE_FILTERS, line) if line else None
+            return VisibleFilter(QUEUE_FILTERS, line) if line else None
         for pane in screen.query(MessagesTab):
             if pane.region and (line := pane.filter_line):
-                return InSight(FILTERS, line)
+                return VisibleFilter(FILTERS, line)
         return None
 
     def action_command_palette(self) -> None:
@@ -373,12 +378,12 @@ class ConsoleApp(Navigator):
     def action_command_line(self) -> None:
         from console.tui.dialogs.command_line import CommandLineDialog  # noqa: PLC0415
 
-        self.push_screen(CommandLineDialog(self.site(self.screen)))
+        self.push_screen(CommandLineDialog(self.command_context(self.screen)))
 
     def choose_theme(self, name: str) -> None:
         self.theme = name
 
-    def tell(self, words: str) -> None:
+    def notify_plain(self, words: str) -> None:
         self.notify(plain(words), markup=False)
 
     def examine(self, key: QueueKey | None = None) -> None:
@@ -391,7 +396,7 @@ class ConsoleApp(Navigator):
                 watcher.request_diagnosis(key[1:])
                 self.context.store.mark_examining(name, key)
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         """Being ended or hung up gives the terminal back as quitting does."""
         if self.is_headless:
             return

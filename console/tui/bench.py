@@ -34,7 +34,7 @@ _BETWEEN_ROUNDS_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
-class Prospect:
+class BenchPreview:
     """What a bench would do, to be read before it begins."""
 
     labels: tuple[str, ...]
@@ -45,14 +45,14 @@ class Prospect:
     """About how long it takes."""
 
 
-def prospect(conn: OpenConnection, who: BenchRequest, load: Load) -> Prospect:
+def preview_bench(conn: OpenConnection, who: BenchRequest, load: Load) -> BenchPreview:
     """Ask the database who can take part. Waits; ConsoleError."""
     database, left_out = conn.database, list[str]()
     plan = BenchPlan(database, database.product.default_schema, load, left_out.append)
     entrants = [entrant.candidate for entrant in plan.entrants(who)]
     with database.transaction("read the catalog", read_only=True) as connection:
         marked = catalog.is_production(connection)
-    return Prospect(
+    return BenchPreview(
         tuple(f"{c.name} x{c.batch}" if c.batch > 1 else c.name for c in entrants),
         tuple(left_out),
         production=marked or conn.production or database.production,
@@ -69,20 +69,20 @@ Points = tuple[tuple[float, float], ...]
 """Moments of the context's clock, each with the messages through in the second before."""
 
 
-class Course:
+class BenchRun:
     """One bench that runs, or ran. Its thread writes; the screen only reads."""
 
     def __init__(self, wanted: BenchRequest, load: Load, clock: Callable[[], float]) -> None:
         """`clock`: the context's."""
-        self.wanted = wanted
+        self.request = wanted
         self.load = load
-        self.about: Environment | None = None
+        self.environment: Environment | None = None
         """None: the first round is not yet prepared."""
         self.live: RoundProgress | None = None
         """The round that runs; None between two."""
-        self.said: list[str] = []
+        self.messages: list[str] = []
         """Who is left out, what earlier benches left."""
-        self.whole = False
+        self.complete = False
         """Whether all rounds came to their end."""
         self.ended_at: float | None = None
         """None: it still runs."""
@@ -92,29 +92,29 @@ class Course:
         self._of: tuple[Candidate, int] | None = None
         self.began_at = self._last_at = clock()
 
-    def take(self, heard: BenchEvent) -> None:
+    def on_event(self, event: BenchEvent) -> None:
         now = self._clock()
-        match heard:
+        match event:
             case BenchStarted(about, candidates):
                 self._rounds = {one: [] for one in candidates}
                 self.began_at = self._last_at = now
-                self.about = about
+                self.environment = about
             case RoundProgress():
-                if self._of != (heard.candidate, heard.round):
-                    self._of = (heard.candidate, heard.round)
+                if self._of != (event.candidate, event.round):
+                    self._of = (event.candidate, event.round)
                     self._points.append([])
-                self._points[-1].append((now, heard.messages_per_second))
-                self.live = heard
+                self._points[-1].append((now, event.messages_per_second))
+                self.live = event
             case RoundFinished(candidate, one):
                 if self._of != (candidate, one.number):  # it was over before a second was
                     self._points.append([(now, one.messages_per_second)])
                 self._rounds[candidate].append(one)
                 self._last_at, self.live = now, None
             case str():
-                self.said.append(heard)
+                self.messages.append(event)
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         return self.ended_at is not None
 
     @property
@@ -136,7 +136,7 @@ class Course:
         return sum(len(rounds) for rounds in self._rounds.values())
 
     @property
-    def next(self) -> tuple[Candidate, int] | None:
+    def next_round(self) -> tuple[Candidate, int] | None:
         """Whose turn it is, and the number of the round; None: nobody's."""
         candidates = self.candidates
         if not candidates or self.done >= self.total:
@@ -149,7 +149,7 @@ class Course:
 
     def seconds_left(self) -> float | None:
         """About how long the rest takes; None: not known yet."""
-        if self.about is None:
+        if self.environment is None:
             return None
         done = self.done
         a_round = (self._last_at - self.began_at) / done if done else _of_a_round(self.load)
@@ -162,14 +162,14 @@ class Course:
             database = conn.database
             url = database.complete_url().render_as_string(hide_password=False)
             schema = database.product.default_schema
-            task = BenchTask(url, database.label, schema, self.wanted, self.load)
+            task = BenchTask(url, database.label, schema, self.request, self.load)
 
-            def hear(heard: BenchEvent) -> None:
-                self.take(heard)
+            def on_event(event: BenchEvent) -> None:
+                self.on_event(event)
                 on_progress(verbs.Progress(self.done, self.total or None, "bench"))
 
             try:
-                self.whole = measure(task, control, hear)
+                self.complete = measure(task, control, on_event)
             finally:
                 self.live, self.ended_at = None, self._clock()
             return self._ended()
@@ -178,7 +178,7 @@ class Course:
 
     def _ended(self) -> verbs.Result:
         rounds = numbered(self.done, "round")
-        if not self.whole:
+        if not self.complete:
             return verbs.Result(
                 Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",)
             )
@@ -192,7 +192,7 @@ class Course:
 class BenchWork:
     """A bench among what runs in this console."""
 
-    course: Course
+    course: BenchRun
     run: Callable[[Control, verbs.OnProgress], verbs.Result]
     verb: str = field(default="bench", init=False)
     count: int | None = field(default=None, init=False)
@@ -202,15 +202,15 @@ _BAR_CELLS = 16
 
 
 @dataclass(frozen=True)
-class Line:
+class BenchRow:
     """A candidate; medians of the rounds that are over."""
 
     candidate: Candidate
     rounds: int
     """So many there shall be."""
-    most: float
+    max_rate: float
     """Messages a second of the fastest."""
-    runs: bool = False
+    running: bool = False
     result: CandidateResult | None = None
     live: RoundProgress | None = None
     """The second that was measured last, while it runs."""
@@ -223,14 +223,14 @@ class Line:
         return self.live.messages_per_second if self.live else None
 
 
-def lines_of(course: Course) -> dict[str, Line]:
+def lines_of(course: BenchRun) -> dict[str, BenchRow]:
     """All who take part, in turn."""
     results = {result.candidate: result for result in course.results}
     rates = [result.messages_per_second.median for result in course.results]
     rates += [course.live.messages_per_second] if course.live else []
-    whose = None if course.over or course.next is None else course.next[0]
+    whose = None if course.finished or course.next_round is None else course.next_round[0]
     return {
-        label(one): Line(
+        label(one): BenchRow(
             one,
             course.load.rounds,
             max(rates, default=0.0),
@@ -247,27 +247,27 @@ def label(candidate: Candidate) -> str:
     return CandidateResult(candidate, ()).label
 
 
-def _mark(line: Line) -> str:
+def _mark(line: BenchRow) -> str:
     wrong = line.result is not None and not line.result.ok
-    return "✖" if wrong else "▶" if line.runs else ""
+    return "✖" if wrong else "▶" if line.running else ""
 
 
-def _mark_tone(line: Line) -> str:
+def _mark_tone(line: BenchRow) -> str:
     return "critical" if line.result is not None and not line.result.ok else "good"
 
 
-def _rate(line: Line) -> str:
+def _rate(line: BenchRow) -> str:
     return or_unknown(line.rate, "{:,.0f}".format, "")
 
 
-def _bar(line: Line) -> str:
-    if not line.rate or not line.most:
+def _bar(line: BenchRow) -> str:
+    if not line.rate or not line.max_rate:
         return ""
-    eighths = max(1, round(line.rate / line.most * _BAR_CELLS * 8))
+    eighths = max(1, round(line.rate / line.max_rate * _BAR_CELLS * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def _rounds(line: Line) -> str:
+def _rounds(line: BenchRow) -> str:
     return f"{0 if line.result is None else len(line.result.rounds)} of {line.rounds}"
 
 
@@ -278,17 +278,17 @@ def _of_result(
     style: str,
     least: int,
     most: int,
-) -> Column[Line]:
+) -> Column[BenchRow]:
     """What is known as soon as a round is over."""
     return Column(
         name, title, lambda x: or_unknown(x.result, value, ""), style, least, most, align_right=True
     )
 
 
-def _latency(name: str, cut: str, title: str) -> Column[Line]:
+def _latency(name: str, cut: str, title: str) -> Column[BenchRow]:
     """Milliseconds; of pops those of now, before the first round is over."""
 
-    def value(line: Line) -> str:
+    def value(line: BenchRow) -> str:
         if line.result is not None:
             found = line.result.latency(f"{name}_ms")
         else:
@@ -297,7 +297,7 @@ def _latency(name: str, cut: str, title: str) -> Column[Line]:
 
     least, most = (8, 8) if cut == "p50" else (6, 7)
 
-    def style(line: Line) -> str:
+    def style(line: BenchRow) -> str:
         return "trend" if line.result is None else ""
 
     return Column(f"{name}_{cut}", title, value, style, least, most, align_right=True)
@@ -311,7 +311,7 @@ def _log_bytes(result: CandidateResult) -> str:
     return or_unknown(result.median(log_bytes_per_message), "{:,.0f}".format)
 
 
-COLUMNS: tuple[Column[Line], ...] = (
+COLUMNS: tuple[Column[BenchRow], ...] = (
     Column("mark", "", _mark, _mark_tone, max_width=1),
     Column("name", "", lambda line: label(line.candidate), "strong", 8, 32),
     Column(

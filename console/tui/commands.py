@@ -32,7 +32,7 @@ TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "aud
 
 
 @dataclass(frozen=True)
-class InSight:
+class VisibleFilter:
     """The filter of what is on the screen, as the configuration would have it."""
 
     kind: str
@@ -48,7 +48,7 @@ class CommandContext:
     key: QueueKey | None = None
     """The queue under the cursor."""
     themes: tuple[str, ...] = ()
-    in_sight: InSight | None = None
+    visible_filter: VisibleFilter | None = None
     """The filter that could be saved."""
 
     @property
@@ -76,7 +76,7 @@ class CommandContext:
         return word.startswith(MARK) and not any(word in names_of(key) for key in self.keys)
 
 
-Do = Callable[[CommandContext, list[str]], None]
+Handler = Callable[[CommandContext, list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,22 @@ class Command:
     name: str
     usage: str
     summary: str
-    do: Do
-    wants: str = ""
+    do: Handler
+    completes: str = ""
     """queue, connection, theme; empty: nothing."""
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     """Other names that it has."""
-    anywhere: bool = False
+    in_palette: bool = False
     """Whether its name alone means something wherever the cursor is: so it is in the palette."""
 
 
-def run(site: CommandContext, line: str) -> None:
+def run(ctx: CommandContext, line: str) -> None:
     """Do what the line says. UsageError, with what would be right."""
     words = words_of(line.strip().removeprefix(":"))
     if not words:
         return
     command = command_named(words[0])
-    command.do(site, words[1:])
+    command.do(ctx, words[1:])
 
 
 def command_named(name: str) -> Command:
@@ -118,9 +118,9 @@ def command_named(name: str) -> Command:
     )
 
 
-def queue_named(site: CommandContext, name: str) -> QueueKey:
+def queue_named(ctx: CommandContext, name: str) -> QueueKey:
     """The queue of a name, of schema.name or of connection/schema.name. UsageError."""
-    keys = site.keys
+    keys = ctx.keys
     found = [key for key in keys if name in names_of(key)]
     if len(found) == 1:
         return found[0]
@@ -145,13 +145,13 @@ def quoted(word: str) -> str:
     return line_of([word])
 
 
-def _queue_and_rest(site: CommandContext, words: list[str]) -> tuple[QueueKey, list[str]]:
+def _queue_and_rest(ctx: CommandContext, words: list[str]) -> tuple[QueueKey, list[str]]:
     """The queue that is named, or else the one under the cursor; and the other words."""
-    if words and not _is_option(words[0]) and not site.is_saved(words[0]):
-        return queue_named(site, words[0]), words[1:]
-    if site.key is None:
+    if words and not _is_option(words[0]) and not ctx.is_saved(words[0]):
+        return queue_named(ctx, words[0]), words[1:]
+    if ctx.key is None:
         raise UsageError("Which queue?", next_step="Name it, or move the cursor to it.")
-    return site.key, words
+    return ctx.key, words
 
 
 def _is_option(word: str) -> bool:
@@ -166,69 +166,69 @@ def _nothing_else(words: Sequence[str]) -> None:
 # What they do.
 
 
-def _messages(site: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(site, words)
-    site.app.open_messages(key, _filters(site, key, rest))
+def _messages(ctx: CommandContext, words: list[str]) -> None:
+    key, rest = _queue_and_rest(ctx, words)
+    ctx.app.open_messages(key, _filters(ctx, key, rest))
 
 
-def _queue(site: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(site, words)
+def _queue(ctx: CommandContext, words: list[str]) -> None:
+    key, rest = _queue_and_rest(ctx, words)
     tab = rest[0] if rest else ""
     if tab and tab not in TABS:
         raise UsageError(
             f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
         )
     _nothing_else(rest[1:])
-    site.app.open_queue(key, tab)
+    ctx.app.open_queue(key, tab)
 
 
-def _errors(site: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(site, words)
+def _errors(ctx: CommandContext, words: list[str]) -> None:
+    key, rest = _queue_and_rest(ctx, words)
     _nothing_else(rest)
-    site.app.open_queue(key, "errors")
+    ctx.app.open_queue(key, "errors")
 
 
-def _actions(site: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(site, words)
-    site.app.open_actions(key, _filters(site, key, rest))
+def _actions(ctx: CommandContext, words: list[str]) -> None:
+    key, rest = _queue_and_rest(ctx, words)
+    ctx.app.open_actions(key, _filters(ctx, key, rest))
 
 
-def _filters(site: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
+def _filters(ctx: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
     given = (word for word in words if word != "--filter")
-    found = [*expand(given, site.context.filters(key))]
+    found = [*expand(given, ctx.context.filters(key))]
     filtering.parse(found)
     return found
 
 
-def _verb(verb: Verb) -> Do:
-    def do(site: CommandContext, words: list[str]) -> None:
+def _verb(verb: Verb) -> Handler:
+    def do(ctx: CommandContext, words: list[str]) -> None:
         first = 1 if verb.queue_last and words and not _is_option(words[0]) else 0
-        key, rest = _queue_and_rest(site, words[first:])
+        key, rest = _queue_and_rest(ctx, words[first:])
         rest = [*words[:first], *rest]
-        given = texts_from_words(verb, rest, site.context.filters(key))
+        given = texts_from_words(verb, rest, ctx.context.filters(key))
         filters = words_of(given.pop("filter", ""))
-        site.app.open_action(key, verb.name, filters, **given)
+        ctx.app.open_action(key, verb.name, filters, **given)
 
     return do
 
 
-def _note(site: CommandContext, words: list[str]) -> None:
+def _note(ctx: CommandContext, words: list[str]) -> None:
     """Of the queue that is named, else of every queue of the connection."""
-    known = {name for key in site.keys for name in names_of(key)}
+    known = {name for key in ctx.keys for name in names_of(key)}
     named = [word for word in words if word in known][-1:]
-    key, _ = _queue_and_rest(site, named)
+    key, _ = _queue_and_rest(ctx, named)
     given = texts_from_words(NOTE, [word for word in words if word not in named])
     if "text" in given and not named:
         given["all"] = "yes"
-    site.app.open_action(key, NOTE.name, **given)
+    ctx.app.open_action(key, NOTE.name, **given)
 
 
-def _smoke(site: CommandContext, words: list[str]) -> None:
-    key, rest = _queue_and_rest(site, words)
-    site.app.open_smoke(key, **texts_from_words(SMOKE, rest))
+def _smoke(ctx: CommandContext, words: list[str]) -> None:
+    key, rest = _queue_and_rest(ctx, words)
+    ctx.app.open_smoke(key, **texts_from_words(SMOKE, rest))
 
 
-def _pipeline(site: CommandContext, words: list[str]) -> None:
+def _pipeline(ctx: CommandContext, words: list[str]) -> None:
     name = words[0] if words else ""
     job = jobs.BY_NAME.get(name)
     if job is None:
@@ -239,109 +239,109 @@ def _pipeline(site: CommandContext, words: list[str]) -> None:
         )
     key, rest = None, words[1:]
     if name in jobs.ABOUT_A_QUEUE:
-        key, rest = _queue_and_rest(site, rest)
-    site.app.open_pipeline(name, key, **texts_from_words(job, rest))
+        key, rest = _queue_and_rest(ctx, rest)
+    ctx.app.open_pipeline(name, key, **texts_from_words(job, rest))
 
 
-def _audit(site: CommandContext, words: list[str]) -> None:
+def _audit(ctx: CommandContext, words: list[str]) -> None:
     if not words:
-        site.app.open_audit()
-    elif words[0] in site.context.connections:
-        site.app.open_audit(words[0])
+        ctx.app.open_audit()
+    elif words[0] in ctx.context.connections:
+        ctx.app.open_audit(words[0])
     else:
-        site.app.open_audit(key=queue_named(site, words[0]))
+        ctx.app.open_audit(key=queue_named(ctx, words[0]))
 
 
-def _doctor(site: CommandContext, words: list[str]) -> None:
-    site.app.examine(queue_named(site, words[0]) if words else None)
+def _doctor(ctx: CommandContext, words: list[str]) -> None:
+    ctx.app.examine(queue_named(ctx, words[0]) if words else None)
 
 
-def _at_connection(way: Callable[["ConsoleApp"], Callable[[str], None]]) -> Do:
-    def do(site: CommandContext, words: list[str]) -> None:
-        name = _connection(site, words[:1])
+def _at_connection(way: Callable[["ConsoleApp"], Callable[[str], None]]) -> Handler:
+    def do(ctx: CommandContext, words: list[str]) -> None:
+        name = _connection(ctx, words[:1])
         _nothing_else(words[1:])
-        way(site.app)(name)
+        way(ctx.app)(name)
 
     return do
 
 
-def _connection(site: CommandContext, words: list[str]) -> str:
+def _connection(ctx: CommandContext, words: list[str]) -> str:
     """The connection that is named, or else the one where the cursor is."""
     if not words:
-        return site.connection
-    if words[0] not in site.context.connections:
-        known = ", ".join(map(plain, site.context.connections)) or "none"
+        return ctx.connection
+    if words[0] not in ctx.context.connections:
+        known = ", ".join(map(plain, ctx.context.connections)) or "none"
         raise UsageError(
             f"There is no connection {plain(words[0])!r}.", next_step=f"There are: {known}"
         )
     return words[0]
 
 
-def _bench(site: CommandContext, words: list[str]) -> None:
+def _bench(ctx: CommandContext, words: list[str]) -> None:
     named = [word for word in words[:1] if not word.startswith("--")]
-    name = _connection(site, named)
-    site.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
+    name = _connection(ctx, named)
+    ctx.app.open_bench(name, **texts_from_words(BENCH, words[len(named) :]))
 
 
-def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Do:
+def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Handler:
     """The connection, where one is named first; then what the form begins with."""
 
-    def do(site: CommandContext, words: list[str]) -> None:
-        named = [word for word in words[:1] if word in site.context.connections]
+    def do(ctx: CommandContext, words: list[str]) -> None:
+        named = [word for word in words[:1] if word in ctx.context.connections]
         given = texts_from_words(verb, words[len(named) :])
         if "design" in given:
             design(given["design"])
-        way(site.app)(*named or [site.connection], **given)
+        way(ctx.app)(*named or [ctx.connection], **given)
 
     return do
 
 
-def _theme(site: CommandContext, words: list[str]) -> None:
-    if not words or words[0] not in site.themes:
-        raise UsageError("Which theme?", next_step=f"There are: {', '.join(site.themes)}")
+def _theme(ctx: CommandContext, words: list[str]) -> None:
+    if not words or words[0] not in ctx.themes:
+        raise UsageError("Which theme?", next_step=f"There are: {', '.join(ctx.themes)}")
     keep = words[1:2] == ["--save"]
     _nothing_else(words[2:] if keep else words[1:])
-    site.app.choose_theme(words[0])
+    ctx.app.choose_theme(words[0])
     if keep:
-        path = _file(site)
+        path = _file(ctx)
         file_writer.save_theme(path, words[0])
-        site.app.tell(f"The theme is {words[0]} from now on, as saved in {path}.")
+        ctx.app.notify_plain(f"The theme is {words[0]} from now on, as saved in {path}.")
 
 
-def _file(site: CommandContext) -> Path:
+def _file(ctx: CommandContext) -> Path:
     """The configuration. UsageError where this console has none."""
-    if site.context.config_path is None:
+    if ctx.context.config_path is None:
         raise UsageError(
             "Nothing can be saved from here.", why="This console has no configuration file."
         )
-    return site.context.config_path
+    return ctx.context.config_path
 
 
-def _save(site: CommandContext, words: list[str]) -> None:
+def _save(ctx: CommandContext, words: list[str]) -> None:
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
     _nothing_else(words[1:])
-    name, one, path = words[0].removeprefix(MARK), site.in_sight, _file(site)
+    name, one, path = words[0].removeprefix(MARK), ctx.visible_filter, _file(ctx)
     if one is None:
         raise UsageError(
             "There is no filter here.",
             next_step="Filter the overview, or a list of messages, with / first.",
         )
     file_writer.save_filter(path, one.kind, name, one.line)
-    saved = site.context.saved
+    saved = ctx.context.saved
     if one.kind == FILTERS:
         messages = {**saved.messages, name: tuple(words_of(one.line))}
-        site.context.saved = replace(saved, messages=messages)
+        ctx.context.saved = replace(saved, messages=messages)
     else:
-        site.context.saved = replace(saved, queues={**saved.queues, name: one.line})
+        ctx.context.saved = replace(saved, queues={**saved.queues, name: one.line})
     where = "in lists of messages" if one.kind == FILTERS else "on the overview"
-    site.app.tell(f"Saved in {path}: {MARK}{name} behind / {where}.")
+    ctx.app.notify_plain(f"Saved in {path}: {MARK}{name} behind / {where}.")
 
 
-def _simply(way: Callable[["ConsoleApp"], Callable[[], None]]) -> Do:
-    def do(site: CommandContext, words: list[str]) -> None:
+def _simply(way: Callable[["ConsoleApp"], Callable[[], None]]) -> Handler:
+    def do(ctx: CommandContext, words: list[str]) -> None:
         _nothing_else(words)
-        way(site.app)()
+        way(ctx.app)()
 
     return do
 
@@ -367,43 +367,46 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("note", "TEXT [QUEUE]", f"the form: {NOTE.summary}", _note, "queue"),
     Command("smoke", "[QUEUE] ...", SMOKE.summary, _smoke, "queue"),
-    Command("doctor", "[QUEUE]", "let the doctor examine it now", _doctor, "queue", anywhere=True),
+    Command("doctor", "[QUEUE]", "have the doctor examine it now", _doctor, "queue",
+            in_palette=True),
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
-        _at_connection(lambda app: app.open_waits), "connection", anywhere=True,
+        _at_connection(lambda app: app.open_waits), "connection", in_palette=True,
     ),
     Command(
-        "runs", "", "the runs of the pipeline", _simply(lambda app: app.open_runs), anywhere=True,
+        "runs", "", "the runs of the pipeline", _simply(lambda app: app.open_runs), in_palette=True,
     ),
     Command(
         "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job"
     ),
     Command(
         "bench", "[CONNECTION] ...", f"the form: {BENCH.summary}", _bench, "connection",
-        anywhere=True,
+        in_palette=True,
     ),
-    Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", anywhere=True),
+    Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", in_palette=True),
     Command(
         "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
-        _of_a_new_queue(INSTALL, lambda app: app.open_install), "connection", anywhere=True,
+        _of_a_new_queue(INSTALL, lambda app: app.open_install), "connection", in_palette=True,
     ),
     Command(
         "adopt", "[CONNECTION] [NAME] ...", ADOPT.summary,
-        _of_a_new_queue(ADOPT, lambda app: app.open_adopt), "connection", anywhere=True,
+        _of_a_new_queue(ADOPT, lambda app: app.open_adopt), "connection", in_palette=True,
     ),
     Command(
         "connections", "", "their state; add a new one",
-        _simply(lambda app: app.open_connections), anywhere=True,
+        _simply(lambda app: app.open_connections), in_palette=True,
     ),
     Command(
-        "running", "", "actions running here", _simply(lambda app: app.open_running), anywhere=True,
+        "running", "", "actions running here", _simply(lambda app: app.open_running),
+        in_palette=True,
     ),
     Command("save", "NAME", "save the current filter, for / and --filter: @NAME", _save),
     Command("theme", "NAME [--save]", "change the colours, for now or for good", _theme, "theme"),
-    Command("help", "", "the keys", _simply(lambda app: app.action_help), anywhere=True),
+    Command("help", "", "the keys", _simply(lambda app: app.action_help), in_palette=True),
     Command(
-        "quit", "", "quit the console", _simply(lambda app: app.exit), also=("q!",), anywhere=True,
+        "quit", "", "quit the console", _simply(lambda app: app.exit), aliases=("q!",),
+        in_palette=True,
     ),
 )  # fmt: skip
 
-BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.also)}
+BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}

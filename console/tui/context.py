@@ -165,7 +165,7 @@ class Context:
     def corner_text(self) -> str:
         """What stands at the end of the first line: the interval and the time."""
         if self.replay is not None:
-            return self.replay.corner(self.zone)
+            return self.replay.corner_text(self.zone)
         seconds = max((feed.interval_seconds for feed in self.feeds), default=0.0)
         return f"every {seconds:g} s · {formats.clock(self.clock.utc(), self.zone)}"
 

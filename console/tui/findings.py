@@ -173,10 +173,10 @@ def queue_findings(
     `judged`: the limits that its figures have reached.
     """
     exceeded = {one.figure: one for one in judged}
-    told = [] if diagnosis is None else list(_told(key, diagnosis, snapshot, exceeded))
+    told = [] if diagnosis is None else list(_from_doctor(key, diagnosis, snapshot, exceeded))
     named = {view.code for view in told}
     figures = {view.key[4] for view in told if view.code == LIMIT}
-    untold = [*_untold(key, snapshot, exceeded, named, figures)]
+    untold = [*_from_figures(key, snapshot, exceeded, named, figures)]
     if _BURST in named:
         # It says how many errors there are, and more.
         untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
@@ -196,7 +196,7 @@ def _silenced(
     return silence_for(snapshot.silences, code, view.level, which)
 
 
-def _told(
+def _from_doctor(
     key: QueueKey,
     diagnosis: Diagnosis,
     snapshot: QueueSnapshot,
@@ -216,7 +216,7 @@ def _told(
         if name in _LIMITS:
             if (now := exceeded.get(which)) is not None:
                 yield _of_limit(view, finding, now)
-        elif not _outlived(finding, snapshot):
+        elif not _no_longer_true(finding, snapshot):
             share = exceeded.get("gap_share") if name in _OF_A_FULL_RING else None
             yield view if share is None else replace(view, level=max(view.level, share.level))
 
@@ -235,7 +235,7 @@ def _of_limit(view: FindingView, finding: Finding, now: Exceeded) -> FindingView
     )
 
 
-def _outlived(finding: Finding, snapshot: QueueSnapshot) -> bool:
+def _no_longer_true(finding: Finding, snapshot: QueueSnapshot) -> bool:
     """Whether the figures of now prove that it is over."""
     code = finding.code.name
     if code in _OF_CLAIMS:
@@ -251,7 +251,7 @@ def _outlived(finding: Finding, snapshot: QueueSnapshot) -> bool:
     return all_named and finding.evidence.get("session") not in named
 
 
-def _untold(
+def _from_figures(
     key: QueueKey,
     snapshot: QueueSnapshot,
     exceeded: Mapping[str, Exceeded],

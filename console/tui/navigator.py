@@ -98,13 +98,13 @@ class Navigator(App[None]):
         if found is not None and found.verb == "bench":
             self.open_bench(found.key[0])
         elif found is not None:
-            self.push_screen(self._following(found))
+            self.push_screen(self._screen_of_run(found))
         elif runs:
             self.push_screen(RunningDialog(self.context))
         else:
             self.notify("No action runs here.", timeout=3)
 
-    def _following(self, running: ActionRun) -> Screen[None]:
+    def _screen_of_run(self, running: ActionRun) -> Screen[None]:
         """The screen of an action that runs already."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415

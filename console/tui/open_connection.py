@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tested:
+class ConnectionTest:
     """What a test of a connection found."""
 
     capabilities: Capabilities
@@ -53,7 +53,7 @@ class OpenConnection:
     zone: tzinfo | None = UTC
     production: bool = False
     """Marked so where it is configured; its catalog may do so too."""
-    words: tuple[str, ...] = ()
+    cli_options: tuple[str, ...] = ()
     """How the command line names it: `--profile NAME` or `--url URL`, never with a password."""
     credentials: Credentials | None = None
     """What completes its URL, where that is configured; it may want a password typed."""
@@ -76,24 +76,26 @@ class OpenConnection:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
         return catalog.look_up(self.database, name, schema)
 
-    def test(self) -> Tested:
+    def test(self) -> ConnectionTest:
         """Connect, and ask what the login can do. Waits; ConsoleError."""
         self.database.forget_capabilities()
         began = time.monotonic()
         capabilities = self.database.capabilities
-        return Tested(capabilities, probe(self.database, []), time.monotonic() - began)
+        return ConnectionTest(capabilities, probe(self.database, []), time.monotonic() - began)
 
 
-def lacks(has: Rights, wanted: Rights) -> str:
+def missing_right(has: Rights, wanted: Rights) -> str:
     """Why what wants a right cannot be done with another; empty: it can."""
     if has >= wanted:
         return ""
     return f"it needs the right {wanted.word}; this connection has {has.word}"
 
 
-def why_not(conn: OpenConnection | None, wanted: Rights) -> str:
+def why_not_allowed(conn: OpenConnection | None, wanted: Rights) -> str:
     """The same of a connection, which may not be there."""
-    return "there is no such connection here" if conn is None else lacks(conn.rights, wanted)
+    return (
+        "there is no such connection here" if conn is None else missing_right(conn.rights, wanted)
+    )
 
 
 def open_connection(
@@ -107,7 +109,7 @@ def open_connection(
         profile.masks,
         profile.display_zone,
         profile.production,
-        ("--profile", profile.name) if profile.name else url_words(database),
+        ("--profile", profile.name) if profile.name else url_options(database),
         credentials,
         profile.shown_url,
         str(profile.settings.value(URL_KEY).origin),
@@ -119,7 +121,7 @@ def open_connection(
     )
 
 
-def url_words(database: Database) -> tuple[str, ...]:
+def url_options(database: Database) -> tuple[str, ...]:
     """A database named by its URL, without its password."""
     url = database.url
     bare = type(url).create(url.drivername, url.username, None, url.host, url.port, url.database)
@@ -127,7 +129,7 @@ def url_words(database: Database) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Opening:
+class PendingConnection:
     """A connection that is about to be sampled."""
 
     conn: OpenConnection
@@ -137,7 +139,7 @@ class Opening:
 
 def open_profile(
     profile: Profile, taken: Collection[str] = (), turns: WorkLimiter | None = None
-) -> Opening:
+) -> PendingConnection:
     """Nothing is connected and no secret looked up yet; a password that a person must type is
     typed into the console. `taken`: the names that others have; `turns`: theirs. UsageError,
     ConnectionFailedError.
@@ -154,7 +156,7 @@ def open_profile(
         turns=turns,
     )
     conn = open_connection(profile, database, name, credentials)
-    return Opening(conn, feed, rights_words(profile, database))
+    return PendingConnection(conn, feed, rights_text(profile, database))
 
 
 def free_name(label: str, taken: Collection[str]) -> str:
@@ -166,7 +168,7 @@ def free_name(label: str, taken: Collection[str]) -> str:
     return name
 
 
-def rights_words(profile: Profile, database: Database) -> Callable[[Login | None], str]:
+def rights_text(profile: Profile, database: Database) -> Callable[[Login | None], str]:
     """What may be done, and who sees to it, once that is known."""
     transactions = bool(database.product.read_only_options)
     return lambda login: ConnectionRights(profile.rights, login, transactions=transactions).words
@@ -181,7 +183,7 @@ RETRY_SECONDS = 30.0
 _SECONDS_AT_THE_END = 0.5
 
 
-class PlaceRecording:
+class ConnectionRecorder:
     """The recording of one connection, begun with its first reading."""
 
     def __init__(
@@ -207,7 +209,7 @@ class PlaceRecording:
 
     # In the threads of the feed and the doctor.
 
-    def saw(self, reading: Reading) -> None:
+    def on_reading(self, reading: Reading) -> None:
         with self._lock:
             if not self._ended and self._recorder is None and self._monotonic() >= self._retry_at:
                 self._open()
@@ -215,7 +217,7 @@ class PlaceRecording:
         if beside is not None:
             beside.sampled(reading)
 
-    def told(self, diagnoses: Sequence[Diagnosis]) -> None:
+    def add_diagnoses(self, diagnoses: Sequence[Diagnosis]) -> None:
         """Keep what the doctor found, and whom it saw."""
         from console.doctor.recording import consumers, findings  # noqa: PLC0415  # as below
 
@@ -248,7 +250,7 @@ class PlaceRecording:
         beside.start()
         self._recorder, self._beside = recorder, beside
         if self._ended:
-            self.end()
+            self.stop()
 
     # Anywhere.
 
@@ -259,7 +261,7 @@ class PlaceRecording:
         return first_line(recorder.problem if recorder is not None else self._why_not)
 
     @property
-    def words(self) -> str:
+    def status(self) -> str:
         """How it stands, for a person; safe to show."""
         if self._elsewhere:
             return "recorded by another console"
@@ -267,7 +269,7 @@ class PlaceRecording:
             return self.problem
         return "not recorded yet" if self._recorder is None else f"recorded to {self._root}"
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Keep nothing more; waits for nobody."""
         # Not for the lock either: whoever has it may be waiting for a disk.
         self._ended = True
@@ -290,21 +292,21 @@ class Recordings:
     def __init__(self, root: Path, *, slower: float = 1.0) -> None:
         self.root = root
         self._slower = slower
-        self._of: dict[str, PlaceRecording] = {}
+        self._of: dict[str, ConnectionRecorder] = {}
 
-    def add(self, conn: OpenConnection) -> PlaceRecording | None:
+    def add(self, conn: OpenConnection) -> ConnectionRecorder | None:
         """One more connection; None: it is configured not to be recorded."""
         if not conn.record:
             return None
-        self._of[conn.name] = PlaceRecording(self.root, conn, slower=self._slower)
+        self._of[conn.name] = ConnectionRecorder(self.root, conn, slower=self._slower)
         return self._of[conn.name]
 
-    def of(self, name: str) -> PlaceRecording | None:
+    def get(self, name: str) -> ConnectionRecorder | None:
         return self._of.get(name)
 
-    def words(self, name: str) -> str:
-        found = self.of(name)
-        return "not recorded: record = false" if found is None else found.words
+    def status(self, name: str) -> str:
+        found = self.get(name)
+        return "not recorded: record = false" if found is None else found.status
 
     @property
     def problem(self) -> str:
@@ -314,10 +316,10 @@ class Recordings:
                 return f"{first_line(name)}: {one.problem}"
         return ""
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Keep nothing more; waits for nobody."""
         for one in self._of.values():
-            one.end()
+            one.stop()
 
     def wait(self, seconds: float = _SECONDS_AT_THE_END) -> None:
         """Give the segments a moment to be closed, all of them together."""

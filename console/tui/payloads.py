@@ -40,7 +40,7 @@ _WANTED = {
 
 
 @dataclass
-class Tree:
+class JsonLines:
     """The lines of a JSON text: how deep each is, and its own signs."""
 
     lines: list[tuple[int, str]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Tree:
     problem: str = ""
 
 
-def json_lines(text: str, *, cut: bool = False) -> Tree:
+def json_lines(text: str, *, cut: bool = False) -> JsonLines:
     """Laid out. `problem` says why it is not JSON; one that is cut may end anywhere."""
     return _Layout(text, cut=cut).tree
 
@@ -57,7 +57,7 @@ class _Layout:
     """Goes through the signs once, with a stack of what is open."""
 
     def __init__(self, text: str, *, cut: bool) -> None:
-        self.tree = Tree()
+        self.tree = JsonLines()
         self._text = text
         self._cut = cut
         self._open: list[tuple[str, int]] = []
@@ -181,7 +181,7 @@ def folder() -> Path:
     return downloads if downloads.is_dir() else local_file().parent / "payloads"
 
 
-def suggestion(queue: str, message: str, ending: str) -> Path:
+def suggested_path(queue: str, message: str, ending: str) -> Path:
     name = _UNFIT.sub("_", f"{queue}-{message}")[:100].strip("._") or "payload"
     return folder() / f"{name}.{ending}"
 
@@ -205,7 +205,7 @@ def save(path: Path, payload: str | bytes) -> int:
     return len(data)
 
 
-JSON_MOST = 1 << 20
+MAX_JSON_CHARS = 1 << 20
 """A tree of more characters takes long to lay out and nobody reads it: it is shown as text."""
 _INDENT = 2
 _DEEPEST_INDENT = 24
@@ -232,7 +232,7 @@ class PayloadRow:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PayloadLayout:
     """A payload in one form, as rows of a certain width."""
 
     form: PayloadForm
@@ -243,7 +243,7 @@ class Shown:
     """Of JSON: the line that opens an object or an array -> the one that closes it."""
 
 
-def form_of(payload: str | bytes) -> PayloadForm:
+def best_form(payload: str | bytes) -> PayloadForm:
     """The form that tells most of it."""
     text = payload if isinstance(payload, str) else _as_text(payload)
     if text is None:
@@ -262,14 +262,14 @@ def _as_text(data: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-def shown(
+def lay_out(
     payload: str | bytes,
     form: PayloadForm,
     width: int,
     *,
     cut: bool = False,
     closed: Collection[int] = (),
-) -> Shown:
+) -> PayloadLayout:
     """The payload (its beginning, if it is cut) in a form; `closed`: lines of JSON that are folded.
 
     It takes as long as the payload is; of hex nothing is made before it is seen.
@@ -277,19 +277,19 @@ def shown(
     width = max(_LEAST_WIDTH, width)
     if form is PayloadForm.HEX:
         data = payload if isinstance(payload, bytes) else payload.encode(errors="surrogatepass")
-        return Shown(PayloadForm.HEX, HexRows(data, width))
+        return PayloadLayout(PayloadForm.HEX, HexRows(data, width))
     text = payload if isinstance(payload, str) else payload.decode(errors="surrogateescape")
     problem = ""
-    if form is PayloadForm.JSON and len(text) > JSON_MOST:
-        problem = f"as text: the tree ends at {JSON_MOST:,} characters"
+    if form is PayloadForm.JSON and len(text) > MAX_JSON_CHARS:
+        problem = f"as text: the tree ends at {MAX_JSON_CHARS:,} characters"
     elif form is PayloadForm.JSON:
         tree = json_lines(text, cut=cut)
         if not tree.problem:
-            return Shown(
+            return PayloadLayout(
                 PayloadForm.JSON, _json_rows(tree, width, frozenset(closed)), ends=tree.ends
             )
         problem = f"not JSON: {tree.problem}"
-    return Shown(PayloadForm.TEXT, _text_rows(text, width), problem)
+    return PayloadLayout(PayloadForm.TEXT, _text_rows(text, width), problem)
 
 
 # Text.
@@ -362,7 +362,7 @@ class HexRows(Sequence[PayloadRow]):
 # JSON.
 
 
-def _json_rows(tree: Tree, width: int, closed: frozenset[int]) -> list[PayloadRow]:
+def _json_rows(tree: JsonLines, width: int, closed: frozenset[int]) -> list[PayloadRow]:
     """Rows of all lines that are not within a closed one."""
     rows: list[PayloadRow] = []
     at, lines = 0, tree.lines

@@ -25,7 +25,7 @@ from console.tui.app import ConsoleApp
 from console.tui.context import FEW_CONNECTIONS, Clock, Setup
 from console.tui.dialogs.dialog import SeekDialog
 from console.tui.findings import QueueKey
-from console.tui.replay_thread import Position, ReplayThread, Shown, take
+from console.tui.replay_thread import Position, ReplayStep, ReplayThread, apply_frame
 from console.tui.store import Store
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 from console.tui.text import plain
@@ -53,7 +53,7 @@ class Player:
         self._at = at
         self._since = monotonic()
         self._asked = self._since
-        self._wanted: datetime | None = at
+        self._target: datetime | None = at
         self._playing = True
         self._speed = 1.0
 
@@ -71,16 +71,16 @@ class Player:
         return self._speed
 
     @property
-    def wanted(self) -> datetime | None:
+    def target(self) -> datetime | None:
         """Where somebody wants it to go; None: on."""
-        return self._wanted
+        return self._target
 
     @property
     def ended(self) -> bool:
         return self._at >= self.last
 
     @property
-    def following(self) -> datetime:
+    def next_at(self) -> datetime:
         """Where it is to be next, if it plays on: at the last moment it is held."""
         with self._lock:
             self._asked = self._monotonic()
@@ -89,7 +89,7 @@ class Player:
             ran = min(self._asked - self._since, _LONGEST_STEP_SECONDS) * self._speed
             return min(self._at + timedelta(seconds=ran), self.last)
 
-    def reach(self, at: datetime) -> None:
+    def advance_to(self, at: datetime) -> None:
         with self._lock:
             self._at, self._since = at, self._asked
 
@@ -97,10 +97,10 @@ class Player:
         """It is where it was wanted, unless somewhere else is wanted by now."""
         with self._lock:
             self._at, self._since = at, self._monotonic()
-            if self._wanted == at:
-                self._wanted = None
+            if self._target == at:
+                self._target = None
 
-    def turn(self) -> None:
+    def toggle(self) -> None:
         with self._lock:
             self._playing, self._since = not self._playing, self._monotonic()
 
@@ -112,11 +112,11 @@ class Player:
     def seek(self, at: datetime) -> None:
         """Want it at a moment; before the first it begins, after the last it ends."""
         with self._lock:
-            self._wanted = max(self.first, min(at, self.last))
+            self._target = max(self.first, min(at, self.last))
 
     def skip(self, seconds: float) -> None:
         """Want it some seconds further on, or back; of several wishes each counts."""
-        self.seek((self._wanted or self._at) + timedelta(seconds=seconds))
+        self.seek((self._target or self._at) + timedelta(seconds=seconds))
 
     @property
     def clock(self) -> Clock:
@@ -132,7 +132,7 @@ class Replay:
     connections: tuple[str, ...]
     player: Player
 
-    def corner(self, zone: tzinfo | None) -> str:
+    def corner_text(self, zone: tzinfo | None) -> str:
         """How it goes, and where it is: `REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""
         player = self.player
         mark = "■ end" if player.ended else "▶" if player.playing else "‖"
@@ -228,7 +228,7 @@ _RIGHTS = "a recording"
 _NOTHING = "A recording: nothing can be done from here."
 
 
-class _Still:
+class _NoFeed:
     """In the place of a feed: the replay's own thread brings what there is."""
 
     def __init__(self, name: str) -> None:
@@ -245,10 +245,10 @@ class _Still:
         """It never began."""
 
 
-class ShownNow(Message):
+class ReplayReady(Message):
     """The replay's thread has something to show."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: ReplayStep) -> None:
         super().__init__()
         self.shown = shown
 
@@ -293,28 +293,28 @@ class ReplayApp(ConsoleApp):
             groups=_fleets(replay.connections) | dict(groups or {}),
             by_group=len(replay.connections) > FEW_CONNECTIONS,
         )
-        super().__init__([_Still(name) for name in replay.connections], setup)
-        self._traits = {name: self._seen(setup.traits(name)) for name in replay.connections}
+        super().__init__([_NoFeed(name) for name in replay.connections], setup)
+        self._traits = {name: self._adapt_colors(setup.traits(name)) for name in replay.connections}
         self._replay = replay
         self.context.replay = replay
-        self._projector = ReplayThread(replay, self._store_at, self._show)
+        self._player_thread = ReplayThread(replay, self._store_at, self._show)
 
     def _store_at(self, moment: datetime) -> Store:
         intervals = dict.fromkeys(self._replay.connections, 1.0)
         return Store(intervals, moment.timestamp(), self._traits, recorded=True)
 
-    def _show(self, shown: Shown) -> None:
+    def _show(self, shown: ReplayStep) -> None:
         # The loop may be gone by now; then nobody wants to see it.
         with contextlib.suppress(RuntimeError):
-            self.post_message(ShownNow(shown))
+            self.post_message(ReplayReady(shown))
 
     def on_mount(self) -> None:
-        self._projector.start()
+        self._player_thread.start()
 
     def on_unmount(self) -> None:
-        self._projector.stop()
+        self._player_thread.stop()
 
-    def on_shown_now(self, message: ShownNow) -> None:
+    def on_replay_ready(self, message: ReplayReady) -> None:
         shown = message.shown
         if isinstance(shown, Position):
             # Another store, not the old one: it would know what came later.
@@ -322,11 +322,11 @@ class ReplayApp(ConsoleApp):
             self._replay.player.arrive(shown.at)
         else:
             for frame in shown.frames:
-                take(self.context.store, frame)
-            self._replay.player.reach(shown.until)
+                apply_frame(self.context.store, frame)
+            self._replay.player.advance_to(shown.until)
         if isinstance(shown, Position) or shown.frames:
             self._draw()
-        self._projector.shown()
+        self._player_thread.mark_shown()
 
     # Where it goes.
 

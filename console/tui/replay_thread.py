@@ -163,7 +163,7 @@ def _bounded(links: Sequence[RecordRow], span: TimeRange, moment: datetime) -> T
     return TimeRange(begin, end)
 
 
-def thinned(frames: Sequence[Frame], most: int) -> list[Frame]:
+def downsample(frames: Sequence[Frame], most: int) -> list[Frame]:
     """At most this many samples; those that are left reach as far as those that were left out."""
     stride = -(-len(frames) // max(1, most))
     if stride <= 1:
@@ -198,7 +198,7 @@ class FramesUntil(NamedTuple):
     frames: Sequence[Frame]
 
 
-Shown = Position | FramesUntil
+ReplayStep = Position | FramesUntil
 
 
 class ReplayThread:
@@ -208,7 +208,7 @@ class ReplayThread:
         self,
         replay: "Replay",
         new_store: Callable[[datetime], Store],
-        show: Callable[[Shown], None],
+        show: Callable[[ReplayStep], None],
     ) -> None:
         self._replay = replay
         self._new_store = new_store
@@ -221,7 +221,7 @@ class ReplayThread:
     def start(self) -> None:
         self._thread.start()
 
-    def shown(self) -> None:
+    def mark_shown(self) -> None:
         self._free.set()
 
     def stop(self) -> None:
@@ -232,16 +232,16 @@ class ReplayThread:
     def _run(self) -> None:
         player = self._replay.player
         while not self._stop.wait(_TICK_SECONDS):
-            if (wanted := player.wanted) is not None:
+            if (wanted := player.target) is not None:
                 position = self._position(wanted)
-                if position is not None and player.wanted == wanted:
-                    self._give(position)
+                if position is not None and player.target == wanted:
+                    self._deliver(position)
                 continue
-            following = player.following
+            following = player.next_at
             if following > player.at:
-                self._give(FramesUntil(following, self._frames(player.at, following)))
+                self._deliver(FramesUntil(following, self._frames(player.at, following)))
 
-    def _give(self, found: Shown) -> None:
+    def _deliver(self, found: ReplayStep) -> None:
         self._free.clear()
         self._show(found)
         self._free.wait()
@@ -261,7 +261,7 @@ class ReplayThread:
                     )
             _take_last(store, readings)
             for frame in _latest([frame for frame in frames if frame.reading is None]):
-                take(store, frame)
+                apply_frame(store, frame)
         return Position(moment, store)
 
     def _frames(self, after: datetime, until: datetime) -> list[Frame]:
@@ -272,12 +272,12 @@ class ReplayThread:
                 (len(frame.reading.queues) for frame in frames if frame.reading), default=1
             )
             most = max(1, _MOST_AT_ONCE // max(1, queues))
-            readings = thinned([frame for frame in frames if frame.reading is not None], most)
+            readings = downsample([frame for frame in frames if frame.reading is not None], most)
             found += [*readings, *(frame for frame in frames if frame.reading is None)]
         return sorted(found, key=lambda frame: frame.at)
 
 
-def take(store: Store, frame: Frame) -> None:
+def apply_frame(store: Store, frame: Frame) -> None:
     at = frame.at.timestamp()
     if frame.reading is not None:
         store.add_reading(frame.connection, frame.reading, at)
@@ -291,8 +291,8 @@ def _take_last(store: Store, readings: Sequence[Frame]) -> None:
         return
     good = [frame for frame in readings if frame.reading and frame.reading.error is None]
     if good and good[-1] is not readings[-1]:
-        take(store, good[-1])
-    take(store, readings[-1])
+        apply_frame(store, good[-1])
+    apply_frame(store, readings[-1])
 
 
 def _latest(frames: Sequence[Frame]) -> list[Frame]:

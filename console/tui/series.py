@@ -23,7 +23,7 @@ Run = tuple[Point, ...]
 _LATE_PAUSES = 2.0
 _LATE_SECONDS = 1.0
 """A sample that comes later than this after the one before: in between one was missed."""
-_GONE_KEPT = 20
+_MAX_REMOVED = 20
 """So many queues that are gone are remembered: one of them may be on a screen."""
 _RATES = ("push_per_second", "pop_per_second")
 
@@ -92,7 +92,7 @@ class _Cells:
         return None if math.isnan(value) else value
 
 
-class _Looks:
+class _Samples:
     """In which cells of a span a database was sampled, and up to which cell each sample tells."""
 
     __slots__ = ("_reaches", "_size")
@@ -117,7 +117,7 @@ class _Looks:
         return (look for look in self._reaches if cell - self._size < look[0] <= cell)
 
 
-class _Course:
+class _FigureHistory:
     """One figure in all spans."""
 
     __slots__ = ("spans",)
@@ -135,16 +135,16 @@ class Series:
     """Give it every reading; ask it for the runs of a figure."""
 
     def __init__(self) -> None:
-        self._looks: dict[str, tuple[_Looks, ...]] = {}
-        self._latencies: dict[str, _Course] = {}
-        self._queues: dict[Key, dict[str, _Course]] = {}
+        self._samples: dict[str, tuple[_Samples, ...]] = {}
+        self._latencies: dict[str, _FigureHistory] = {}
+        self._queues: dict[Key, dict[str, _FigureHistory]] = {}
         self._seen_at: dict[Key, float] = {}
-        self._gone: dict[Key, None] = {}
+        self._removed: dict[Key, None] = {}
         """Those that are kept though they are gone, in the order in which they went."""
 
     def add(self, connection: str, reading: Reading, at: float, interval_seconds: float) -> None:
         """Take a reading in, as it came at `at`. The pause after it may be longer than its own."""
-        looks = self._looks.setdefault(connection, tuple(map(_Looks, SPANS)))
+        looks = self._samples.setdefault(connection, tuple(map(_Samples, SPANS)))
         if reading.error is not None:
             for each in looks:
                 each.fail()
@@ -155,20 +155,20 @@ class Series:
         for span, place, each in zip(SPANS, places, looks, strict=True):
             each.add(place, span.cell(reach))
         if reading.latency_seconds is not None:
-            course = self._latencies.setdefault(connection, _Course(mean=False))
+            course = self._latencies.setdefault(connection, _FigureHistory(mean=False))
             course.add(places, reading.latency_seconds)
         there = set()
         for snapshot in reading.queues:
             key = (connection, snapshot.schema, snapshot.queue)
             there.add(key)
-            self._take_queue(key, snapshot, at, places)
+            self._add_queue(key, snapshot, at, places)
         self._forget({key for key in self._queues if key[0] == connection} - there)
 
-    def _take_queue(
+    def _add_queue(
         self, key: Key, snapshot: QueueSnapshot, at: float, places: Sequence[int]
     ) -> None:
         self._seen_at[key] = at
-        self._gone.pop(key, None)
+        self._removed.pop(key, None)
         figures = self._queues.setdefault(key, {})
         named = {name: getattr(snapshot, name) for name in figures_of(snapshot)}
         if snapshot.latency is not None:
@@ -176,14 +176,14 @@ class Series:
         for name, value in named.items():
             if value is not None:
                 if name not in figures:
-                    figures[name] = _Course(mean=name in _RATES)
+                    figures[name] = _FigureHistory(mean=name in _RATES)
                 figures[name].add(places, value)
 
     def _forget(self, missing: set[Key]) -> None:
-        for key in sorted(missing - self._gone.keys()):
-            self._gone[key] = None
-        for key in list(self._gone)[: max(0, len(self._gone) - _GONE_KEPT)]:
-            del self._gone[key], self._queues[key], self._seen_at[key]
+        for key in sorted(missing - self._removed.keys()):
+            self._removed[key] = None
+        for key in list(self._removed)[: max(0, len(self._removed) - _MAX_REMOVED)]:
+            del self._removed[key], self._queues[key], self._seen_at[key]
 
     def seen_at(self, key: Key) -> float | None:
         """When the queue was seen last; None: never, or too long ago."""
@@ -197,12 +197,12 @@ class Series:
         return self._runs(self._latencies.get(connection), connection, span, now)
 
     def _runs(
-        self, course: _Course | None, connection: str, span: ChartSpan, now: float
+        self, course: _FigureHistory | None, connection: str, span: ChartSpan, now: float
     ) -> tuple[Run, ...]:
         if course is None:
             return ()
         place = SPANS.index(span)
-        cells, looks = course.spans[place], self._looks[connection][place]
+        cells, looks = course.spans[place], self._samples[connection][place]
         runs: list[Run] = []
         run: list[Point] = []
         reaches = -1

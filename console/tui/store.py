@@ -41,7 +41,7 @@ SILENT_AFTER_SECONDS = 5.0
 LATE_SECONDS = 60.0
 """The doctor's word is old when its next round is so late."""
 
-EXPLAINED_SECONDS = 4.0
+REEXAMINE_SECONDS = 4.0
 """The doctor is asked no sooner again about what it had no word for."""
 
 _BLIND = 0
@@ -65,7 +65,7 @@ class Traits:
 
 
 @dataclass(frozen=True)
-class _Examined:
+class _Diagnosed:
     """What the doctor said of one queue."""
 
     diagnosis: Diagnosis
@@ -85,10 +85,12 @@ class _Row:
     findings: tuple[FindingView, ...] = ()
     since: tuple[tuple[float, bool], ...] = ()
     """Of each finding: since when by our clock, and whether perhaps for longer."""
-    examined: _Examined | None = None
+    examined: _Diagnosed | None = None
     """By which the doctor's were found."""
 
-    def stays(self, label: str, snapshot: QueueSnapshot, examined: _Examined | None) -> bool:
+    def is_unchanged(
+        self, label: str, snapshot: QueueSnapshot, examined: _Diagnosed | None
+    ) -> bool:
         """Whether there is nothing new of it. What a finding says may count its seconds."""
         same = self.examined is examined and self.label == label
         return same and not self.findings and self.snapshot == snapshot
@@ -101,13 +103,13 @@ class _Connection:
     name: str
     opened_at: float
     traits: Traits
-    answer: Reading | None = None
-    answered_at: float = 0.0
+    reading: Reading | None = None
+    read_at: float = 0.0
     error: ConsoleError | None = None
     retry_at: float | None = None
     trends: dict[QueueKey, Trend] = field(default_factory=dict)
     rows: tuple[_Row, ...] = ()
-    examined: dict[QueueKey, _Examined] = field(default_factory=dict)
+    examined: dict[QueueKey, _Diagnosed] = field(default_factory=dict)
     seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
     """Finding -> when it was seen first, and whether that was at the first sample of all."""
     has_doctor: bool = False
@@ -154,8 +156,8 @@ class Store:
             connection.error = reading.error
             connection.retry_at = at + (reading.retry_seconds or 0.0)
             return
-        first = connection.answer is None
-        connection.answer, connection.answered_at = reading, at
+        first = connection.reading is None
+        connection.reading, connection.read_at = reading, at
         connection.error = connection.retry_at = None
         trends = {}
         for snapshot in reading.queues:
@@ -209,7 +211,7 @@ class Store:
             key = (name, one.queue.schema, one.queue.name)
             if key not in connection.examined:
                 firsts.add(key)
-            connection.examined[key] = _Examined(one, at, moment)
+            connection.examined[key] = _Diagnosed(one, at, moment)
         if diagnoses:
             self._judge(connection, at, first=False, first_of=firsts)
 
@@ -217,19 +219,19 @@ class Store:
         self, one: _Connection, at: float, *, first: bool, first_of: Collection[QueueKey] = ()
     ) -> None:
         """What its figures and the doctor say, of each queue."""
-        if one.answer is None:
+        if one.reading is None:
             return
-        names = Counter(snapshot.queue for snapshot in one.answer.queues)
+        names = Counter(snapshot.queue for snapshot in one.reading.queues)
         rows = []
         seen: dict[FindingKey, tuple[float, bool]] = {}
         before = {row.key: row for row in one.rows}
-        for snapshot in one.answer.queues:
+        for snapshot in one.reading.queues:
             key = _key(one.name, snapshot)
             examined = one.examined.get(key)
             twice = names[snapshot.queue] > 1
             label = plain(f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue)
             row = before.get(key)
-            if row is not None and row.stays(label, snapshot, examined):
+            if row is not None and row.is_unchanged(label, snapshot, examined):
                 rows.append(row)
                 continue
             judged = judge(snapshot, one.traits.thresholds(snapshot.queue))
@@ -254,7 +256,7 @@ class Store:
             row.key
             for row in one.rows
             if (examined := one.examined.get(row.key))
-            and now - examined.at > EXPLAINED_SECONDS
+            and now - examined.at > REEXAMINE_SECONDS
             and any(one.finding is None and one.code != PROBLEM for one in row.findings)
         ]
 
@@ -268,10 +270,10 @@ class Store:
         return tuple(self._connection(one, now) for one in self._connections.values())
 
     def _connection(self, one: _Connection, now: float) -> ConnectionView:
-        answered = one.answer is not None
-        last = one.answered_at if answered else one.opened_at
+        answered = one.reading is not None
+        last = one.read_at if answered else one.opened_at
         rights = one.traits.rights
-        login = one.answer.login if one.answer is not None else None
+        login = one.reading.login if one.reading is not None else None
         link = self._link(one, now)
         retry = None if one.retry_at is None else max(0.0, one.retry_at - now)
         return ConnectionView(
@@ -279,9 +281,10 @@ class Store:
             link=link,
             since_seconds=0.0 if link is Link.ALIVE else max(0.0, now - last),
             ever_answered=answered,
-            latency_seconds=one.answer.latency_seconds if one.answer is not None else None,
+            latency_seconds=one.reading.latency_seconds if one.reading is not None else None,
             retry_in_seconds=retry,
-            production=one.traits.production or (one.answer is not None and one.answer.production),
+            production=one.traits.production
+            or (one.reading is not None and one.reading.production),
             rights=rights if isinstance(rights, str) else rights(login),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
             color=one.traits.color,
@@ -294,11 +297,11 @@ class Store:
                 return Link.UNRECORDED
             lost = isinstance(one.error, ConnectionFailedError)
             return Link.LOST if lost else Link.FAILING
-        if one.answer is None:
+        if one.reading is None:
             return Link.UNRECORDED if self._recorded else Link.OPENING
         # An idle database is sampled less often than its interval says.
-        pause = max(self.intervals[one.name], one.answer.next_seconds or 0.0)
-        if now - one.answered_at <= pause + SILENT_AFTER_SECONDS:
+        pause = max(self.intervals[one.name], one.reading.next_seconds or 0.0)
+        if now - one.read_at <= pause + SILENT_AFTER_SECONDS:
             return Link.ALIVE
         return Link.UNRECORDED if self._recorded else Link.SILENT
 
@@ -317,10 +320,10 @@ class Store:
     def _queues_of(
         self, one: _Connection, now: float, only: QueueKey | None = None
     ) -> list[QueueView]:
-        if one.answer is None:
+        if one.reading is None:
             return []
         link = self._link(one, now)
-        stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
+        stale = None if link is Link.ALIVE else max(0.0, now - one.read_at)
         place = plain(one.name) if len(self._connections) > 1 else ""
         return [
             QueueView(
@@ -356,7 +359,7 @@ class Store:
     def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
         link = self._link(one, now)
         place = plain(one.name) if len(self._connections) > 1 else ""
-        stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
+        stale = None if link is Link.ALIVE else max(0.0, now - one.read_at)
         found = [
             view for row in one.rows if row.findings for view in _dated(row, place, stale, now)
         ]
@@ -371,7 +374,11 @@ class Store:
         for one in self._connections.values():
             if self._link(one, now) is not Link.ALIVE:
                 return AllClear("")
-            why = (1, "the doctor is at work ...") if one.examining else self._not_looked(one, now)
+            why = (
+                (1, "the doctor is at work ...")
+                if one.examining
+                else self._why_not_examined(one, now)
+            )
             if one.rows and why:
                 looks.append(why)
         if not looks:
@@ -379,7 +386,7 @@ class Store:
         rank, words = min(looks)
         return AllClear(words, blind=rank == _BLIND)
 
-    def _not_looked(self, one: _Connection, now: float) -> tuple[int, str] | None:
+    def _why_not_examined(self, one: _Connection, now: float) -> tuple[int, str] | None:
         """Why it is not all clear at a connection; the gravest reason has the lowest number."""
         figures = "nothing wrong in the figures"
         on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
@@ -410,7 +417,7 @@ def _key(connection: str, snapshot: QueueSnapshot) -> QueueKey:
     return (connection, snapshot.schema, snapshot.queue)
 
 
-def _expecting(snapshot: QueueSnapshot, examined: _Examined | None, at: float) -> QueueSnapshot:
+def _expecting(snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float) -> QueueSnapshot:
     """With when a ring is full by what its hours usually have, as far as the doctor knows that."""
     if examined is None or examined.diagnosis.forecast is None:
         return snapshot
@@ -419,7 +426,7 @@ def _expecting(snapshot: QueueSnapshot, examined: _Examined | None, at: float) -
 
 
 def _since(
-    view: FindingView, examined: _Examined | None, at: float, seen: tuple[float, bool]
+    view: FindingView, examined: _Diagnosed | None, at: float, seen: tuple[float, bool]
 ) -> tuple[float, bool]:
     """Since when by our clock, and whether perhaps for longer."""
     if view.since_seconds is not None:

@@ -124,7 +124,7 @@ class Appearance:
 DEFAULT_APPEARANCE = Appearance()
 
 
-class Harmless(LineFilter):
+class ControlCharFilter(LineFilter):
     """What a terminal would obey is not drawn, wherever it came from: a field's text, a paste.
 
     Screens make visible what they show (`console.formats.plain`); this is for what they forgot.
@@ -155,7 +155,7 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, app: App[Any], **given: Any) -> None:
         super().__init__(app, **given)
-        self._file: Any = Written(self._file, self._gone)
+        self._file: Any = GuardedFile(self._file, self._gone)
 
     def _gone(self) -> None:
         # Where the loop is closed, it has ended.
@@ -163,7 +163,7 @@ class TerminalDriver(LinuxDriver):
             self._loop.call_soon_threadsafe(self._app.exit)
 
 
-class Written:
+class GuardedFile:
     """A file to write to. The first write that fails is told, and all that follow go nowhere."""
 
     def __init__(self, file: TextIO, gone: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ from console.pipeline.spark import LocalTasks, Tasks
 from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.open_connection import OpenConnection as Spot
-from console.tui.open_connection import url_words
+from console.tui.open_connection import url_options
 from console.tui.screens.queue import TABS
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
@@ -325,7 +325,7 @@ async def test_every_screen_works_for_a_reader(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # without the runs that were refused
     with database_at(conn.logins["reader"].url) as database:
-        here = Spot("here", database, words=url_words(database))
+        here = Spot("here", database, cli_options=url_options(database))
         feed = Sampler(database, interval_seconds=60.0, name="here")
         app = ConsoleApp([feed], Setup([here], rights="read-only"))
         async with app.run_test(size=(100, 30)) as pilot:

@@ -19,7 +19,7 @@ from console.demo import Demo
 from console.designs import designs_on
 from console.engines import open_database
 from console.engines.embedded import cluster
-from console.tui.open_connection import url_words
+from console.tui.open_connection import url_options
 from tests.faults.test_embedded_server import REPOSITORY, lives
 from tests.servers import PATIENCE_SECONDS, wait_until
 
@@ -96,7 +96,7 @@ def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: 
     """By the words that its screens show: no password is among them."""
     with Demo() as demo:
         database = open_database(demo.url)
-        words = url_words(database)
+        words = url_options(database)
         database.close()
         assert "postgres:" not in " ".join(words)
         surroundings = {k: v for k, v in os.environ.items() if not k.startswith("PG")}

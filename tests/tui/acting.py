@@ -22,7 +22,7 @@ from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.dialogs.verbs import VerbsDialog
 from console.tui.findings import QueueKey
-from console.tui.open_connection import OpenConnection, url_words
+from console.tui.open_connection import OpenConnection, url_options
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
 from console.tui.widgets.summary import BackgroundLine
@@ -175,7 +175,7 @@ async def acting(
         rights,
         masks=masks,
         production=production,
-        words=url_words(database),
+        cli_options=url_options(database),
     )
     feed = FakeFeed("here", interval_seconds=3600.0)
     app = ConsoleApp([feed], Setup(connections=[conn]))

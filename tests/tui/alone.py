@@ -52,7 +52,7 @@ def conn(name: str = "prod", rights: Rights = Rights.ADMIN, **more: Any) -> Open
     """A connection of which nobody answers."""
     url = "postgresql+psycopg://u@127.0.0.1:1/x"
     database = open_database(url, label=name)
-    return OpenConnection(name, database, rights, words=("--profile", name), **more)
+    return OpenConnection(name, database, rights, cli_options=("--profile", name), **more)
 
 
 def is_at(console: Opened, kind: type[Screen[Any]]) -> bool:

@@ -14,7 +14,7 @@ from console.monitor.sampler import Sampler
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
-from console.tui.open_connection import OpenConnection, url_words
+from console.tui.open_connection import OpenConnection, url_options
 
 FOLDER = Path(__file__).parents[2] / ".github" / "pictures"
 SIZE = (160, 44)
@@ -78,7 +78,7 @@ def main() -> None:
         database = open_database(demo.url, label="demo")
         limits = replace(DEFAULTS, stuck_after_seconds=demo.stuck_after_seconds)
         conn = OpenConnection(
-            "demo", database, Rights.ADMIN, lambda _: limits, words=url_words(database)
+            "demo", database, Rights.ADMIN, lambda _: limits, cli_options=url_options(database)
         )
         feed = Sampler(database, stuck_after_seconds=demo.stuck_after_seconds, name="demo")
         asyncio.run(_all(ConsoleApp([feed], Setup([conn], rights=Rights.ADMIN.word))))

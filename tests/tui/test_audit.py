@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from console.audit import Entry
 from console.errors import ConnectionFailedError
-from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, filters_of, follow_up
+from console.tui.dialogs.audit_entry import AuditEntryDialog, AuditRow, filters_of, follow_up
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return found
 
 
-async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
+async def shown(console: Opened, *lines: AuditRow, **more: Any) -> AuditScreen:
     """The screen, with these on it."""
     console.app.open_audit(**more)
     await console.pilot.pause()
@@ -81,23 +81,23 @@ def words(of: AuditScreen, selector: str) -> str:
 
 async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> None:
     async with alone(connections=[conn("prod")]) as console:
-        at = await shown(console, Line(ENTRY), Line(INSTALL))
+        at = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         table = at.table
         cells = {name: cell.text for name, cell in table.cells(table.keys[0]).items()}
         assert cells["verb"] == "purge"
         assert cells["done"] == "4,990"
         assert cells["when"] == "03-29 02:00:00"
         await console.press("j")
-        assert table.row == Line(INSTALL)
-        at.show(AuditEntries((Line(RUNNING, alive=False), Line(ENTRY), Line(INSTALL))))
+        assert table.row == AuditRow(INSTALL)
+        at.show(AuditEntries((AuditRow(RUNNING, alive=False), AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
-        assert table.row == Line(INSTALL)
+        assert table.row == AuditRow(INSTALL)
         assert "interrupted" in console.picture
 
 
 async def test_it_fits_and_what_is_untrusted_is_shown_as_it_is() -> None:
     async with alone(connections=[conn("prod")], size=(50, 14)) as console:
-        await shown(console, Line(ENTRY), Line(INSTALL))
+        await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         assert "purge" in console.picture
         assert "public.ma" in console.picture
         await console.press("enter")
@@ -112,20 +112,20 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
     asked: list[tuple[Any, ...]],
 ) -> None:
     async with alone(connections=[conn("prod")]) as console:
-        at = await shown(console, Line(ENTRY), Line(INSTALL))
+        at = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         await console.press("slash", "v")
         at.query_one("#filter", Input).value = "verb:purge since:1d ann"
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
         await until(console, lambda: not at._fetch.busy)
-        at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
+        at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
-        assert [*at.table.keys] == [Line(ENTRY).key]
+        assert [*at.table.keys] == [AuditRow(ENTRY).key]
         await console.press("escape")
         assert asked[-1][1] == AuditSearch()
         await until(console, lambda: not at._fetch.busy)
-        at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
+        at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         assert len(at.table.keys) == 2
         await console.press("slash")
         at.query_one("#filter", Input).value = "since:nix"
@@ -137,10 +137,10 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
 
 async def test_a_connection_that_fails_is_told_beside_what_others_have() -> None:
     async with alone(connections=[conn("prod"), conn("stage")]) as console:
-        at = await shown(console, Line(ENTRY, None, "prod"), Line(ENTRY, None, "stage"))
+        at = await shown(console, AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))
         assert len(at.table.keys) == 2, "numbers are a database's own"
         error = ConnectionFailedError("Could not read the audit.", why="refused")
-        at.show(AuditEntries((Line(ENTRY, None, "prod"),), (("stage", error),)))
+        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))
         await console.pilot.pause()
         assert "stage: refused" in words(at, "#audit-head")
         assert len(at.table.keys) == 2, "what it said before stays"
@@ -166,7 +166,7 @@ async def test_from_a_purge_to_the_form_that_brings_back_what_it_took(
         monkeypatch.setattr(
             console.app, "open_action", lambda *words, **options: went.append((*words, options))
         )
-        await shown(console, Line(ENTRY))
+        await shown(console, AuditRow(ENTRY))
         await console.press("enter")
         assert is_at(console, AuditEntryDialog)
         assert "restore --action 17" in console.picture
@@ -176,11 +176,11 @@ async def test_from_a_purge_to_the_form_that_brings_back_what_it_took(
 
 
 def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
-    follow = follow_up(Line(RUNNING, alive=False))
+    follow = follow_up(AuditRow(RUNNING, alive=False))
     assert follow is not None
     assert (follow.verb, follow.filters) == ("requeue", ("state=error", "error~time out"))
-    assert follow_up(Line(RUNNING, alive=True)) is None
-    assert follow_up(Line(INSTALL)) is None
+    assert follow_up(AuditRow(RUNNING, alive=True)) is None
+    assert follow_up(AuditRow(INSTALL)) is None
     assert filters_of(replace(ENTRY, filters="of another version")) == ()
 
 

@@ -20,10 +20,10 @@ from console.bench.server import Environment
 from console.engines import open_database
 from console.errors import ConnectionFailedError
 from console.rights import Rights
-from console.tui.bench import Course, Prospect
+from console.tui.bench import BenchPreview, BenchRun
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.jobs import ActionRun
-from console.tui.open_connection import OpenConnection, url_words
+from console.tui.open_connection import OpenConnection, url_options
 from console.tui.screens.bench import BenchScreen, report, what_it_does
 from console.tui.screens.form import Stage
 from console.tui.text import TextView
@@ -54,7 +54,9 @@ ABOUT = Environment(
 async def console_on(url: str, **more: Any) -> AsyncIterator[Opened]:
     """A console on one real database."""
     database = open_database(url, label="prod")
-    there = OpenConnection("prod", database, Rights.ADMIN, words=url_words(database), **more)
+    there = OpenConnection(
+        "prod", database, Rights.ADMIN, cli_options=url_options(database), **more
+    )
     try:
         async with alone(connections=[there], size=(160, 48)) as console:
             yield console
@@ -85,9 +87,9 @@ async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
     await console.press("enter")
 
 
-def fake(console: Opened, *, wanted: BenchRequest | None = None, rounds: int = 2) -> Course:
+def fake(console: Opened, *, wanted: BenchRequest | None = None, rounds: int = 2) -> BenchRun:
     load = Load(seconds=10.0, warmup_seconds=0.0, rounds=rounds)
-    return Course(wanted or BenchRequest(), load, console.app.context.clock.monotonic)
+    return BenchRun(wanted or BenchRequest(), load, console.app.context.clock.monotonic)
 
 
 @pytest.mark.long  # the form is tried here with a load made up, a real bench in tests/bench
@@ -100,7 +102,7 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         await until(console, lambda: at.stage is Stage.RESULT)
         course = at._course
         assert course is not None
-        assert course.whole
+        assert course.complete
         assert (course.done, course.total) == (1, 1)
         assert course.points
         (result,) = course.results
@@ -193,11 +195,11 @@ async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
 async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
     async with alone(connections=[conn()], size=(80, 24)) as console:
         course = fake(console)
-        course.take(BenchStarted(ABOUT, (RING, FIFO)))
-        course.take(RoundFinished(RING, ROUND))
+        course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
+        course.on_event(RoundFinished(RING, ROUND))
         for second in range(3):
             console.clock.now += 1.0
-            course.take(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
+            course.on_event(RoundProgress(FIFO, 1, 2, second, 2000.0 + second, MS))
         running = ActionRun(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
         console.app.context.action_runs._all = [running]
         at = await bench_at(console)
@@ -213,7 +215,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         bad = replace(
             ROUND, verdict=RoundVerdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",)
         )
-        course.take(RoundFinished(FIFO, bad))
+        course.on_event(RoundFinished(FIFO, bad))
         course.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.finished.set()
@@ -232,20 +234,20 @@ async def test_how_long_the_rest_takes() -> None:
     async with alone(connections=[conn()]) as console:
         course = fake(console)
         assert course.seconds_left() is None
-        course.take(BenchStarted(ABOUT, (RING, FIFO)))
-        assert course.next == (RING, 1)
+        course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
+        assert course.next_round == (RING, 1)
         before = course.seconds_left()
         assert before is not None
         assert before >= 4 * 10
         console.clock.now += 12.0
-        course.take(RoundFinished(RING, ROUND))
-        assert course.next == (FIFO, 1)
+        course.on_event(RoundFinished(RING, ROUND))
+        assert course.next_round == (FIFO, 1)
         assert course.seconds_left() == pytest.approx(3 * 12.0)
         console.clock.now += 2.0
         assert course.seconds_left() == pytest.approx(34.0)
         for one in (FIFO, RING, FIFO):
-            course.take(RoundFinished(one, ROUND))
-        assert [course.done, course.next] == [4, None]
+            course.on_event(RoundFinished(one, ROUND))
+        assert [course.done, course.next_round] == [4, None]
         assert report(course, ".svg").startswith("<svg ")
 
 
@@ -261,7 +263,9 @@ async def test_the_command_line_has_what_the_form_says() -> None:
 
 
 def test_what_it_will_do_is_said_before() -> None:
-    found = Prospect(("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0)
+    found = BenchPreview(
+        ("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0
+    )
     lines = what_it_does("prod", found, Load(held_xmin=True))
     assert "3 rounds of each: ring, fifo." in lines
     assert "stack is left out: why" in lines

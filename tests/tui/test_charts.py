@@ -28,7 +28,7 @@ from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS, Series
 from console.tui.store import Store
 from console.tui.views import QueueView
-from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, extent
+from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, y_limits
 from console.tui.widgets.queue_columns import COLUMNS
 from console.tui.widgets.queue_detail import FiguresPanel, pieces
 from tests.tui.feeds import nine, queue
@@ -85,14 +85,14 @@ def test_times_along_a_chart_are_round_ones_of_the_zone_and_fit(
 
 def test_a_chart_begins_at_zero_and_goes_below_only_where_figures_do() -> None:
     depth, _, gap, _ = drawn((1000, ring(ready=3, gap=-7)), (1001, ring(ready=5, gap=5)), now=1001)
-    assert extent(depth) == (0, 6)
-    assert extent(gap) == (-8, 6)
+    assert y_limits(depth) == (0, 6)
+    assert y_limits(gap) == (-8, 6)
 
 
 def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither() -> None:
     def heads(one: QueueSnapshot) -> list[str]:
         series = Series()
-        return [d.words[0][0].strip() for d in drawings(series, KEY, one, SPANS[0], NOW)]
+        return [d.title[0][0].strip() for d in drawings(series, KEY, one, SPANS[0], NOW)]
 
     assert heads(ring()) == ["ready", "▄ push/s", "gap", "sample latency"]
     assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "sample latency"]
@@ -112,7 +112,7 @@ def test_latencies_have_charts_where_they_can_be_known() -> None:
     def waiting(*told: Latency) -> list[Drawing]:
         looks = [(1000.0 + n, ring(latency=one)) for n, one in enumerate(told)]
         found = drawn(*looks, now=1000.0 + len(told))
-        heads = [one.words[0][0].strip() for one in found]
+        heads = [one.title[0][0].strip() for one in found]
         assert "processing" not in heads
         return [one for one, head in zip(found, heads, strict=True) if head == "waiting"]
 
@@ -122,13 +122,13 @@ def test_latencies_have_charts_where_they_can_be_known() -> None:
         [0.2, 0.4],
         [0.3, 0.6],
     ]
-    assert "".join(text for text, _ in found.words) == (
+    assert "".join(text for text, _ in found.title) == (
         "waiting ▄ p50 200 ms  ⠒⠒ p95 400 ms  ⠒⠒ p99 600 ms"
     )
     (found,) = waiting(latency(0.1), latency(None), latency(0.1))
     assert [len(curve.runs) for curve in found.curves] == [2, 2, 2]
     (few,) = waiting(latency(None))
-    assert "".join(text for text, _ in few.words) == "waiting ? (too few)"
+    assert "".join(text for text, _ in few.title) == "waiting ? (too few)"
     assert waiting(latency(None, messages=None)) == []
 
 

@@ -221,10 +221,10 @@ async def test_the_line_completes_remembers_and_answers() -> None:
 async def test_themes_and_quit() -> None:
     async with alone(connections=[conn()]) as console:
         for theme in ("light", "contrast", "dark"):
-            commands.run(console.app.site(console.app.screen), f"theme {theme}")
+            commands.run(console.app.command_context(console.app.screen), f"theme {theme}")
             await console.pilot.pause()
             assert console.app.theme == theme
-        commands.run(console.app.site(console.app.screen), "quit")
+        commands.run(console.app.command_context(console.app.screen), "quit")
         await console.pilot.pause()
         assert not console.app.is_running
 

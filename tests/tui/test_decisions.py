@@ -83,7 +83,7 @@ async def test_a_note_is_a_mark_on_every_chart_of_the_past(tmp_path: Path) -> No
         drawings = [one.drawing for one in shown.tab.query(Chart) if one.display]
         at = (BEGIN + timedelta(seconds=3000)).timestamp()
         assert drawings
-        assert all(one is not None and one.noted == (at,) for one in drawings)
+        assert all(one is not None and one.notes == (at,) for one in drawings)
 
 
 SINCE = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)

@@ -22,7 +22,7 @@ from console.tui import ConsoleApp
 from console.tui.context import Setup
 from console.tui.dialogs.dialog import Menu
 from console.tui.findings import QueueKey
-from console.tui.open_connection import OpenConnection, url_words
+from console.tui.open_connection import OpenConnection, url_options
 from console.tui.screens.form import Stage
 from console.tui.screens.message import MessageScreen
 from console.tui.screens.planned import ActionScreen
@@ -42,7 +42,7 @@ SIZES = ((50, 14), (20, 5), (160, 48), (80, 24))
 @asynccontextmanager
 async def watching(database: Database) -> AsyncIterator[Opened]:
     """A console that looks at a database often."""
-    conn = OpenConnection("here", database, Rights.ADMIN, words=url_words(database))
+    conn = OpenConnection("here", database, Rights.ADMIN, cli_options=url_options(database))
     feed = Sampler(database, interval_seconds=0.2, name="here")
     app = ConsoleApp([feed], Setup([conn], rights="admin"))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -72,7 +72,7 @@ async def test_messages_of_any_kind_on_every_screen_of_a_queue(database_url: str
                     f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
                     {"text": text},
                 )
-        conn = OpenConnection("here", database, Rights.ADMIN, words=("--profile", WORST))
+        conn = OpenConnection("here", database, Rights.ADMIN, cli_options=("--profile", WORST))
         async with opened("here", size=(120, 40), connections=[conn]) as console:
             await console.give(queue(name, "status", ready=7, errors=4, claimed=3, done=2))
             console.app.open_queue(("here", "public", name), "messages")

@@ -59,7 +59,7 @@ async def opened(
 
 
 async def laid_out(console: Opened, screen: MessageScreen) -> None:
-    await until(console.pilot, lambda: screen.view.shown and not screen.view.laying_out)
+    await until(console.pilot, lambda: screen.view.layout_result and not screen.view.laying_out)
 
 
 def said(screen: MessageScreen, name: str) -> str:
@@ -147,7 +147,7 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
         await console.press("j", "j", "enter")
         await until(console.pilot, lambda: '▸ "in": { … }' in console.picture)
         await console.press("v")
-        await until(console.pilot, lambda: screen.view.shown.form is PayloadForm.TEXT)  # type: ignore[union-attr]
+        await until(console.pilot, lambda: screen.view.layout_result.form is PayloadForm.TEXT)  # type: ignore[union-attr]
         await console.press("v")
         await until(console.pilot, lambda: "00000000  7b 22 6e 22" in console.picture)
         await console.press("y")
@@ -169,7 +169,7 @@ async def test_ten_megabytes_hold_nothing_up() -> None:
     async with opened() as (console, screen, _):
         screen.show_result(payload("x" * 10_000_000))
         turns = 0
-        while screen.view.shown is None or screen.view.laying_out:
+        while screen.view.layout_result is None or screen.view.laying_out:
             await asyncio.sleep(0)  # the loop goes on while a thread lays it out
             turns += 1
         assert turns > 0

@@ -20,7 +20,7 @@ from console.monitor.scans import ScanKey as Place
 from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
 from console.tui.text import TextView
 from console.tui.widgets.keyed_table import LEFT, merge_keys
-from console.tui.widgets.messages import by_row
+from console.tui.widgets.messages import by_key
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
 
@@ -195,7 +195,7 @@ async def test_a_failure_leaves_what_was_seen() -> None:
 
 
 def test_a_message_met_in_two_states_is_one_row() -> None:
-    both = by_row([message("a"), message("b"), message("a", "claimed"), message("b")])
+    both = by_key([message("a"), message("b"), message("a", "claimed"), message("b")])
     assert [(key, one.state) for key, one in both.items()] == [
         ("id=a", "claimed"),
         ("id=b", "ready"),
@@ -242,7 +242,7 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
             give(pane, *ABC)
             for step, value in done:
                 table = pane.table
-                before = (table.cursor_key, set(table.marks), {m.id for m in table.meant_rows})
+                before = (table.cursor_key, set(table.marks), {m.id for m in table.selected_rows})
                 if step == "press":
                     await shown.press(value)
                     continue
@@ -251,7 +251,7 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
                 else:
                     await shown.pilot.resize_terminal(*value)
                 await shown.pilot.pause()
-                meant = {m.id for m in table.meant_rows}
+                meant = {m.id for m in table.selected_rows}
                 after = (table.cursor_key, set(table.marks), meant)
                 if before[0] is not None:
                     assert after == before

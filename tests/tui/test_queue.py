@@ -15,7 +15,7 @@ from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
-from console.tui.dialogs.audit_entry import Line
+from console.tui.dialogs.audit_entry import AuditRow
 from console.tui.dialogs.finding import FindingDialog
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
@@ -423,7 +423,7 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)
         seen = ((entry(3, "running"), True), (entry(2, "running"), False), (entry(1, "done"), None))
-        tab.show_result([Line(one, alive) for one, alive in seen])
+        tab.show_result([AuditRow(one, alive) for one, alive in seen])
         await settled(console.pilot)
         for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
             assert words in console.picture

@@ -27,10 +27,10 @@ from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
 from console.monitor.sampler import Reading
-from console.tui.open_connection import RETRY_SECONDS, PlaceRecording, Recordings
+from console.tui.open_connection import RETRY_SECONDS, ConnectionRecorder, Recordings
 from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
-from console.tui.widgets.charts import Chart, extent
+from console.tui.widgets.charts import Chart, y_limits
 from tests.servers import PATIENCE_SECONDS, wait_until
 from tests.tui.alone import alone, conn, until
 from tests.tui.feeds import queue
@@ -58,7 +58,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
         examined = DoctorUpdate(
             (Diagnosis(Queue("public", "mail", design("fifo"), {}, {}), (finding,)),)
         )
-        console.app._hearer("prod")(examined)
+        console.app._on_examined("prod")(examined)
         reader = RecordReader(tmp_path, "prod")
         await until(console, lambda: reader.rows(FINDINGS, ALWAYS))
         console.app.open_connections()
@@ -97,16 +97,16 @@ async def test_what_stops_it_is_on_the_screen(tmp_path: Path) -> None:
 def test_one_console_records_and_the_next_takes_over(tmp_path: Path) -> None:
     now = [0.0]
     first = Recorder(tmp_path, "prod")
-    other = PlaceRecording(tmp_path, conn(), lambda: now[0])
-    other.saw(READING)
-    assert (other.words, other.problem) == ("recorded by another console", "")
+    other = ConnectionRecorder(tmp_path, conn(), lambda: now[0])
+    other.on_reading(READING)
+    assert (other.status, other.problem) == ("recorded by another console", "")
     first.close()
-    other.saw(READING)
-    assert other.words == "recorded by another console"
+    other.on_reading(READING)
+    assert other.status == "recorded by another console"
     now[0] += RETRY_SECONDS
-    other.saw(READING)
-    assert other.words == f"recorded to {tmp_path}"
-    other.end()
+    other.on_reading(READING)
+    assert other.status == f"recorded to {tmp_path}"
+    other.stop()
     other.wait(time.monotonic() + 60)
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
@@ -116,11 +116,11 @@ def test_ending_waits_for_nobody_even_where_the_disk_hangs(
 ) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(segments.Segment, "write", lambda *_: hangs.wait())
-    recording = PlaceRecording(tmp_path, conn())
+    recording = ConnectionRecorder(tmp_path, conn())
     for _ in range(2_000):  # more than may wait
-        recording.saw(READING)
+        recording.on_reading(READING)
     assert recording.problem == "not recorded: the disk is too slow"
-    recording.end()
+    recording.stop()
     recording.wait(time.monotonic() + 0.1)
     hangs.set()
 
@@ -212,13 +212,13 @@ async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
         assert len(charts(shown)) == seen
         drawing = charts(shown)[0].drawing
         assert drawing is not None
-        assert "up to 3.29 k" in "".join(text for text, _ in drawing.words)
+        assert "up to 3.29 k" in "".join(text for text, _ in drawing.title)
         # Nothing was seen for a quarter of an hour; pauses that were meant are none.
         assert [len(run) for run in drawing.curves[0].runs] == [60, 5]
         told = [one.drawing for one in charts(shown) if one.drawing is not None]
-        latencies = [one for one in told if one.words[0][0] == "waiting p50, p95, p99 "]
+        latencies = [one for one in told if one.title[0][0] == "waiting p50, p95, p99 "]
         assert [len(one.curves) for one in latencies] == ([3] if seen == 4 else [])
-        assert all("up to 2 s" in one.words[1][0] for one in latencies)
+        assert all("up to 2 s" in one.title[1][0] for one in latencies)
 
 
 async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> No
         assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.plain_text
         drawing = charts(shown)[0].drawing
         assert drawing is not None
-        assert drawing.marked is not None
-        assert drawing.moment.now - drawing.marked == pytest.approx(33 * 60 + 7, abs=1)
+        assert drawing.marker is not None
+        assert drawing.moment.now - drawing.marker == pytest.approx(33 * 60 + 7, abs=1)
 
 
 async def test_another_span_is_read_anew(tmp_path: Path) -> None:
@@ -271,12 +271,12 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
         shown.tab.action_zoom(1)  # 24 h
         await shown.until(lambda: shown.tab.result)
         drawings = list(shown.tab._drawings())
-        assert [one.words[0][0] for one in drawings[:3]] == ["ready ", "pushes/s ", "pops/s "]
+        assert [one.title[0][0] for one in drawings[:3]] == ["ready ", "pushes/s ", "pops/s "]
         ready, pushes, pops = drawings[:3]
         assert (ready.ahead_seconds, pops.bands) == (0, ())
         assert pushes.ahead_seconds == 6 * 3600
         assert len(pushes.bands) == 24 + 6 + 1  # the first of them had begun before
-        assert extent(pushes)[1] >= 7.0
+        assert y_limits(pushes)[1] >= 7.0
         for _ in range(1 if size[0] == 80 else 0):
             shown.tab.action_chart(1)
         await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
@@ -285,7 +285,7 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
         assert shown.tab.result is not None
         shown.tab.show_result((shown.tab.result, short))
         await shown.until(lambda: "12 days of history" in shown.picture)
-        assert [one.words[0][0] for one in shown.tab._drawings()][1] == "push/s and pop/s "
+        assert [one.title[0][0] for one in shown.tab._drawings()][1] == "push/s and pop/s "
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -263,12 +263,12 @@ def test_it_never_leaves_what_was_recorded(navigator: list[float | None], steps:
     for seconds in navigator:
         if seconds is None:
             now[0] += 0.5
-            player.reach(player.following)
+            player.advance_to(player.next_at)
         else:
             player.skip(seconds)
-            assert player.wanted is not None
-            player.arrive(player.wanted)
-            assert player.wanted is None
+            assert player.target is not None
+            player.arrive(player.target)
+            assert player.target is None
         assert BEGIN <= player.at <= last
 
 

@@ -18,7 +18,7 @@ from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
 from console.rights import Rights
 from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, Menu
 from console.tui.dialogs.verbs import VerbsDialog
-from console.tui.open_connection import url_words
+from console.tui.open_connection import url_options
 from console.tui.screens import pipeline as jobs
 from console.tui.screens.form import Stage
 from console.tui.screens.pipeline import PipelineScreen
@@ -197,7 +197,7 @@ def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() 
     one = conn()
     secret = one.database.url.set(password="Pl4nted")
     database = open_database(secret.render_as_string(hide_password=False), label="prod")
-    by_url = replace(one, database=database, words=url_words(database))
+    by_url = replace(one, database=database, cli_options=url_options(database))
     job = jobs.job_of("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
     assert "Pl4nted" not in f"{job} {job.command}"
     assert "Pl4nted" in job.environ()["DBQ_URL"]

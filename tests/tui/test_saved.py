@@ -14,7 +14,7 @@ from console.errors import UsageError
 from console.monitor.filters import Filters, Saved
 from console.tui import commands, terminal
 from console.tui.app import ConsoleApp
-from console.tui.commands import CommandContext, InSight
+from console.tui.commands import CommandContext, VisibleFilter
 from console.tui.context import Context, Setup
 from console.tui.dialogs.command_line import completions
 from console.tui.open_connection import open_profile
@@ -193,7 +193,9 @@ def test_what_is_wrong_with_them_is_answered(line: str, words: str) -> None:
 
 
 def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path) -> None:
-    found, navigator = with_filters(in_sight=InSight("filters", 'error~"no route" id=1'))
+    found, navigator = with_filters(
+        visible_filter=VisibleFilter("filters", 'error~"no route" id=1')
+    )
     found.context.config_path = file
     commands.run(found, "save @routes")
     assert 'routes = "error~\\"no route\\" id=1"\n' in text_of(file)

@@ -14,7 +14,7 @@ from console.monitor.messages import Page
 from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
-from console.tui.dialogs.audit_entry import Line
+from console.tui.dialogs.audit_entry import AuditRow
 from console.tui.dialogs.finding import FindingDialog, Phase
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit
@@ -203,7 +203,7 @@ def test_audit(snap_compare: Compare) -> None:
         app.open_audit("prod")
         await pilot.pause()
         later = replace(RUNNING, started_at=AT + timedelta(minutes=9))
-        lines = (Line(later, alive=False), Line(ENTRY), Line(INSTALL))
+        lines = (AuditRow(later, alive=False), AuditRow(ENTRY), AuditRow(INSTALL))
         screen = on_top(app, AuditScreen)
         while screen._fetch.busy:
             await pilot.pause(0.01)

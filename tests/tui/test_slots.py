@@ -18,7 +18,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.screens.overview import RingSlots
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
-from console.tui.widgets.slot_map import Slot, SlotMapView, SlotStrip, cells_of, slot_of
+from console.tui.widgets.slot_map import CellState, SlotMapView, SlotStrip, cell_state, strip_cells
 from tests.tui.alone import Plain
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
@@ -104,7 +104,7 @@ async def test_every_slot_is_in_one_cell_and_counted_once_however_far_in() -> No
                 assert sum(view.counts(view.window).values()) == last - first + 1
                 assert view.cell[0] <= view.cursor <= view.cell[1]
                 assert len(view.render().plain.replace("\n", "")) == len(cells)
-                part = next(view.parts((view.cursor, view.cursor)))
+                part = next(view.ranges_in((view.cursor, view.cursor)))
                 assert part.first_number == part.last_number == 100_000 + view.cursor
 
         holds()
@@ -236,12 +236,12 @@ def test_a_cell_shows_the_gravest_of_its_slots_and_every_slot_has_one(
     states: list[str], width: int
 ) -> None:
     ranges = [SlotRange(n, n, state, 1, None, None) for n, state in enumerate(states)]
-    cells = cells_of(ranges, len(states), width)
+    cells = strip_cells(ranges, len(states), width)
     assert len(cells) == min(width, len(states))
-    assert max(cells) == max(map(slot_of, states))
+    assert max(cells) == max(map(cell_state, states))
     for conn, cell in enumerate(cells):
         mine = [s for n, s in enumerate(states) if n * len(cells) // len(states) == conn]
-        assert cell == max(map(slot_of, mine))
+        assert cell == max(map(cell_state, mine))
 
 
 def test_long_ranges_are_the_same_as_many_short_ones() -> None:
@@ -249,7 +249,7 @@ def test_long_ranges_are_the_same_as_many_short_ones() -> None:
         SlotRange(0, 499, "ready", 500, 0, 499),
         SlotRange(500, 999, "free", 500, None, None),
     ]
-    assert cells_of(long, 1000, 10) == [Slot.LIVE] * 5 + [Slot.FREE] * 5
+    assert strip_cells(long, 1000, 10) == [CellState.LIVE] * 5 + [CellState.FREE] * 5
 
 
 async def test_the_heads_stand_under_their_slots() -> None:

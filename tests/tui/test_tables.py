@@ -14,7 +14,7 @@ from console.tui.store import Store
 from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable, fit
 from console.tui.widgets.messages import MarkedTable
-from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout, ordered
+from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout, sort_rows
 from tests.tui.alone import alone
 from tests.tui.feeds import nine, queue
 
@@ -125,7 +125,7 @@ def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_lost(
 
 
 def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
-    by_state = ordered(views(), SORTABLE[0].key, descending=True)
+    by_state = sort_rows(views(), SORTABLE[0].sort_key, descending=True)
     assert [view.label for view in by_state][:5] == [
         "mail",
         "orders",
@@ -138,9 +138,9 @@ def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
 def test_what_is_unknown_comes_last_whichever_way() -> None:
     age = next(column for column in SORTABLE if column.name == "age")
     for descending in (True, False):
-        names = [view.label for view in ordered(views(), age.key, descending=descending)]
+        names = [view.label for view in sort_rows(views(), age.sort_key, descending=descending)]
         assert set(names[-3:]) == {"billing", "imports", "reports"}
-    oldest_first = ordered(views(), age.key, descending=True)
+    oldest_first = sort_rows(views(), age.sort_key, descending=True)
     assert oldest_first[0].label == "undo"
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console.tui.payloads import HexRows, PayloadForm, form_of, json_lines, shown
+from console.tui.payloads import HexRows, PayloadForm, best_form, json_lines, lay_out
 from console.tui.text import figure, first_line, plain, shorten, sparkline, whole_seconds
 from tests.tui.feeds import queue
 
@@ -114,8 +114,8 @@ def is_json(text: str) -> bool:
 def test_whatever_it_is_it_is_shown_and_never_obeyed(
     payload: str | bytes, form: PayloadForm, width: int, cut: bool
 ) -> None:
-    form_of(payload)
-    found = shown(payload, form, width, cut=cut, closed=range(5))
+    best_form(payload)
+    found = lay_out(payload, form, width, cut=cut, closed=range(5))
     assert len(found.rows) > 0
     for row in found.rows:
         assert not {unicodedata.category(sign) for sign in row.text} & OBEYED
@@ -150,25 +150,25 @@ def test_what_is_no_json_is_told_from_what_is(text: str) -> None:
 
 def test_numbers_and_keys_that_come_twice() -> None:
     text = '{"n":12345678901234567890.10,"n":1E400,"m":-0.0}'
-    rows = [row.text.strip() for row in shown(text, PayloadForm.JSON, 80).rows]
+    rows = [row.text.strip() for row in lay_out(text, PayloadForm.JSON, 80).rows]
     assert rows[1:-1] == ['"n": 12345678901234567890.10,', '"n": 1E400,', '"m": -0.0']
 
 
 def test_what_is_folded_says_how_much_there_is() -> None:
     text = '{"a": [1, 2, 3], "b": {}}'
-    rows = [row.text for row in shown(text, PayloadForm.JSON, 80, closed=[1]).rows]
+    rows = [row.text for row in lay_out(text, PayloadForm.JSON, 80, closed=[1]).rows]
     assert rows == ["▾ {", '  ▸ "a": [ … ],  (3 lines)', '    "b": {}', "  }"]
 
 
 def test_what_is_no_json_is_shown_as_text_and_says_why() -> None:
-    found = shown('{"a": 1,}', PayloadForm.JSON, 80)
+    found = lay_out('{"a": 1,}', PayloadForm.JSON, 80)
     assert found.form is PayloadForm.TEXT
     assert [row.text for row in found.rows] == ['{"a": 1,}']
     assert found.problem == "not JSON: '}' stands where a key should (character 9)"
 
 
 def test_a_nest_without_end_is_no_matter() -> None:
-    assert len(shown("[" * 50_000, PayloadForm.JSON, 80, cut=True).rows) == 50_000
+    assert len(lay_out("[" * 50_000, PayloadForm.JSON, 80, cut=True).rows) == 50_000
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_nest_without_end_is_no_matter() -> None:
     ],
 )
 def test_the_form_that_tells_most(payload: str | bytes, form: PayloadForm) -> None:
-    assert form_of(payload) is form
+    assert best_form(payload) is form
 
 
 def test_hex_is_made_when_it_is_seen() -> None:

@@ -11,7 +11,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.tabs import waits
 from console.tui.tabs.waits import WaitsScreen, WaitsTab
 from console.tui.text import TextView
-from console.tui.widgets.waits_chart import WaitsChart, key_of
+from console.tui.widgets.waits_chart import WaitsChart, wait_key
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
@@ -164,7 +164,7 @@ async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> No
         most, stacks = chart.stacks(5)
         assert most == 2.5
         assert stacks == [[4, 1, 0, 0, 0], None, [4, 1, 0, 0, 0]]
-        assert chart.ranked == [key_of(wait) for wait in WAITS[:2]]
+        assert chart.ranked == [wait_key(wait) for wait in WAITS[:2]]
 
 
 async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:

@@ -23,19 +23,19 @@ _TONES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
 
 
 @dataclass(frozen=True)
-class Line:
+class AuditRow:
     """One action of one connection."""
 
     entry: Entry
     alive: bool | None = None
     """Of an action that has not ended: whether the session that it runs in is still there."""
-    place: str = ""
+    connection: str = ""
     """The connection's name, where there are several."""
 
     @property
     def key(self) -> str:
         """What the cursor stays on. Action numbers are a database's own."""
-        return repr((self.place, self.entry.action_id))
+        return repr((self.connection, self.entry.action_id))
 
     @property
     def outcome(self) -> str:
@@ -64,21 +64,21 @@ class Line:
         return duration(max(0.0, seconds))
 
 
-def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable[Line]:  # noqa: A002
+def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable[AuditRow]:  # noqa: A002
     """A table of them; `queues`: whether it says of which queue an action was."""
 
-    def when(line: Line) -> str:
+    def when(line: AuditRow) -> str:
         return short_moment(line.entry.started_at, context.zone)
 
-    def queue(line: Line) -> str:
+    def queue(line: AuditRow) -> str:
         entry = line.entry
         return plain(f"{entry.schema}.{entry.queue}") if queues and entry.queue else ""
 
-    columns: tuple[Column[Line], ...] = (
+    columns: tuple[Column[AuditRow], ...] = (
         Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, max_width=1),
         Column("when", "when", when, "quiet", 14, 14),
         Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
-        Column("place", "connection", lambda line: plain(line.place), "quiet", 8, 24),
+        Column("place", "connection", lambda line: plain(line.connection), "quiet", 8, 24),
         Column("queue", "queue", queue, "", 14, 40),
         Column("outcome", "outcome", lambda line: plain(line.outcome), _tone, 11, 12),
         Column("done", "done", _done, "", 6, 14, align_right=True),
@@ -94,27 +94,27 @@ def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable
     return KeyedTable(columns, _DROP_ORDER, id=id)
 
 
-def _tone(line: Line) -> str:
+def _tone(line: AuditRow) -> str:
     return _TONES.get(line.outcome, "")
 
 
-def _mark_tone(line: Line) -> str:
+def _mark_tone(line: AuditRow) -> str:
     return _tone(line) or "quiet"
 
 
-def _left_tone(line: Line) -> str:
+def _left_tone(line: AuditRow) -> str:
     return "warning" if line.entry.failed else "quiet"
 
 
-def _done(line: Line) -> str:
+def _done(line: AuditRow) -> str:
     return f"{line.entry.done:,}" if line.entry.planned or line.entry.done else ""
 
 
-def _planned(line: Line) -> str:
+def _planned(line: AuditRow) -> str:
     return f"{line.entry.planned:,}" if line.entry.planned else ""
 
 
-def _about(line: Line) -> str:
+def _about(line: AuditRow) -> str:
     return "  ".join(plain(text) for text in (line.entry.filters, line.entry.detail) if text)
 
 
@@ -133,7 +133,7 @@ class AuditEntryDialog(FactsDialog):
         Binding("a", "follow", "follow up", tooltip="open the form that undoes or continues it"),
     ]
 
-    def __init__(self, context: Context, line: Line, connection: str) -> None:
+    def __init__(self, context: Context, line: AuditRow, connection: str) -> None:
         """`connection`: as the console calls it, which need not be how the audit does."""
         self._app_context = context
         self._entry = line.entry
@@ -142,7 +142,7 @@ class AuditEntryDialog(FactsDialog):
         super().__init__(
             f"Action {line.entry.action_id}",
             facts(context, line),
-            note="" if follow is None else follow.words,
+            note="" if follow is None else follow.text,
             keys="a opens the form · Escape closes" if follow else "Escape closes",
         )
 
@@ -164,12 +164,12 @@ class FollowUp:
     """What can be done about an action: which form, with which fields."""
 
     verb: str
-    words: str
+    text: str
     filters: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def follow_up(line: Line) -> FollowUp | None:
+def follow_up(line: AuditRow) -> FollowUp | None:
     """What undoes the action, or goes on with it; None: nothing that the console knows."""
     entry = line.entry
     if line.outcome in _UNFINISHED and entry.verb in _GOES_ON:
@@ -199,7 +199,7 @@ def filters_of(entry: Entry) -> tuple[str, ...]:
     return words
 
 
-def facts(context: Context, line: Line) -> dict[str, str]:
+def facts(context: Context, line: AuditRow) -> dict[str, str]:
     """Everything that the audit has of it, safe to show."""
     entry = line.entry
 

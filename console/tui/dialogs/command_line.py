@@ -65,49 +65,49 @@ class ConsoleCommands(Provider):
     """The verbs of the queue under the cursor, the screens, the queues, the themes."""
 
     @property
-    def _site(self) -> CommandContext:
-        return cast("ConsoleApp", self.app).site(self.screen)
+    def _ctx(self) -> CommandContext:
+        return cast("ConsoleApp", self.app).command_context(self.screen)
 
     async def discover(self) -> Hits:
         """Before anything is typed: what concerns the queue under the cursor comes first."""
-        for name, words, line in entries(self._site):
+        for name, words, line in entries(self._ctx):
             yield DiscoveryHit(name, partial(self._run, line), help=words)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for name, words, line in entries(self._site):
+        for name, words, line in entries(self._ctx):
             score = max(matcher.match(name), matcher.match(words) * 0.5)
             if score > 0:
                 yield Hit(score, matcher.highlight(name), partial(self._run, line), help=words)
 
     def _run(self, line: str) -> None:
         try:
-            commands.run(self._site, line)
+            commands.run(self._ctx, line)
         except ConsoleError as error:
             self.app.notify(plain(str(error)), severity="error", markup=False)
 
 
-def entries(site: CommandContext) -> Iterator[Entry]:
-    if site.key is not None:
-        yield from _of_the_queue(site)
+def entries(ctx: CommandContext) -> Iterator[Entry]:
+    if ctx.key is not None:
+        yield from _of_the_queue(ctx)
     for command in COMMANDS:
-        if command.anywhere:
+        if command.in_palette:
             yield command.name, command.summary, command.name
     yield "pipeline rollup", JOBS["rollup"].summary, "pipeline rollup"
-    for key in site.keys:
+    for key in ctx.keys:
         name = f"{key[0]}/{key[1]}.{key[2]}"
         yield f"queue {plain(name)}", "its screen", f"queue {commands.quoted(name)}"
-    for theme in site.themes:
+    for theme in ctx.themes:
         yield f"theme {theme}", "change the colours", f"theme {theme}"
 
 
-def _of_the_queue(site: CommandContext) -> Iterator[Entry]:
-    key = site.key
+def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
+    key = ctx.key
     if key is None:
         return
     name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
     shown = plain(key[2])
-    for verb in _verbs(site):
+    for verb in _verbs(ctx):
         summary = get_verb(verb).summary if verb in MODULES else commands.BY_NAME[verb].summary
         yield f"{verb} {shown}", summary, f"{verb} {name}"
     for verb in ABOUT_A_QUEUE:
@@ -116,10 +116,10 @@ def _of_the_queue(site: CommandContext) -> Iterator[Entry]:
         yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
 
 
-def _verbs(site: CommandContext) -> list[str]:
+def _verbs(ctx: CommandContext) -> list[str]:
     """Those that its design has, with any option; the form says why one cannot be for it."""
-    now = site.context.clock.monotonic()
-    found = None if site.key is None else site.context.store.queue(site.key, now)
+    now = ctx.context.clock.monotonic()
+    found = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)
     of = None if found is None else DESIGNS.get(found.snapshot.design)
     if of is None:
         return []
@@ -131,7 +131,7 @@ _OTHERS = {verb.name: verb for verb in (BENCH, INSTALL, ADOPT, SMOKE)}
 """Verbs that have screens of their own."""
 
 
-def completions(site: CommandContext, line: str) -> list[str]:
+def completions(ctx: CommandContext, line: str) -> list[str]:
     """The whole lines that the last word could become."""
     head, _, last = line.rpartition(" ")
     before = head.split()
@@ -141,19 +141,19 @@ def completions(site: CommandContext, line: str) -> list[str]:
         command = command_named(before[0])
     except UsageError:
         return []
-    words = [word for word in _words(site, command, before) if word.startswith(last)]
+    words = [word for word in _words(ctx, command, before) if word.startswith(last)]
     return [f"{head} {word}" for word in dict.fromkeys(words)]
 
 
-def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
+def _words(ctx: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
     if len(before) == 1:
-        yield from _wanted(site, command.wants)
-    if command.wants == "theme" and len(before) == 2:
+        yield from _wanted(ctx, command.completes)
+    if command.completes == "theme" and len(before) == 2:
         yield "--save"
     if command.name == "queue" and len(before) == 2:
         yield from TABS
-    if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
-        yield from _unambiguous(site.keys)
+    if command.completes == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
+        yield from _unambiguous(ctx.keys)
     verb = _OTHERS.get(command.name) or (
         get_verb(command.name) if command.name in MODULES else None
     )
@@ -163,19 +163,19 @@ def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Ite
     if takes_filters and before:
         yield from ("state=ready", "state=claimed", "state=error", "state=done")
         yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
-        yield from (f"{MARK}{name}" for name in site.filters)
+        yield from (f"{MARK}{name}" for name in ctx.filters)
     if verb is not None:
         options = (one for one in verb.parameters if one.placement is Placement.OPTION)
         yield from (f"--{one.name}" for one in options)
 
 
-def _wanted(site: CommandContext, what: str) -> Iterator[str]:
+def _wanted(ctx: CommandContext, what: str) -> Iterator[str]:
     if what in {"queue", "both"}:
-        yield from _unambiguous(site.keys)
+        yield from _unambiguous(ctx.keys)
     if what in {"connection", "both"}:
-        yield from map(quoted, site.context.connections)
+        yield from map(quoted, ctx.context.connections)
     if what == "theme":
-        yield from site.themes
+        yield from ctx.themes
     if what == "job":
         yield from JOBS
 
@@ -206,13 +206,13 @@ class CommandLineDialog(Dialog[None]):
         Binding("down", "remember(1)", "next line", show=False),
     ]
 
-    def __init__(self, site: CommandContext, text: str = "") -> None:
+    def __init__(self, ctx: CommandContext, text: str = "") -> None:
         super().__init__()
-        self._site = site
+        self._ctx = ctx
         self._text = text
         self._offered: list[str] = []
         self._at = -1
-        self._past = len(site.context.history)
+        self._past = len(ctx.context.history)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="command-line"):
@@ -234,7 +234,7 @@ class CommandLineDialog(Dialog[None]):
 
     def _offer(self) -> None:
         line = self.query_one(Input).value
-        self._offered, self._at = completions(self._site, line), -1
+        self._offered, self._at = completions(self._ctx, line), -1
         self._say()
 
     def _say(self) -> None:
@@ -264,13 +264,13 @@ class CommandLineDialog(Dialog[None]):
         # First this is gone: where the command goes shall not lie under it.
         if not self.close() or not line:
             return
-        history = self._site.context.history
+        history = self._ctx.context.history
         if not history or history[-1] != line:
             history.append(line)
         try:
-            commands.run(self._site, line)
+            commands.run(self._ctx, line)
         except ConsoleError as error:
-            again = CommandLineDialog(self._site, line)
+            again = CommandLineDialog(self._ctx, line)
             self.app.push_screen(again)
             again.after_refresh(again.answer, error)
 
@@ -299,7 +299,7 @@ class CommandLineDialog(Dialog[None]):
         line.cursor_position = len(text)
 
     def action_remember(self, step: int) -> None:
-        history = self._site.context.history
+        history = self._ctx.context.history
         self._past = max(0, min(len(history), self._past + step))
         self._put(history[self._past] if self._past < len(history) else "")
         self._offer()

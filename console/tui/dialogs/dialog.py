@@ -290,7 +290,7 @@ def equivalent_command(
     name = [] if key is None else ["--schema", key[1]]
     # A name that begins like an option is one all the same after "--".
     last = [] if key is None else (["--", key[2]] if key[2].startswith("-") else [key[2]])
-    where = () if conn is None else conn.words
+    where = () if conn is None else conn.cli_options
     return shlex.join(["dbq-console", verb, *name, *where, *words, *last])
 
 

@@ -20,7 +20,7 @@ from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
-from console.tui.open_connection import OpenConnection, lacks
+from console.tui.open_connection import OpenConnection, missing_right
 from console.tui.tabs.findings import FindingLines
 from console.tui.text import TextView, describe_error, plain, sentence, style_of
 from console.tui.views import ConnectionView, Link, QueueView
@@ -130,7 +130,7 @@ class FindingDialog(Dialog[None]):
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
             return "The connection does not answer: nothing is done on old figures."
-        if why := lacks(conn.rights, repair.rights):
+        if why := missing_right(conn.rights, repair.rights):
             return sentence(why)
         if conn.database.read_only:
             return "This connection is read-only."
@@ -229,8 +229,8 @@ class FindingDialog(Dialog[None]):
 
     def _ask(self, more: str = "") -> None:
         ask = self.query_one("#finding-ask", TextView)
-        words, mood = self._words()
-        line = Text(words, style_of(ask, mood))
+        words, style = self._words()
+        line = Text(words, style_of(ask, style))
         if self._why and self.phase is Phase.PLANNED:
             line.append(f"  {self._why}", style_of(ask, "warning"))
         if more:
@@ -320,7 +320,7 @@ class FindingDialog(Dialog[None]):
             return ""
         told = self.finding.finding
         words = (told.command if told is not None else "") or repair.command
-        return f"{words} {shlex.join(conn.words)}".strip() if words else ""
+        return f"{words} {shlex.join(conn.cli_options)}".strip() if words else ""
 
     def action_command(self) -> None:
         """Copy it. It plans only: --yes is the operator's to add."""

@@ -21,7 +21,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog, Menu
 from console.tui.findings import QueueKey
 from console.tui.jobs import start_job
-from console.tui.open_connection import lacks
+from console.tui.open_connection import missing_right
 from console.tui.text import TextView, describe_error, plain
 from console.tui.views import QueueView
 from console.verbs import MODULES, all_verbs
@@ -60,10 +60,10 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
     of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
-        why = unavailable(queue, verb) or lacks(rights, wanted)
+        why = unavailable(queue, verb) or missing_right(rights, wanted)
         yield VerbChoice(verb, summary, why or stale)
     for name, verb in ON_THE_LAKE.items():
-        why = lacks(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
+        why = missing_right(rights, Rights.OPERATOR) if jobs.BY_NAME[verb].confirmed else ""
         yield VerbChoice(name, _LAKE_WORDS[name], why or stale)
 
 

@@ -17,7 +17,7 @@ from console.errors import ConsoleError, UsageError
 from console.formats import numbered, parse_duration
 from console.monitor import owners
 from console.tui.context import Context
-from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, audit_table
+from console.tui.dialogs.audit_entry import AuditEntryDialog, AuditRow, audit_table
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
@@ -37,7 +37,7 @@ from console.tui.text import (
 _MOST = 200
 
 
-class AuditTab(ReadingTab[list[Line]]):
+class AuditTab(ReadingTab[list[AuditRow]]):
     """The console's actions on the queue, the newest first."""
 
     NAME: ClassVar[str] = "audit"
@@ -58,7 +58,7 @@ class AuditTab(ReadingTab[list[Line]]):
         yield TextView(id="queue-audit-head")
         yield self.table
 
-    def read(self, conn: OpenConnection) -> list[Line]:
+    def read(self, conn: OpenConnection) -> list[AuditRow]:
         return _entries(conn, AuditSearch().entry_filter(self.key), _MOST)
 
     def draw_words(self) -> None:
@@ -69,7 +69,7 @@ class AuditTab(ReadingTab[list[Line]]):
         head = self.query_one("#queue-audit-head", TextView)
         self.draw_head(head, "Reading the audit ...", partial(self._summary, head))
 
-    def _summary(self, head: TextView, lines: Sequence[Line]) -> Text:
+    def _summary(self, head: TextView, lines: Sequence[AuditRow]) -> Text:
         count = numbered(len(lines), "action")
         if len(lines) == _MOST:
             count = f"the newest {_MOST:,} actions"
@@ -103,9 +103,9 @@ class AuditSearch:
         schema, name = (None, None) if key is None else key[1:]
         return EntryFilter(schema, name, self.verb, self.operator, self.since, self.running)
 
-    def matches(self, line: Line) -> bool:
+    def matches(self, line: AuditRow) -> bool:
         entry = line.entry
-        text = f"{line.place} {line.outcome} {entry.verb} {entry.schema}.{entry.queue} "
+        text = f"{line.connection} {line.outcome} {entry.verb} {entry.schema}.{entry.queue} "
         text += f"{entry.operator} {entry.database_user} {entry.filters} {entry.detail} "
         text = (text + str(entry.action_id)).casefold()
         return all(word in text for word in self.words)
@@ -135,7 +135,7 @@ def parse(text: str) -> AuditSearch:
 
 @dataclass(frozen=True)
 class AuditEntries:
-    lines: tuple[Line, ...] = ()
+    lines: tuple[AuditRow, ...] = ()
     errors: tuple[tuple[str, ConsoleError], ...] = ()
     full: bool = False
     """Whether there are older ones."""
@@ -145,7 +145,7 @@ def read_all(
     connections: Sequence[OpenConnection], search: AuditSearch, key: QueueKey | None = None
 ) -> AuditEntries:
     """Waits for each connection in turn."""
-    lines: list[Line] = []
+    lines: list[AuditRow] = []
     errors = []
     full, several = False, len(connections) > 1
     for conn in connections:
@@ -160,12 +160,14 @@ def read_all(
     return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-def _entries(conn: OpenConnection, wanted: EntryFilter, most: int, place: str = "") -> list[Line]:
+def _entries(
+    conn: OpenConnection, wanted: EntryFilter, most: int, place: str = ""
+) -> list[AuditRow]:
     """The newest, with whether unfinished ones are still running."""
     with conn.database.transaction("read the audit", read_only=True) as connection:
         entries = audit.entries(connection, wanted, most)
         alive = owners.alive(connection, entries)
-    return [Line(entry, alive.get(entry.action_id), place) for entry in entries]
+    return [AuditRow(entry, alive.get(entry.action_id), place) for entry in entries]
 
 
 class AuditScreen(PolledScreen, FilteredScreen):
@@ -214,7 +216,9 @@ class AuditScreen(PolledScreen, FilteredScreen):
             return
         # The last entries of a connection that fails now stay.
         failed = {name for name, _ in found.errors}
-        kept = [] if self._found is None else [x for x in self._found.lines if x.place in failed]
+        kept = (
+            [] if self._found is None else [x for x in self._found.lines if x.connection in failed]
+        )
         if found.errors and len(self._connections) == 1 and self._found is not None:
             kept = list(self._found.lines)
         if not found.errors:
@@ -298,7 +302,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
     def action_open(self) -> None:
         line = self.table.row
         if line is not None:
-            connection = line.place or (self._connections[0].name if self._connections else "")
+            connection = line.connection or (self._connections[0].name if self._connections else "")
             self.app.push_screen(AuditEntryDialog(self.context, line, connection))
 
     def action_command_line(self) -> None:

@@ -28,19 +28,19 @@ from console.rights import Rights
 from console.tui.bench import (
     COLUMNS,
     DROP_ORDER,
+    BenchPreview,
+    BenchRun,
     BenchWork,
-    Course,
-    Prospect,
     label,
     lines_of,
     ms,
-    prospect,
+    preview_bench,
 )
 from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import ActionRun, start_job
-from console.tui.open_connection import why_not
-from console.tui.payloads import save, suggestion
+from console.tui.open_connection import why_not_allowed
+from console.tui.payloads import save, suggested_path
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.series import ChartSpan
 from console.tui.text import (
@@ -91,10 +91,10 @@ class BenchScreen(FormScreen):
         self._connection = connection
         self._conn = context.connections.get(connection)
         self._texts: dict[str, str] = dict(options or {})
-        self._course: Course | None = None
+        self._course: BenchRun | None = None
         if running is not None and isinstance(running.work, BenchWork):
             self._course = running.work.course
-        self._planned: Course | None = None
+        self._planned: BenchRun | None = None
         self.table = KeyedTable(COLUMNS, DROP_ORDER, id="bench-table")
 
     def compose_progress(self) -> ComposeResult:
@@ -109,7 +109,7 @@ class BenchScreen(FormScreen):
         self.query_one("#bench-file").display = False
 
     def show_form(self) -> None:
-        if why := why_not(self._conn, Rights.ADMIN):
+        if why := why_not_allowed(self._conn, Rights.ADMIN):
             error = RefusedError("No bench can be started here.", why=sentence(why))
             self.close_form("Nothing was started.", error)
         else:
@@ -147,17 +147,17 @@ class BenchScreen(FormScreen):
     def _shows(self) -> bool:
         return self.stage in {Stage.RUNNING, Stage.RESULT}
 
-    def _state(self, course: Course) -> tuple[str, str]:
+    def _state(self, course: BenchRun) -> tuple[str, str]:
         running = self.running
         if running is not None and running.result is not None:
-            lines, good = running.result.lines, course.whole
+            lines, good = running.result.lines, course.complete
             ok = good and all(result.ok for result in course.results)
             return " ".join(lines), "good" if ok else "warning" if not good else "critical"
         if running is None or not running.active:
             return "it was interrupted; its queues are dropped", "critical"
         if running.control.stopped:
             return "stopping; its queues are dropped ...", "warning"
-        whose, left = course.next, course.seconds_left()
+        whose, left = course.next_round, course.seconds_left()
         if whose is None or left is None:
             return "ending ..." if course.done else "starting ...", "strong"
         return (
@@ -166,15 +166,17 @@ class BenchScreen(FormScreen):
             "strong",
         )
 
-    def _draw_chart(self, course: Course, now: float) -> None:
+    def _draw_chart(self, course: BenchRun, now: float) -> None:
         chart = self.query_one(Chart)
         height = self.app.size.height
         chart.display = self.runs or height >= _ROOM_FOR_ALL
         chart.styles.height = max(6, height // 3)
         told = self.query_one("#bench-told")
-        told.styles.height = "1fr" if course.over else "auto"
-        most = max(2, height // 2 - 4) if course.over else 1000
-        self.table.styles.height = min(most, len(course.candidates) + 1) if course.over else "1fr"
+        told.styles.height = "1fr" if course.finished else "auto"
+        most = max(2, height // 2 - 4) if course.finished else 1000
+        self.table.styles.height = (
+            min(most, len(course.candidates) + 1) if course.finished else "1fr"
+        )
         if not chart.display:
             return
         end = now if course.ended_at is None else course.ended_at
@@ -194,11 +196,11 @@ class BenchScreen(FormScreen):
         moment = ChartTime(end, utc, self.context.zone)
         chart.show(Drawing(tuple(words), (Curve(runs, "trend"),), RATES, span, moment), "")
 
-    def _draw_words(self, course: Course) -> None:
+    def _draw_words(self, course: BenchRun) -> None:
         told = self.query_one("#bench-words", Paragraph)
         text = Text()
         results = course.results
-        if course.over and results:
+        if course.finished and results:
             for line in verdict_lines(results):
                 bad = line.startswith(("NOT OK", "in doubt", "error"))
                 text.append(f"{line}\n", style_of(told, "critical" if bad else "good"))
@@ -207,16 +209,20 @@ class BenchScreen(FormScreen):
                 text.append(f"{line}\n")
             for line in wait_lines(results):
                 text.append(f"{line}\n", style_of(told, "quiet"))
-        for line in course.said:
+        for line in course.messages:
             text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(told, "warning"))
         text.append(f"{describe_load(course.load)}\n", style_of(told, "quiet"))
-        if course.about is not None and (course.over or self.app.size.height >= _ROOM_FOR_ALL):
-            text.append("\n".join(map(plain, course.about.lines)) + "\n", style_of(told, "quiet"))
-        if course.about is not None and course.about.durable is False:
+        if course.environment is not None and (
+            course.finished or self.app.size.height >= _ROOM_FOR_ALL
+        ):
+            text.append(
+                "\n".join(map(plain, course.environment.lines)) + "\n", style_of(told, "quiet")
+            )
+        if course.environment is not None and course.environment.durable is False:
             unsafe = "This server does not write durably: real figures are lower.\n"
             text.append(unsafe, style_of(told, "warning"))
         writes = "w writes the report. " if results else ""
-        keys = f"{writes}n: the form again." if course.over else _WHILE_IT_RUNS
+        keys = f"{writes}n: the form again." if course.finished else _WHILE_IT_RUNS
         text.append(keys, style_of(told, "quiet"))
         told.set_text(text)
 
@@ -239,14 +245,14 @@ class BenchScreen(FormScreen):
         except ConsoleError as error:
             self.show_problem(error)
             return
-        course = Course(who, load, self.context.clock.monotonic)
+        course = BenchRun(who, load, self.context.clock.monotonic)
         self.make_plan(
-            lambda: prospect(conn, who, load),
+            lambda: preview_bench(conn, who, load),
             lambda found: self._show_plan(found, course),
             "Asking the database which designs can take part",
         )
 
-    def _show_plan(self, found: Prospect, course: Course) -> None:
+    def _show_plan(self, found: BenchPreview, course: BenchRun) -> None:
         self._planned = course
         self.query_one(PlanPane).draw(what_it_does(self._connection, found, course.load))
         self.ask_to_confirm(
@@ -283,13 +289,13 @@ class BenchScreen(FormScreen):
 
     def action_save(self) -> None:
         stamp = f"{self.context.clock.utc():%Y%m%d-%H%M%S}"
-        path = suggestion("bench", f"{self._connection}-{stamp}", "svg")
+        path = suggested_path("bench", f"{self._connection}-{stamp}", "svg")
         open_input(self.query_one("#bench-file", Input), str(path))
 
     def _write(self, name: str) -> None:
         self._close_line()
         course = self._course
-        if not name or course is None or course.about is None:
+        if not name or course is None or course.environment is None:
             return
         path = Path(name)
         start_job(
@@ -323,7 +329,7 @@ _WHILE_IT_RUNS = (
 )
 
 
-def what_it_does(connection: str, found: Prospect, load: Load) -> list[str]:
+def what_it_does(connection: str, found: BenchPreview, load: Load) -> list[str]:
     names = ", ".join(found.labels[:_MANY_NAMES])
     more = len(found.labels) - _MANY_NAMES
     rounds = formats.numbered(load.rounds, "round")
@@ -341,9 +347,9 @@ def what_it_does(connection: str, found: Prospect, load: Load) -> list[str]:
     ]
 
 
-def report(course: Course, suffix: str) -> str:
+def report(course: BenchRun, suffix: str) -> str:
     """The object of `bench --json`, or a picture."""
-    about, results = course.about, course.results
+    about, results = course.environment, course.results
     if about is None:
         return ""
     if suffix.lower() == ".json":

@@ -20,7 +20,12 @@ from console.rights import BY_WORD, ConnectionRights
 from console.tui import jobs
 from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
-from console.tui.open_connection import OpenConnection, Opening, Tested, open_profile
+from console.tui.open_connection import (
+    ConnectionTest,
+    OpenConnection,
+    PendingConnection,
+    open_profile,
+)
 from console.tui.screens.live import LiveScreen, ScreenHead
 from console.tui.text import (
     MARK,
@@ -257,7 +262,7 @@ class ConnectionsScreen(LiveScreen):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._told: dict[str, Tested | ConsoleError | None] = {}
+        self._told: dict[str, ConnectionTest | ConsoleError | None] = {}
         """What a test found; None: it is under way."""
         self._error = ""
         self.table = KeyedTable(_COLUMNS, _DROP_ORDER, id="connection-table")
@@ -314,7 +319,7 @@ class ConnectionsScreen(LiveScreen):
                 text.append(MARK, style_of(told, mark_style(view.color)))
             text.append(view.name, style_of(told, "strong"))
             if conn is not None:
-                where = conn.url or " ".join(conn.words[1:])
+                where = conn.url or " ".join(conn.cli_options[1:])
                 text.append(f"  {plain(where)}", style_of(told, "quiet"))
             if view.why:
                 words = f"\n{view.link.value}: {view.why}"
@@ -332,10 +337,10 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\nconfigured: {plain(conn.origin)}")
         if conn.credentials is not None and conn.credentials.kind:
             text.append(f"\npassword: {conn.credentials.kind}")
-        if not isinstance(self._told.get(conn.name), Tested):
+        if not isinstance(self._told.get(conn.name), ConnectionTest):
             text.append(f"\nrights: {view.rights or conn.rights.word}")
         if self.context.recordings is not None:
-            text.append(f"\n{self.context.recordings.words(conn.name)}")
+            text.append(f"\n{self.context.recordings.status(conn.name)}")
         if conn.name not in self._told:
             text.append(
                 "\nt tests it: connects, and reads the login's rights", style_of(told, "quiet")
@@ -371,12 +376,12 @@ class ConnectionsScreen(LiveScreen):
         self._told[conn.name] = None
         self.draw()
 
-        def tell(found: Tested | ConsoleError) -> None:
+        def tell(found: ConnectionTest | ConsoleError) -> None:
             self.show_tested(conn.name, found)
 
         jobs.start_job(self, conn.test, tell, tell)
 
-    def show_tested(self, name: str, found: Tested | ConsoleError) -> None:
+    def show_tested(self, name: str, found: ConnectionTest | ConsoleError) -> None:
         self._told[name] = found
         self.draw()
 
@@ -401,7 +406,7 @@ class ConnectionsScreen(LiveScreen):
         taken = list(self.context.connections)
         jobs.start_job(self, lambda: _open(path, name, taken), self._opened, self._failed)
 
-    def _opened(self, opening: Opening) -> None:
+    def _opened(self, opening: PendingConnection) -> None:
         self._error = ""
         self.navigator.add_connection(opening)
         self.notify(plain(f"Opening {opening.conn.name}."), markup=False)
@@ -413,7 +418,7 @@ class ConnectionsScreen(LiveScreen):
         self.draw()
 
 
-def _open(path: Path, name: str, taken: list[str]) -> Opening:
+def _open(path: Path, name: str, taken: list[str]) -> PendingConnection:
     """The profile of that name as the file has it now."""
     found = config.load({**os.environ, "DBQ_CONFIG": str(path)})
     profile = next(one for one in found.profiles() if one.name == name)
@@ -425,7 +430,9 @@ def _server(conn: OpenConnection | None, known: Capabilities) -> str:
     return f"{title} {known.server_version}"
 
 
-def _append_tested(text: Text, told: Paragraph, conn: OpenConnection, found: Tested) -> None:
+def _append_tested(
+    text: Text, told: Paragraph, conn: OpenConnection, found: ConnectionTest
+) -> None:
     known = found.capabilities
     text.append("\n● it answers", style_of(told, "good"))
     text.append(f" in {formats.duration(found.seconds)}: {plain(_server(conn, known))}, ")

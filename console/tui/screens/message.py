@@ -25,7 +25,7 @@ from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import start_job
 from console.tui.open_connection import OpenConnection
-from console.tui.payloads import PayloadForm, save, suggestion
+from console.tui.payloads import PayloadForm, save, suggested_path
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import PacedQuery
 from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
@@ -209,7 +209,7 @@ class MessageScreen(LiveScreen):
             words = "Reading the payload ..." if reading else "Enter reads the payload."
             line.append("All of it is shown." if self.gone else words)
         else:
-            shown = view.shown
+            shown = view.layout_result
             line.append(shown.form.value if shown else "laying out ...", style_of(foot, "strong"))
             if view.laying_out and shown:
                 line.append("  laying out ...", style_of(foot, "quiet"))
@@ -317,8 +317,10 @@ class MessageScreen(LiveScreen):
 
     def action_save(self) -> None:
         name = (self.message.id if self.message else None) or "message"
-        ending = _ENDINGS[self.view.shown.form if self.view.shown else PayloadForm.TEXT]
-        path = suggestion(self.key[2], name, ending)
+        ending = _ENDINGS[
+            self.view.layout_result.form if self.view.layout_result else PayloadForm.TEXT
+        ]
+        path = suggested_path(self.key[2], name, ending)
         open_input(self.query_one("#message-file", Input), str(path))
 
     def action_out(self) -> None:

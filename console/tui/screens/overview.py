@@ -328,7 +328,7 @@ class OverviewScreen(FilteredScreen):
         elif (key := self.queue_key) is not None:
             self.navigator.open_queue(key)
         else:
-            self.listed.turn()
+            self.listed.toggle_fold()
 
     def action_actions(self) -> None:
         if (key := self.queue_key) is not None:
@@ -382,11 +382,11 @@ class OverviewScreen(FilteredScreen):
         self._draw_words(self.context.clock.monotonic())
 
     def action_group(self) -> None:
-        self.listed.bring_together()
+        self.listed.toggle_grouping()
         self._draw_words(self.context.clock.monotonic())
 
     def action_fold(self) -> None:
-        self.listed.fold()
+        self.listed.fold_all()
         self._draw_words(self.context.clock.monotonic())
 
     @property

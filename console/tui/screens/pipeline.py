@@ -16,7 +16,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.findings import QueueKey
 from console.tui.jobs import start_job
-from console.tui.open_connection import OpenConnection, why_not
+from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import TextView, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -39,7 +39,7 @@ def why_no_job(verb: str, conn: OpenConnection | None) -> str:
     if verb not in ABOUT_A_QUEUE:
         return ""
     wanted = Rights.OPERATOR if BY_NAME[verb].confirmed else Rights.READ_ONLY
-    if why := why_not(conn, wanted):
+    if why := why_not_allowed(conn, wanted):
         return why
     if conn is not None and conn.credentials is not None and conn.credentials.is_typed:
         return "its password is typed in, and a separate process cannot ask for it"
@@ -70,8 +70,8 @@ def job_of(
     connection, schema, name = key
     words = [*options, "--schema", schema, "--rights", conn.rights.word]
     environment = {}
-    if conn.words[:1] == ("--profile",):
-        words += conn.words
+    if conn.cli_options[:1] == ("--profile",):
+        words += conn.cli_options
     else:
         url = conn.database.complete_url()
         environment["DBQ_URL"] = url.render_as_string(hide_password=False)
@@ -97,7 +97,7 @@ def equivalent_command(
     """The command line that does the same. It shows no secret, and looks none up."""
     words = ["pipeline", verb, *_options(BY_NAME[verb], said)]
     if verb in ABOUT_A_QUEUE and key is not None:
-        words += ["--schema", key[1], *(() if conn is None else conn.words)]
+        words += ["--schema", key[1], *(() if conn is None else conn.cli_options)]
         words += ["--", key[2]] if key[2].startswith("-") else [key[2]]
     return launch.command_line(words)
 

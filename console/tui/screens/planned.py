@@ -280,7 +280,7 @@ class ActionScreen(PlannedScreen):
         if self.planned is not None and self.stage is not Stage.FORM:
             yes = name if self.planned.requires_name else ""
         texts = self.form.values or self._initial
-        line = equivalent_command(self.verb, conn.words, schema, name, texts, yes)
+        line = equivalent_command(self.verb, conn.cli_options, schema, name, texts, yes)
         plans = self.verb.confirmed and yes is None
         words = "Without --yes it prints the plan and changes nothing." if plans else ""
         self.app.push_screen(CommandDialog(line, words))

@@ -175,7 +175,7 @@ class QueueScreen(LiveScreen):
         if self.view is not None:
             moment = ChartTime(now, self.context.clock.utc(), self.context.zone)
             charts = self.query_one(Charts)
-            charts.spared = self._chosen is not None and self._chosen.HAS_CHARTS
+            charts.replaced = self._chosen is not None and self._chosen.HAS_CHARTS
             charts.draw(self.context.store.series, self.key, self.view.snapshot, moment)
 
     def action_zoom(self) -> None:

@@ -23,7 +23,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.findings import QueueKey
 from console.tui.jobs import ActionRun
-from console.tui.open_connection import OpenConnection, why_not
+from console.tui.open_connection import OpenConnection, why_not_allowed
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.text import Paragraph, TextView, describe_error, plain, sparkline, style_of
 from console.tui.widgets.field import Field
@@ -145,7 +145,7 @@ class SmokeScreen(FormScreen):
 
     @property
     def _why_not(self) -> str:
-        return why_not(self._conn, Rights.ADMIN)
+        return why_not_allowed(self._conn, Rights.ADMIN)
 
     def _draw_report(self) -> None:
         words = self.query_one("#smoke-told", Paragraph)

@@ -23,7 +23,7 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import QueueView
-from console.tui.widgets.keyed_table import PADDING, Column, KeyedTable, LaidOut
+from console.tui.widgets.keyed_table import PADDING, Column, ColumnLayout, KeyedTable
 
 
 class FindingLines(Static):
@@ -137,7 +137,7 @@ class FindingsTable(KeyedTable[FindingView]):
             self.move_cursor(0)
             self.scroll_to(y=0, animate=False, immediate=True)
 
-    def lay_out(self, room: int) -> Sequence[LaidOut[FindingView]]:
+    def lay_out(self, room: int) -> Sequence[ColumnLayout[FindingView]]:
         """The first column to go is the repair; the summary always stays."""
         width, widest = max(room, _LEAST_ROOM), self.widest()
         widths = {_MARK: 1}
@@ -152,7 +152,7 @@ class FindingsTable(KeyedTable[FindingView]):
         widths[_SUMMARY] = max(1, left - (mends + PADDING if mends else 0))
         if mends:
             widths[_MENDS] = mends
-        return [LaidOut(column, width, "") for column, width in widths.items()]
+        return [ColumnLayout(column, width, "") for column, width in widths.items()]
 
 
 class FindingsTab(QueueTab):

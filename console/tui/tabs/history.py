@@ -32,7 +32,7 @@ from console.tui.widgets.charts import (
     RATES,
     SECONDS,
     WIDE,
-    AxisKind,
+    Axis,
     Bands,
     Chart,
     ChartTime,
@@ -53,7 +53,7 @@ _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
 """A span is read again after this part of it: a month is much to read."""
-_FIGURES: Sequence[tuple[str, AxisKind, tuple[str, ...]]] = (
+_FIGURES: Sequence[tuple[str, Axis, tuple[str, ...]]] = (
     ("ready", COUNTS, ("ready",)),
     ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
     ("age of the oldest", SECONDS, ("age_seconds",)),
@@ -273,7 +273,7 @@ class HistoryTab(QueueTab):
                 for name, style in zip(names, _STYLES, strict=False)
             )
             most = max(getattr(p, n) or 0 for p in found.points for n in names)
-            words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))
+            words = ((f"{title} ", "strong"), (f"up to {kind.format(most)}", "quiet"))
             drawing = Drawing(words, curves, kind, self._result_span, moment, marked, noted)
             yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
 

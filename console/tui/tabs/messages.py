@@ -22,7 +22,7 @@ from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
 from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
-from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_row, columns_of, loaded
+from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_key, columns_of, loaded_text
 
 PAGE = 100
 _MORE = 200
@@ -158,7 +158,7 @@ class MessagesTab(QueueTab):
     def show_page(self, loaded_page: LoadedPage) -> None:
         request, page = loaded_page.request, loaded_page.page
         kept = {} if request.after is None else self._messages
-        self._messages = kept | by_row([*page.messages])
+        self._messages = kept | by_key([*page.messages])
         self.request, self.page, self._loaded_at = request, page, self.context.clock.utc()
         self._error, self._loading = None, False
         same = request.again or request.after is not None
@@ -271,7 +271,7 @@ class MessagesTab(QueueTab):
                 "No messages." if replace(self.request.filters, state=None) == NOTHING else "None."
             )
         more = page.next is not None or not page.complete
-        words = loaded(self._messages, more=more)
+        words = loaded_text(self._messages, more=more)
         if not page.complete:
             words += " (the search stopped at its limit)"
         return words
@@ -358,7 +358,7 @@ class MessagesTab(QueueTab):
         if table.all_matching:
             self.navigator.open_actions(self.key, self.request.filters.words)
             return
-        meant = table.meant_rows
+        meant = table.selected_rows
         ids = [message.id for message in meant]
         if None in ids:
             self._tell("These messages have no id: act on them by a filter, with *.")
@@ -368,7 +368,7 @@ class MessagesTab(QueueTab):
         self.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
 
     def action_copy(self) -> None:
-        ids = [message.id for message in self.table.meant_rows if message.id is not None]
+        ids = [message.id for message in self.table.selected_rows if message.id is not None]
         if ids:
             self.app.copy_to_clipboard("\n".join(map(plain, ids)))
             self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")

@@ -19,14 +19,14 @@ from console.tui.text import TextView, describe_error, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.queue_columns import LONGEST_SUBSCRIBER
 from console.tui.widgets.slot_map import (
+    CELL_STYLES,
     POP_HEAD,
     PUSH_HEAD,
-    STRIP_TONES,
-    Slot,
+    CellState,
     SlotMapView,
-    cells_of,
+    cell_state,
     runs,
-    slot_of,
+    strip_cells,
 )
 
 _ALWAYS = ("ready", "free", "orphan", "hole", "missing")
@@ -36,7 +36,7 @@ _STATES = (
     *("orphan", "hole", "void", "missing", "broken"),
 )
 _PLURALS = {"orphan": "orphans", "hole": "holes", "void": "voids"}
-_TONES = {Slot.LOST: "warning", Slot.STRANDED: "critical"}
+_TONES = {CellState.LOST: "warning", CellState.STRANDED: "critical"}
 _MEANS = {
     "ready": "a message that a pop will ask for",
     "parked": "a message whose number is parked for a pop: it is popped before the others",
@@ -76,10 +76,10 @@ class SubscriberSlots(TextView):
 
     def _row(self, of: SlotMap, name_width: int, width: int) -> Text:
         name = formats.plain(of.subscriber)[:LONGEST_SUBSCRIBER].ljust(name_width)
-        cells = cells_of(of.ranges, max(of.capacity, 1), max(1, width - name_width - 1))
+        cells = strip_cells(of.ranges, max(of.capacity, 1), max(1, width - name_width - 1))
         row = Text(f"{name} ", style_of(self, "quiet"), no_wrap=True)
         for text, slot in runs(cells):
-            row.append(text, style_of(self, STRIP_TONES.get(slot, "")))
+            row.append(text, style_of(self, CELL_STYLES.get(slot, "")))
         if of.next_pop is not None and of.capacity:
             at = name_width + 1 + of.next_pop % of.capacity * len(cells) // of.capacity
             row = Text.assemble(row[:at], (POP_HEAD, style_of(self, "strong")), row[at + 1 :])
@@ -161,7 +161,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
 
     def _detail(self, foot: TextView, found: SlotMap) -> Text:
         view, line = self.view, Text(no_wrap=True, overflow="ellipsis")
-        parts = list(view.parts(view.cell))
+        parts = list(view.ranges_in(view.cell))
         first, last = view.cell
         low, high = view.window
         where = f"slots {low:,} to {high:,}, " if view.zoomed else ""
@@ -194,7 +194,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
         """Zoom in, down to a slot; then open its message."""
         if self.view.zoom_in() or self.result is None:
             return
-        part = next(iter(self.view.parts(self.view.cell)), None)
+        part = next(iter(self.view.ranges_in(self.view.cell)), None)
         if part is not None and part.state in _HOLDS_A_MESSAGE and part.first_number is not None:
             self.navigator.open_message(self.key, message_key(self.result.queue, part.first_number))
 
@@ -213,7 +213,7 @@ def message_key(queue: Queue, number: int) -> str:
 
 
 def _piece(head: TextView, state: str, count: int) -> Text:
-    slot = slot_of(state)
+    slot = cell_state(state)
     style = style_of(head, _TONES.get(slot, "quiet") if count else "quiet")
     words = state if count == 1 else _PLURALS.get(state, state)
     return Text.assemble((f"{slot.mark} ", style), f"{count:,} ", (words, style), "   ")
@@ -230,7 +230,7 @@ def _counted(parts: list[SlotRange]) -> Iterator[str]:
         lasts = [p.last_number for p in parts if p.state == state and p.last_number is not None]
         span = (
             f" ({min(numbers):,} to {max(lasts):,})"
-            if numbers and slot_of(state) >= Slot.LOST
+            if numbers and cell_state(state) >= CellState.LOST
             else ""
         )
         yield f"{count:,} {words}{span}"

@@ -282,7 +282,7 @@ class StuckTab(TableTab[QueueHolders]):
         if self.table.all_matching:
             self.navigator.open_actions(self.key, ["state=claimed"])
             return
-        rows = self.table.meant_rows
+        rows = self.table.selected_rows
         sessions = [row.session for row in rows if row.session is not None]
         ids = [f"id={row.claim.id}" for row in rows if row.claim is not None]
         if ids:

@@ -30,20 +30,26 @@ from console.tui.text import (
     style_of,
 )
 from console.tui.widgets.keyed_table import Column, KeyedTable, or_unknown
-from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
+from console.tui.widgets.waits_chart import (
+    MAX_SAMPLES,
+    SampleWaits,
+    WaitsChart,
+    average_waits,
+    wait_key,
+)
 
 WAITS_DROP_ORDER = ("meaning", "sessions", "trend", "waited")
 _TREND = 16
 _RUNNING = "running"
 
 
-def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
+def wait_columns(past: Sequence[SampleWaits]) -> tuple[Column[Wait], ...]:
     """`past`: the last samples, the newest last."""
 
     def trend(wait: Wait) -> str:
         if wait.share is None:
             return ""
-        key, newest = key_of(wait), [*past][-_TREND:]
+        key, newest = wait_key(wait), [*past][-_TREND:]
         shares = [None if one is None else one.get(key, 0.0) for one in newest]
         return sparkline([None if share is None else round(100 * share) for share in shares])
 
@@ -179,7 +185,7 @@ class WaitsTab(TableTab[WaitReport]):
         self.queue_key = key if key[2] else None
         super().__init__(context, key)
         self.fetch.every_seconds = SAMPLE_SECONDS + _REST_SECONDS * (1 if self.queue_key else 2)
-        self._past: deque[Past] = deque(maxlen=LOOKS)
+        self._past: deque[SampleWaits] = deque(maxlen=MAX_SAMPLES)
         self.table = KeyedTable(wait_columns(self._past), WAITS_DROP_ORDER, id="waits")
         self.waiters = KeyedTable(WAITERS, ("who",), removed_column="does", id="waits-tree")
         self._names: dict[str, str] = {}
@@ -216,11 +222,11 @@ class WaitsTab(TableTab[WaitReport]):
 
     def show(self, result: WaitReport) -> None:
         waits = self.waits
-        self._past.append(past_of(waits) if result.samples else None)
-        self._names |= {key_of(wait): plain(labels.wait_name(wait)) for wait in waits}
-        self.table.show({key_of(wait): wait for wait in waits})
+        self._past.append(average_waits(waits) if result.samples else None)
+        self._names |= {wait_key(wait): plain(labels.wait_name(wait)) for wait in waits}
+        self.table.show({wait_key(wait): wait for wait in waits})
         self.waiters.show(waiters(result.activity), keep=True)
-        self.query_one(WaitsChart).show_past([*self._past], self._names)
+        self.query_one(WaitsChart).show_samples([*self._past], self._names)
 
     def show_error(self, error: ConsoleError) -> None:
         self._past.append(None)

@@ -36,7 +36,7 @@ from console.tui.text import figure, style_of
 
 WIDE, HIGH = 120, 40
 """From this size of the screen on all charts stand side by side; below it is one at a time."""
-LEAST_HEIGHT = 20
+MIN_HEIGHT = 20
 """A screen that has fewer lines needs them for words."""
 _MOST = 6
 _FOUR = 4
@@ -67,10 +67,10 @@ class ChartTime:
 
 
 @dataclass(frozen=True)
-class AxisKind:
+class Axis:
     """What is along the upright axis."""
 
-    words: Callable[[float], str]
+    format: Callable[[float], str]
     top: Callable[[float], float]
     """Up to where it goes for the highest figure."""
 
@@ -88,15 +88,15 @@ class Curve:
 class Drawing:
     """All that a chart shows. Moments are `time.monotonic()`."""
 
-    words: Pieces
+    title: Pieces
     """The line above it."""
     curves: tuple[Curve, ...]
-    kind: AxisKind
+    axis: Axis
     span: ChartSpan
     moment: ChartTime
-    marked: float | None = None
+    marker: float | None = None
     """A moment that is pointed at."""
-    noted: tuple[float, ...] = ()
+    notes: tuple[float, ...] = ()
     """Moments of which an operator keeps a note."""
     bands: Bands = ()
     """What to expect of hours, by their beginnings: it stands behind the curves."""
@@ -119,11 +119,11 @@ class Chart(Widget):
 
     def show(self, drawing: Drawing, corner: str) -> None:
         """Show this from now on; `corner` stands at the end of its words."""
-        before = (self._look, self._drawing and self._drawing.words, self._corner)
+        before = (self._look, self._drawing and self._drawing.title, self._corner)
         self._drawing, self._corner, self._look = drawing, corner, self._look_of(drawing)
         if self._look != before[0]:
             self.refresh()
-        elif (drawing.words, corner) != before[1:]:
+        elif (drawing.title, corner) != before[1:]:
             self.refresh(Region(0, 0, self.size.width, 1))
 
     @property
@@ -135,7 +135,7 @@ class Chart(Widget):
         cell = drawing.span.seconds / max(1, self.size.width)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
-        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked, drawing.noted)
+        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marker, drawing.notes)
         more = (drawing.bands, drawing.ahead_seconds)
         return (self.size, *look, *more, runs, moment)
 
@@ -163,8 +163,8 @@ class Chart(Widget):
 
     def _words(self, drawing: Drawing, width: int) -> Text:
         line = Text(no_wrap=True)
-        for text, mood in drawing.words:
-            line.append(text, style_of(self, mood))
+        for text, style in drawing.title:
+            line.append(text, style_of(self, style))
         line.truncate(width, overflow="ellipsis")
         space = width - line.cell_len - len(self._corner)
         if space > 0:
@@ -181,11 +181,11 @@ class Chart(Widget):
         plot.yaxes(left=True, right=False)
         quiet = self._colour("stale")
         plot.ticks_color(quiet)
-        bottom, top = extent(drawing)
+        bottom, top = y_limits(drawing)
         plot.ylim(bottom, top)
         plot.xlim(-drawing.span.seconds, drawing.ahead_seconds)
         labels = [bottom, *([0] if bottom < 0 else []), *([top / 2] if height > 5 else []), top]
-        plot.yticks(labels, [f"{drawing.kind.words(y):>{_CELLS_OF_LABEL - 1}}" for y in labels])
+        plot.yticks(labels, [f"{drawing.axis.format(y):>{_CELLS_OF_LABEL - 1}}" for y in labels])
         moment = drawing.moment
         room = width - _CELLS_OF_LABEL
         ahead = drawing.ahead_seconds
@@ -204,10 +204,10 @@ class Chart(Widget):
                     plot.scatter(xs, ys, marker="braille", color=colour)
                 elif xs:
                     plot.plot(xs, ys, marker="braille", color=colour)
-        lines = [(at, "strong") for at in drawing.noted]
-        lines += [] if drawing.marked is None else [(drawing.marked, "warning")]
-        for at, mood in lines:
-            plot.vline(max(-drawing.span.seconds, at - moment.now), self._colour(mood))
+        lines = [(at, "strong") for at in drawing.notes]
+        lines += [] if drawing.marker is None else [(drawing.marker, "warning")]
+        for at, style in lines:
+            plot.vline(max(-drawing.span.seconds, at - moment.now), self._colour(style))
         built: str = plot.build()
         return built.rstrip("\n")
 
@@ -227,13 +227,13 @@ class Chart(Widget):
         return red, green, blue
 
 
-def extent(drawing: Drawing) -> tuple[float, float]:
+def y_limits(drawing: Drawing) -> tuple[float, float]:
     """From 0 (or below, where figures are) up to what leaves room above the highest."""
     ys = [y for curve in drawing.curves for run in curve.runs for _, y in run]
     ys += [band.high / HOUR_SECONDS for _, band in drawing.bands]
     lowest = min(ys, default=0.0)
-    bottom = -drawing.kind.top(-lowest) if lowest < 0 else 0.0
-    return bottom, drawing.kind.top(max(0.0, *ys) if ys else 0.0)
+    bottom = -drawing.axis.top(-lowest) if lowest < 0 else 0.0
+    return bottom, drawing.axis.top(max(0.0, *ys) if ys else 0.0)
 
 
 def _thinned(run: Run, drawing: Drawing, dots: int) -> tuple[list[float], list[float]]:
@@ -249,9 +249,9 @@ def _thinned(run: Run, drawing: Drawing, dots: int) -> tuple[list[float], list[f
     return [x for x, _ in highest.values()], [y for _, y in highest.values()]
 
 
-COUNTS = AxisKind(short_count, scale_count)
-RATES = AxisKind(short_count, scale)
-SECONDS = AxisKind(short_seconds, scale_seconds)
+COUNTS = Axis(short_count, scale_count)
+RATES = Axis(short_count, scale)
+SECONDS = Axis(short_seconds, scale_seconds)
 
 
 # The charts of a queue.
@@ -263,10 +263,10 @@ def drawings(
     """Depth, rates, the gap (of others than rings: the age of the oldest), how long messages waited
     and work on them took (where that can be known), the sample latency."""
 
-    def curve(name: str, mood: str = "trend", *, area: bool = True) -> Curve:
-        return Curve(series.runs(key, name, span, moment.now), mood, area)
+    def curve(name: str, style: str = "trend", *, area: bool = True) -> Curve:
+        return Curve(series.runs(key, name, span, moment.now), style, area)
 
-    def drawing(words: Pieces, kind: AxisKind, *curves: Curve) -> Drawing:
+    def drawing(words: Pieces, kind: Axis, *curves: Curve) -> Drawing:
         return Drawing(words, curves, kind, span, moment)
 
     def now(name: str) -> tuple[str, str]:
@@ -291,8 +291,8 @@ def drawings(
         found.append(drawing(age, SECONDS, curve("age_seconds")))
     for kind in () if snapshot.latency is None else KINDS:
         curves = [
-            curve(f"{kind}_p{percent}_seconds", mood, area=mood == "trend")
-            for percent, mood in zip(PERCENTILES, _CUTS, strict=True)
+            curve(f"{kind}_p{percent}_seconds", style, area=style == "trend")
+            for percent, style in zip(PERCENTILES, _CUTS, strict=True)
         ]
         known: Percentiles = getattr(snapshot.latency, kind)
         if known.messages is not None or any(one.runs for one in curves):
@@ -311,7 +311,7 @@ def _cut_words(kind: str, of: Percentiles) -> Pieces:
     if of.p50 is None:
         return ((f"{kind} ", "strong"), (of.text, ""))
     told = zip(("▄ p50 ", "  ⠒⠒ p95 ", "  ⠒⠒ p99 "), of.values, _CUTS, strict=True)
-    pieces = [((sign, mood), (formats.duration(value or 0.0), "")) for sign, value, mood in told]
+    pieces = [((sign, style), (formats.duration(value or 0.0), "")) for sign, value, style in told]
     return ((f"{kind} ", "strong"), *(piece for both in pieces for piece in both))
 
 
@@ -323,7 +323,7 @@ class Charts(Container):
         self.span = SPANS[0]
         self.hidden = False
         """Whether the operator wants the room for words."""
-        self.spared = False
+        self.replaced = False
         """Whether there are other charts in sight."""
         self._place = 0
 
@@ -350,7 +350,7 @@ class Charts(Container):
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
         """Draw them; what is not in sight costs nothing."""
         size = self.app.size
-        self.display = not (self.hidden or self.spared) and size.height >= LEAST_HEIGHT
+        self.display = not (self.hidden or self.replaced) and size.height >= MIN_HEIGHT
         if not self.display:
             return
         found = drawings(series, key, snapshot, self.span, moment)

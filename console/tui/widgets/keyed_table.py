@@ -64,7 +64,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True)
-class LaidOut(Generic[Row]):
+class ColumnLayout(Generic[Row]):
     """A column as it is laid out now."""
 
     column: Column[Row]
@@ -86,7 +86,7 @@ def fit(
     widest: Mapping[str, int],
     room: int,
     drop_order: Sequence[str] = (),
-) -> list[LaidOut[Row]]:
+) -> list[ColumnLayout[Row]]:
     """The columns for so many cells. One with nothing in it is lost before all others.
 
     `widest`: the cells that each column's longest text would take. Who is widest beyond its least
@@ -114,7 +114,7 @@ def fit(
         widths[name] += max(0, min(spare, wanted[name] - widths[name]))
     if names:
         widths[names[-1]] += max(0, room - total_width(shown, widths))
-    return [LaidOut(one, widths[one.name], one.title) for one in shown]
+    return [ColumnLayout(one, widths[one.name], one.title) for one in shown]
 
 
 def total_width(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
@@ -173,7 +173,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         `left`: the one that says of a row that it is no longer in the list."""
         super().__init__(id=id)
         self.columns = columns
-        self.laid_out: tuple[LaidOut[Row], ...] = ()
+        self.laid_out: tuple[ColumnLayout[Row], ...] = ()
         """Those of them for which there is room now."""
         self.rows: Mapping[str, Row] = {}
         """By key, from the top."""
@@ -240,7 +240,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             self._scroll_to_cursor()
         self._refresh_what_changed(*before, top)
 
-    def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
+    def lay_out(self, room: int) -> Sequence[ColumnLayout[Row]]:
         return fit(self.columns, self.widest(), room, self._drop_order)
 
     def widest(self) -> dict[str, int]:
@@ -267,7 +267,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     def _refresh_what_changed(
         self,
-        laid_out: tuple[LaidOut[Row], ...],
+        laid_out: tuple[ColumnLayout[Row], ...],
         keys: tuple[str, ...],
         in_sight: dict[str, Cells],
         top: int,

@@ -24,15 +24,15 @@ from console.monitor.owners import Evidence
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.jobs import LatestQuery
-from console.tui.payloads import PayloadForm, PayloadRow, Shown, form_of, shown
+from console.tui.payloads import PayloadForm, PayloadLayout, PayloadRow, best_form, lay_out
 from console.tui.text import TextView, first_line, plain, show_lines, style_of
 from console.tui.widgets.keyed_table import (
     PADDING,
     Cell,
     Cells,
     Column,
+    ColumnLayout,
     KeyedTable,
-    LaidOut,
     Row,
     or_unknown,
 )
@@ -88,7 +88,7 @@ def _owner(message: Message) -> str:
     return plain(message_text.claimant(message.claimed_by)) if claimed else ""
 
 
-def by_row(messages: Sequence[Message]) -> dict[str, Message]:
+def by_key(messages: Sequence[Message]) -> dict[str, Message]:
     """The messages by what stays the same while they change their state: their id, if they have
     one that is nobody else's."""
     found: dict[str, Message] = {}
@@ -101,12 +101,12 @@ def by_row(messages: Sequence[Message]) -> dict[str, Message]:
     return found
 
 
-def loaded(messages: Collection[str], *, more: bool) -> str:
+def loaded_text(messages: Collection[str], *, more: bool) -> str:
     count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
     return f"{count}, more below" if more else count
 
 
-_MARK: LaidOut[Any] = LaidOut(Column("marked", "", lambda _: ""), 1, "")
+_MARK: ColumnLayout[Any] = ColumnLayout(Column("marked", "", lambda _: ""), 1, "")
 
 
 class MarkedTable(KeyedTable[Row]):
@@ -135,15 +135,15 @@ class MarkedTable(KeyedTable[Row]):
         return tuple(key for key in self.keys if key in self._marks)
 
     @property
-    def meant(self) -> tuple[str, ...]:
+    def selected_keys(self) -> tuple[str, ...]:
         """What an action is for: the marked rows, else the one under the cursor."""
         if self._marks:
             return self.marks
         return () if self.cursor_key is None else (self.cursor_key,)
 
     @property
-    def meant_rows(self) -> list[Row]:
-        return [self.rows[key] for key in self.meant]
+    def selected_rows(self) -> list[Row]:
+        return [self.rows[key] for key in self.selected_keys]
 
     @property
     def pinned_keys(self) -> set[str | None]:
@@ -154,7 +154,7 @@ class MarkedTable(KeyedTable[Row]):
         super().show(rows, keep=keep)
         self._marks = self._marks.intersection(self.keys)
 
-    def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
+    def lay_out(self, room: int) -> Sequence[ColumnLayout[Row]]:
         return (_MARK, *super().lay_out(room - _MARK.width - PADDING))
 
     def build_cells(self, key: str) -> Cells:
@@ -244,8 +244,8 @@ class MessageHead(TextView):
         show_lines(self, lines)
 
     def _state(self, message: Message) -> Text:
-        mood = style_of(self, "warning" if message.state == "error" else "strong")
-        line = Text(message.state, mood, no_wrap=True)
+        style = style_of(self, "warning" if message.state == "error" else "strong")
+        line = Text(message.state, style, no_wrap=True)
         if message.age_seconds is not None:
             line.append(f" for {duration(max(message.age_seconds, 0.0))}")
         facts = [] if message.attempts is None else [f"attempts {message.attempts}"]
@@ -300,16 +300,16 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.cut = False
         self.form = PayloadForm.TEXT
         """As it is wanted; see `shown` for what could be had."""
-        self.shown: Shown | None = None
+        self.layout_result: PayloadLayout | None = None
         self.cursor = 0
         """The row of the cursor."""
         self._folds: set[int] = set()
-        self._question: LatestQuery[Shown] = LatestQuery(self, self.show_rows, self._failed)
+        self._question: LatestQuery[PayloadLayout] = LatestQuery(self, self.show_rows, self._failed)
         self._width = 0
 
     @property
     def rows(self) -> Sequence[PayloadRow]:
-        return self.shown.rows if self.shown else ()
+        return self.layout_result.rows if self.layout_result else ()
 
     @property
     def laying_out(self) -> bool:
@@ -318,7 +318,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
     def show_payload(self, payload: str | bytes, *, cut: bool) -> None:
         """Show this; more of the same, if there was some before."""
         if self.payload is None:
-            self.form = form_of(payload)
+            self.form = best_form(payload)
         self.payload, self.cut = payload, cut
         self._lay_out()
 
@@ -326,12 +326,12 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         payload, form, cut, closed = self.payload, self.form, self.cut, frozenset(self._folds)
         self._width = width = self.scrollable_content_region.width
         if payload is not None and width > 0:
-            self._question.submit(lambda: shown(payload, form, width, cut=cut, closed=closed))
+            self._question.submit(lambda: lay_out(payload, form, width, cut=cut, closed=closed))
 
-    def show_rows(self, found: Shown) -> None:
+    def show_rows(self, found: PayloadLayout) -> None:
         line = self.rows[self.cursor].line if self.cursor < len(self.rows) else 0
-        same = self.shown is not None and self.shown.form is found.form
-        self.shown = found
+        same = self.layout_result is not None and self.layout_result.form is found.form
+        self.layout_result = found
         self.virtual_size = Size(self._width, len(found.rows))
         self.cursor = min(self.cursor, len(found.rows) - 1)
         if same and found.form is not PayloadForm.HEX:
@@ -344,7 +344,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.LaidOut())
 
     def _failed(self, error: ConsoleError) -> None:
-        self.show_rows(Shown(self.form, [PayloadRow("?", 0)], error.what))
+        self.show_rows(PayloadLayout(self.form, [PayloadRow("?", 0)], error.what))
 
     def render_line(self, y: int) -> Strip:
         """One row; the cursor's stands out while the view has the keys."""
@@ -389,10 +389,10 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self._lay_out()
 
     def action_fold(self) -> None:
-        if self.shown is None or self.cursor >= len(self.rows):
+        if self.layout_result is None or self.cursor >= len(self.rows):
             return
         line = self.rows[self.cursor].line
-        if line in self.shown.ends:
+        if line in self.layout_result.ends:
             self._folds ^= {line}
             self._lay_out()
 

@@ -20,7 +20,7 @@ from console.tui.text import (
     whole_seconds,
 )
 from console.tui.views import BUCKET_SECONDS, TREND_CELLS, QueueView
-from console.tui.widgets.keyed_table import Column, LaidOut, Row, total_width
+from console.tui.widgets.keyed_table import Column, ColumnLayout, Row, total_width
 
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
 _FAR_SECONDS = 30 * 86400.0
@@ -35,8 +35,8 @@ Value = float | str | None
 class QueueColumn(Column[QueueView]):
     """One column. `key` is sorted by; None (not there, not known) always comes last."""
 
-    key: Callable[[QueueView], Value] = field(compare=False)
-    words: str
+    sort_key: Callable[[QueueView], Value] = field(compare=False)
+    sort_label: str
     """How the line above the table names the order by it."""
     descending: bool = True
     """Which way is the more telling one."""
@@ -79,7 +79,7 @@ def _figure(
 
     return QueueColumn(
         name, title, text, style, least, align_right=True,
-        key=key or number, words=name, sum_of=of if of in _ADD_UP else "",
+        sort_key=key or number, sort_label=name, sum_of=of if of in _ADD_UP else "",
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def slowest_first(snapshot: QueueSnapshot) -> list[SubscriberSnapshot]:
     return sorted(snapshot.subscribers or (), key=behind, reverse=True)
 
 
-def stands_out(snapshot: QueueSnapshot) -> str:
+def notable_slowest(snapshot: QueueSnapshot) -> str:
     """The slowest where it is plainly the one that fills the ring: of two that pop about as fast,
     now this one is behind and now the other, and that is no news. Else empty."""
     if snapshot.slowest is None:
@@ -156,7 +156,7 @@ def _marked(view: QueueView, width: int) -> str:
         one = snapshot.acting[0]
         since = whole_seconds(one.since_seconds)
         forms = [f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb]
-    elif name := stands_out(snapshot):
+    elif name := notable_slowest(snapshot):
         forms = [f"{name} is slowest", name]
     name = f"{view.connection_label}{_INSIDE}{view.label}" if view.connection_label else view.label
     for words in forms:
@@ -206,24 +206,24 @@ def _trend(view: QueueView, width: int) -> str:
 
 _STATE = QueueColumn(
     "state", "", lambda v: v.level.mark, lambda v: SEVERITY_STYLES.get(v.level, ""),
-    key=lambda v: float(v.level), words="state",
+    sort_key=lambda v: float(v.level), sort_label="state",
 )  # fmt: skip
 _QUEUE = QueueColumn(
     "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, fit_value=_name,
     first_char_style=lambda v: mark_style(v.color) if v.connection_label else "",
-    key=lambda v: v.label.casefold(), words="name", descending=False,
+    sort_key=lambda v: v.label.casefold(), sort_label="name", descending=False,
 )  # fmt: skip
 _DESIGN = QueueColumn(
     "design", "design", lambda v: v.snapshot.design, lambda v: _stale(v) or "quiet", 7,
-    key=lambda v: v.snapshot.design, words="design", descending=False,
+    sort_key=lambda v: v.snapshot.design, sort_label="design", descending=False,
 )  # fmt: skip
 _TREND = QueueColumn(
     "trend", "last 2 min", lambda v: _trend(v, TREND_CELLS), lambda v: _stale(v) or "trend", 24,
-    fit_value=_trend, key=lambda _: None, words="",
+    fit_value=_trend, sort_key=lambda _: None, sort_label="",
 )  # fmt: skip
 _FULL_IN = QueueColumn(
     "full_in", "full in", _full_in, _full_in_tone, 12, align_right=True,
-    key=lambda v: v.full_in_seconds, words="time to full", descending=False,
+    sort_key=lambda v: v.full_in_seconds, sort_label="time to full", descending=False,
 )  # fmt: skip
 
 COLUMNS: tuple[QueueColumn, ...] = (
@@ -248,7 +248,7 @@ SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
 def layout(
     width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool
-) -> list[LaidOut[QueueView]]:
+) -> list[ColumnLayout[QueueView]]:
     """Which columns fit into so many cells, and how wide each is.
 
     `widest` says how much room each column's longest text of now would take.
@@ -279,7 +279,7 @@ def layout(
 
 def _laid_out(
     column: QueueColumn, width: int, sorted_by: str, *, descending: bool
-) -> LaidOut[QueueView]:
+) -> ColumnLayout[QueueView]:
     title = column.title
     if column is _TREND:
         title = f"last {width * BUCKET_SECONDS / 60:.0f} min"
@@ -287,10 +287,12 @@ def _laid_out(
     arrow = "▼" if descending else "▲"
     if is_sorted and title and len(title) < width:
         title = f"{title} {arrow}" if len(title) + 1 < width else f"{title}{arrow}"
-    return LaidOut(column, width, title, is_sorted)
+    return ColumnLayout(column, width, title, is_sorted)
 
 
-def ordered(rows: Sequence[Row], key_of: Callable[[Row], Value], *, descending: bool) -> list[Row]:
+def sort_rows(
+    rows: Sequence[Row], key_of: Callable[[Row], Value], *, descending: bool
+) -> list[Row]:
     """The rows by a key; equals keep their order, and what has no value comes last."""
     keys = [(key_of(row), row) for row in rows]
     known = sorted(

@@ -125,13 +125,13 @@ class FiguresPanel(TextView):
     def _figures(self, view: QueueView, thresholds: Thresholds, width: int) -> list[Text]:
         lines = [Text(no_wrap=True)]
         stale = view.stale_seconds is not None
-        for name, words, mood in pieces(view.snapshot, thresholds, width):
+        for name, words, style in pieces(view.snapshot, thresholds, width):
             line = lines[-1]
             needed = cell_len(name) + 1 + cell_len(words)
             if line and line.cell_len + needed > width:
                 lines.append(line := Text(no_wrap=True))
             line.append(f"{name} ", style_of(self, "quiet"))
-            line.append(words, style_of(self, "stale" if stale else mood))
+            line.append(words, style_of(self, "stale" if stale else style))
             # At least two blanks, up to where the next one may begin.
             line.append(" " * (2 + -(line.cell_len + 2) % _STEP))
         return lines
@@ -314,10 +314,10 @@ class QueueDetail(TextView):
 
     def draw_group(self, group: Group) -> None:
         """Say it of a connection or a group of them: how many answer, and why one does not."""
-        mood = SEVERITY_STYLES.get(group.level, "quiet")
+        style = SEVERITY_STYLES.get(group.level, "quiet")
         head = Text(no_wrap=True)
         head.append(group.title, style_of(self, "strong")).append(
-            f"  {group.words[0]}", style_of(self, mood)
+            f"  {group.summaries[0]}", style_of(self, style)
         )
         grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
         told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
@@ -363,8 +363,8 @@ class QueueDetail(TextView):
             words = "nothing wrong in the figures"
             if view.diagnosis is not None and view.diagnosis.healthy:
                 words = view.diagnosis.verdict
-        mood = SEVERITY_STYLES.get(max((one.level for one in found), default=Severity.OK), "quiet")
-        line.append(f"  {words}", style_of(self, mood))
+        style = SEVERITY_STYLES.get(max((one.level for one in found), default=Severity.OK), "quiet")
+        line.append(f"  {words}", style_of(self, style))
         if view.diagnosis is not None and view.diagnosis.unseen:
             unseen = first_line(view.diagnosis.unseen[0])
             line.append(f"  not examined: {unseen}", style_of(self, "quiet"))

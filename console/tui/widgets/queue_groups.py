@@ -128,7 +128,7 @@ class Group:
         return _AT_MOST + words.removeprefix(formats.ESTIMATE) if unknown and estimate else words
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def summaries(self) -> tuple[str, ...]:
         """How it is, in less and less room."""
         queues = formats.numbered(len(self.counted), "queue")
         if self.connection:
@@ -146,7 +146,7 @@ class Group:
     def name(self, width: int, mark: str) -> str:
         """What its line is called; how it is is never cut off for its title."""
         begin = _STEP * bool(self.under) + mark
-        for words in self.words:
+        for words in self.summaries:
             end = f": {words}" if words else ""
             room = width - cell_len(begin + end)
             if cell_len(self.title) <= room:
@@ -175,7 +175,7 @@ class Group:
             return self._full_in(column)
         return self.total(column.sum_of) if column.sum_of else ""
 
-    def sorts_by(self, column: "QueueColumn") -> float | str | None:
+    def sort_value(self, column: "QueueColumn") -> float | str | None:
         """As what it stands among others of its kind."""
         if column.name == "state":
             return float(self.level)
@@ -186,7 +186,7 @@ class Group:
         return self.number(column.sum_of) if column.sum_of else None
 
 
-def of_connections(
+def connection_groups(
     connections: Mapping[str, ConnectionView],
     queues: Sequence[QueueView],
     is_named: Callable[[str], bool],
@@ -204,7 +204,9 @@ def of_connections(
             yield Group(title, (conn,), tuple(own), name, under)
 
 
-def of_groups(connections: Mapping[str, ConnectionView], lines: Sequence[Group]) -> Iterator[Group]:
+def group_lines(
+    connections: Mapping[str, ConnectionView], lines: Sequence[Group]
+) -> Iterator[Group]:
     """A line for each group of which one of these connections is."""
     names = dict.fromkeys(one.connections[0].group for one in lines if one.under)
     for name in names:
@@ -246,7 +248,7 @@ class Folding:
     def is_open(self, group: Group) -> bool:
         return (group.depth < self._depths[self.filtered]) != (group.key in self._turned)
 
-    def turn(self, group: Group) -> None:
+    def toggle(self, group: Group) -> None:
         """Fold the one, or open it."""
         self._turned ^= {group.key}
 

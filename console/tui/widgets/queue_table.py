@@ -7,15 +7,15 @@ from rich.cells import cell_len
 
 from console.tui.findings import QueueKey
 from console.tui.views import ConnectionView, Filter, QueueView
-from console.tui.widgets.keyed_table import Cells, KeyedTable, LaidOut
-from console.tui.widgets.queue_columns import COLUMNS, SORTABLE, QueueColumn, layout, ordered
+from console.tui.widgets.keyed_table import Cells, ColumnLayout, KeyedTable
+from console.tui.widgets.queue_columns import COLUMNS, SORTABLE, QueueColumn, layout, sort_rows
 from console.tui.widgets.queue_groups import (
     CONNECTIONS,
     QUEUES,
     Folding,
     Group,
-    of_connections,
-    of_groups,
+    connection_groups,
+    group_lines,
 )
 
 _INDENT = "  "
@@ -88,12 +88,12 @@ class QueueTable(KeyedTable[QueueView | Group]):
         """By key, from the top: queues, or lines over those of a connection or group."""
         if not self.grouped:
             return {repr(view.key): view for view in self._ordered(found)}
-        every = list(of_connections(self.connections, found, self.filter.names))
+        every = list(connection_groups(self.connections, found, self.filter.names))
         below: dict[str, list[Group]] = {}
         for one in every:
             below.setdefault(one.under, []).append(one)
         lines: dict[str, QueueView | Group] = {}
-        top = [*of_groups(self.connections, every), *below.get("", ())]
+        top = [*group_lines(self.connections, every), *below.get("", ())]
         for first in self._ordered_groups(top):
             lines[first.key] = first
             inner = [first] if first.connection else []
@@ -106,19 +106,19 @@ class QueueTable(KeyedTable[QueueView | Group]):
         return lines
 
     def _ordered(self, views: Sequence[QueueView]) -> list[QueueView]:
-        return ordered(views, self.sort_column.key, descending=self.descending)
+        return sort_rows(views, self.sort_column.sort_key, descending=self.descending)
 
     def _ordered_groups(self, groups: Sequence[Group]) -> list[Group]:
         column = self.sort_column
-        return ordered(groups, lambda one: one.sorts_by(column), descending=self.descending)
+        return sort_rows(groups, lambda one: one.sort_value(column), descending=self.descending)
 
-    def turn(self) -> None:
+    def toggle_fold(self) -> None:
         """Fold the line under the cursor, or open it."""
         if (group := self.group) is not None:
-            self._folding.turn(group)
+            self._folding.toggle(group)
             self.show_queues()
 
-    def fold(self) -> None:
+    def fold_all(self) -> None:
         """Fold all lines, or open them. From a queue that is folded the cursor goes to the line
         over it."""
         view = self.view
@@ -135,7 +135,9 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     def _over(self, view: QueueView) -> tuple[str, ...]:
         """The keys of the lines that it may stand under, the nearest first."""
-        (one,) = of_connections({view.connection: self.connections[view.connection]}, [view], bool)
+        (one,) = connection_groups(
+            {view.connection: self.connections[view.connection]}, [view], bool
+        )
         return one.key, one.under
 
     def build_cells(self, key: str) -> Cells:
@@ -148,7 +150,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
             row = replace(row, connection_label="", label=indent + row.label)
         return tuple(one.column.cell(row, one.width) for one in self.laid_out)
 
-    def lay_out(self, room: int) -> Sequence[LaidOut[QueueView | Group]]:
+    def lay_out(self, room: int) -> Sequence[ColumnLayout[QueueView | Group]]:
         """The title of the one that it is sorted by says so."""
         return layout(  # type: ignore[return-value]  # as above
             room, self.widest(), self.sort_column.name, descending=self.descending
@@ -192,7 +194,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
     def reverse(self) -> None:
         self.sort_by(self.sort_column.name)
 
-    def bring_together(self) -> None:
+    def toggle_grouping(self) -> None:
         """The queues of each connection under its line, or all in one order."""
         self.grouped = not self.grouped
         self.show_queues()
@@ -204,6 +206,6 @@ class QueueTable(KeyedTable[QueueView | Group]):
         super().on_resize()
 
 
-def _column(one: LaidOut[QueueView | Group]) -> QueueColumn:
+def _column(one: ColumnLayout[QueueView | Group]) -> QueueColumn:
     assert isinstance(one.column, QueueColumn)  # noqa: S101  # they all are
     return one.column

@@ -26,7 +26,7 @@ from console.tui.text import TextView, style_of
 _HEAD = "▲"
 
 
-class Slot(IntEnum):
+class CellState(IntEnum):
     """What a cell shows; the higher one is shown where a cell has several."""
 
     UNSEEN = 0
@@ -45,43 +45,43 @@ class Slot(IntEnum):
         return " □■▣◇✖"[self]
 
 
-STRIP_TONES = {
-    Slot.FREE: "quiet",
-    Slot.LIVE: "trend",
-    Slot.MOVING: "strong",
-    Slot.LOST: "warning",
-    Slot.STRANDED: "critical",
+CELL_STYLES = {
+    CellState.FREE: "quiet",
+    CellState.LIVE: "trend",
+    CellState.MOVING: "strong",
+    CellState.LOST: "warning",
+    CellState.STRANDED: "critical",
 }
 _STATES = {
-    "free": Slot.FREE,
-    "ready": Slot.LIVE,
-    "parked": Slot.LIVE,
-    "popping": Slot.MOVING,
-    "pushing": Slot.MOVING,
-    "awaited": Slot.LOST,
-    "hole": Slot.LOST,
-    "void": Slot.LOST,
+    "free": CellState.FREE,
+    "ready": CellState.LIVE,
+    "parked": CellState.LIVE,
+    "popping": CellState.MOVING,
+    "pushing": CellState.MOVING,
+    "awaited": CellState.LOST,
+    "hole": CellState.LOST,
+    "void": CellState.LOST,
 }
 _LEGEND = (
-    (Slot.LIVE, "live"),
-    (Slot.FREE, "free"),
-    (Slot.MOVING, "under way"),
-    (Slot.LOST, "hole, void, awaited"),
-    (Slot.STRANDED, "orphan, broken"),
+    (CellState.LIVE, "live"),
+    (CellState.FREE, "free"),
+    (CellState.MOVING, "under way"),
+    (CellState.LOST, "hole, void, awaited"),
+    (CellState.STRANDED, "orphan, broken"),
 )
 
 
-def slot_of(state: str) -> Slot:
+def cell_state(state: str) -> CellState:
     """What a state of `slot_map` is shown as; one that is not known yet is not hidden."""
-    return _STATES.get(state, Slot.STRANDED)
+    return _STATES.get(state, CellState.STRANDED)
 
 
-def cells_of(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[Slot]:
+def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[CellState]:
     """So many cells for the whole ring; fewer where it has fewer slots."""
     count = min(count, capacity)
-    cells = [Slot.UNSEEN] * count
+    cells = [CellState.UNSEEN] * count
     for one in ranges:
-        shown = slot_of(one.state)
+        shown = cell_state(one.state)
         last = min(one.last_slot, capacity - 1)
         for place in range(one.first_slot * count // capacity, last * count // capacity + 1):
             cells[place] = max(cells[place], shown)
@@ -107,7 +107,7 @@ class SlotStrip(TextView):
         `width` is what a line may take, `label` (safe to show) stands before the first one.
         """
         room = max(1, width - len(label))
-        cells = cells_of(ranges, max(capacity, 1), room * max(lines, 1))
+        cells = strip_cells(ranges, max(capacity, 1), room * max(lines, 1))
         heads = {
             name: number % capacity * len(cells) // capacity
             for name, number in (("pop", pop_head), ("push", push_head))
@@ -118,7 +118,7 @@ class SlotStrip(TextView):
         for start in range(0, len(cells), room):
             drawn.append(label if not start else "\n" + " " * len(label), style_of(self, "quiet"))
             for text, slot in runs(cells[start : start + room]):
-                drawn.append(text, style_of(self, STRIP_TONES.get(slot, "")))
+                drawn.append(text, style_of(self, CELL_STYLES.get(slot, "")))
             here = sorted(
                 (place - start, name, f"{numbers[name]:,}")
                 for name, place in heads.items()
@@ -131,12 +131,12 @@ class SlotStrip(TextView):
     def legend(self) -> Text:
         line = Text(no_wrap=True)
         for slot, words in _LEGEND:
-            line.append(slot.mark, style_of(self, STRIP_TONES[slot]))
+            line.append(slot.mark, style_of(self, CELL_STYLES[slot]))
             line.append(f" {words}   ", style_of(self, "quiet"))
         return line
 
 
-def runs(cells: Sequence[Slot]) -> Iterator[tuple[str, Slot]]:
+def runs(cells: Sequence[CellState]) -> Iterator[tuple[str, CellState]]:
     start = 0
     for place in range(1, len(cells) + 1):
         if place == len(cells) or cells[place] != cells[start]:
@@ -244,7 +244,7 @@ class SlotMapView(Widget, can_focus=True):
         cells = self.cells
         return cells[self._place(cells)]
 
-    def parts(self, window: Window) -> Iterator[SlotRange]:
+    def ranges_in(self, window: Window) -> Iterator[SlotRange]:
         """What the map has of these slots, cut to them."""
         if self.map is None:
             return
@@ -258,7 +258,7 @@ class SlotMapView(Widget, can_focus=True):
 
     def counts(self, window: Window) -> Counter[str]:
         found: Counter[str] = Counter()
-        for one in self.parts(window):
+        for one in self.ranges_in(window):
             found[one.state] += one.count
         return found
 
@@ -301,8 +301,10 @@ class SlotMapView(Widget, can_focus=True):
         """Its mark, and the name of its style."""
         if heads:
             return heads[0] if len(heads) == 1 else BOTH_HEADS, "head"
-        slot = max((slot_of(one.state) for one in self.parts(window)), default=Slot.UNSEEN)
-        return slot.mark, STRIP_TONES.get(slot, "")
+        slot = max(
+            (cell_state(one.state) for one in self.ranges_in(window)), default=CellState.UNSEEN
+        )
+        return slot.mark, CELL_STYLES.get(slot, "")
 
     def _styles(self) -> dict[str, Style]:
         """By name; once for all cells."""
@@ -310,11 +312,11 @@ class SlotMapView(Widget, can_focus=True):
             name: self.get_component_rich_style(f"slot-map--{name}", partial=True)
             for name in ("cursor", "head")
         }
-        return own | {name: style_of(self, name) for name in ("", *STRIP_TONES.values())}
+        return own | {name: style_of(self, name) for name in ("", *CELL_STYLES.values())}
 
     # How it is moved about.
 
-    def go(self, slot: int) -> None:
+    def move_to(self, slot: int) -> None:
         first, last = self.window
         self.cursor = max(first, min(slot, last))
         self._moved()
@@ -348,22 +350,24 @@ class SlotMapView(Widget, can_focus=True):
     def action_move(self, cells: int) -> None:
         known = self.cells
         place = max(0, min(self._place(known) + cells, len(known) - 1))
-        self.go(known[place][0])
+        self.move_to(known[place][0])
 
     def action_line(self, lines: int) -> None:
         self.action_move(lines * max(1, self.size.width))
 
     def action_first(self) -> None:
-        self.go(self.window[0])
+        self.move_to(self.window[0])
 
     def action_last(self) -> None:
-        self.go(self.window[1])
+        self.move_to(self.window[1])
 
     def action_trouble(self, step: int) -> None:
         """To the next slot that is lost, or the one before; round the ends of the ring."""
         if self.map is None:
             return
-        lost = [one.first_slot for one in self.map.ranges if slot_of(one.state) >= Slot.LOST]
+        lost = [
+            one.first_slot for one in self.map.ranges if cell_state(one.state) >= CellState.LOST
+        ]
         if not lost:
             return
         after = [slot for slot in lost if slot > self.cursor]
@@ -371,7 +375,7 @@ class SlotMapView(Widget, can_focus=True):
         slot = (after or lost)[0] if step > 0 else (before or lost)[-1]
         while self._windows and not _in(slot, self.window):
             self._windows.pop()
-        self.go(min(slot, self.map.capacity - 1))
+        self.move_to(min(slot, self.map.capacity - 1))
 
     def on_resize(self) -> None:
         """Other cells, and so something else under the cursor."""
@@ -380,7 +384,7 @@ class SlotMapView(Widget, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         place, cells = event.y * max(1, self.size.width) + event.x, self.cells
         if place < len(cells):
-            self.go(cells[place][0])
+            self.move_to(cells[place][0])
 
 
 def _in(slot: int, window: Window) -> bool:

@@ -78,7 +78,7 @@ class KeyFooter(Widget):
                 self.refresh()
 
     @property
-    def words(self) -> list[tuple[str, str]]:
+    def labels(self) -> list[tuple[str, str]]:
         """Each key as it is shown, and what it does, with their blanks."""
         shown = (one[0] for one in self._shown)
         return [(f" {self.app.get_key_display(one)} ", f"{one.description} ") for one in shown]
@@ -86,7 +86,7 @@ class KeyFooter(Widget):
     def render_line(self, y: int) -> Strip:  # noqa: ARG002  # there is one
         base, segments = self.rich_style, list[Segment]()
         for place, ((key, does), (_, works, _)) in enumerate(
-            zip(self.words, self._shown, strict=True)
+            zip(self.labels, self._shown, strict=True)
         ):
             style = base if works else base + Style(dim=True)
             if place == self._hovered:
@@ -97,7 +97,7 @@ class KeyFooter(Widget):
 
     def _at(self, x: int) -> int | None:
         end = 0
-        for place, (key, does) in enumerate(self.words):
+        for place, (key, does) in enumerate(self.labels):
             end += cell_len(key) + cell_len(does)
             if x < end:
                 return place
@@ -210,11 +210,11 @@ class ConnectionLines(TextView):
         return [line, *(Text(f"  {text}", style_of(self, "quiet")) for text in below)]
 
     def _line(self, view: ConnectionView, room: int, rights: str) -> Text:
-        mood = SEVERITY_STYLES.get(view.level, "good")
+        style = SEVERITY_STYLES.get(view.level, "good")
         if view.link in {Link.OPENING, Link.UNRECORDED}:
-            mood = "quiet"
+            style = "quiet"
         line = Text(no_wrap=True)
-        line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, mood))
+        line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, style))
         # However long the name and small the screen: PRODUCTION is never cut off.
         kept = len("●    PRODUCTION  " if view.production else "●  ")
         if view.color:
@@ -226,7 +226,7 @@ class ConnectionLines(TextView):
             line.append(" PRODUCTION ", style_of(self, "production"))
         alive = view.link is Link.ALIVE
         state = formats.duration(view.latency_seconds or 0.0) if alive else link_text(view)
-        line.append("  " + state, "" if mood == "good" else style_of(self, mood))
+        line.append("  " + state, "" if style == "good" else style_of(self, style))
         if rights:
             line.append("  " + rights, style_of(self, "quiet"))
         return line
@@ -264,8 +264,8 @@ class Summary(TextView):
     def _say_findings(self, line: Text, said: SummaryFacts, any_queues: bool, room: int) -> None:  # noqa: FBT001
         if not said.findings:
             if any_queues and said.all_clear.text:
-                mood = "good" if said.all_clear.clear else "quiet"
-                line.append(shorten(said.all_clear.text, room - 3), style_of(self, mood))
+                style = "good" if said.all_clear.clear else "quiet"
+                line.append(shorten(said.all_clear.text, room - 3), style_of(self, style))
                 line.append("   ")
             return
         start = line.cell_len
@@ -300,5 +300,5 @@ class Summary(TextView):
             line.append(formats.numbered(total, "queue"))
         if total:
             arrow = "▼" if table.descending else "▲"
-            line.append(f"   by {table.sort_column.words} {arrow}", style_of(self, "quiet"))
+            line.append(f"   by {table.sort_column.sort_label} {arrow}", style_of(self, "quiet"))
         return line

@@ -11,19 +11,19 @@ from textual.widget import Widget
 from console.monitor.waits import Wait
 from console.tui.text import style_of
 
-LOOKS = 60
+MAX_SAMPLES = 60
 """So many samples are remembered."""
-Past = dict[str, float] | None
+SampleWaits = dict[str, float] | None
 """Wait -> how many sessions waited so at a time, in one sample; None: it could not be seen."""
 
 
-def key_of(wait: Wait) -> str:
+def wait_key(wait: Wait) -> str:
     """What stays the same from look to look; counters and sessions stand on lines of their own."""
     return repr((wait.kind, wait.wait, wait.share is None))
 
 
-def past_of(waits: Sequence[Wait]) -> dict[str, float]:
-    return {key_of(w): w.average for w in waits if w.average is not None}
+def average_waits(waits: Sequence[Wait]) -> dict[str, float]:
+    return {wait_key(w): w.average for w in waits if w.average is not None}
 
 
 _FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "quiet"), ("·", "good"))
@@ -34,11 +34,11 @@ class WaitsChart(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="waits-chart")
-        self._past: deque[Past] = deque(maxlen=LOOKS)
+        self._samples: deque[SampleWaits] = deque(maxlen=MAX_SAMPLES)
         self._names: dict[str, str] = {}
 
-    def show_past(self, past: Sequence[Past], names: dict[str, str]) -> None:
-        self._past = deque(past, maxlen=LOOKS)
+    def show_samples(self, past: Sequence[SampleWaits], names: dict[str, str]) -> None:
+        self._samples = deque(past, maxlen=MAX_SAMPLES)
         self._names = names
         self.refresh()
 
@@ -46,7 +46,7 @@ class WaitsChart(Widget):
     def ranked(self) -> list[str]:
         """The waits that have a fill of their own: those with most sessions."""
         total: dict[str, float] = {}
-        for look in self._past:
+        for look in self._samples:
             for key, average in (look or {}).items():
                 total[key] = total.get(key, 0.0) + average
         return sorted(total, key=lambda key: -total[key])
@@ -56,7 +56,7 @@ class WaitsChart(Widget):
         ranked = self.ranked
         shown, most = ranked[: len(_FILLS) - 1], 0.0
         sums: list[list[float] | None] = []
-        for look in self._past:
+        for look in self._samples:
             if look is None:
                 sums.append(None)
                 continue

@@ -29,7 +29,7 @@ async def press_it() -> None:
         assert "the names in upper case" in console.picture
         await console.press("escape", "escape")
         assert not isinstance(console.app.screen, NamesScreen)
-        site = console.app.site(console.app.screen)
+        site = console.app.command_context(console.app.screen)
         assert any(entry[0] == "names" for entry in entries(site)), [*entries(site)]
 
 
