@@ -114,7 +114,9 @@ def _own_presets(product: Product) -> Iterator[tuple[str, str]]:
     file = parse(PRESET)
     if product.name != file.engine:
         return
-    templates.give(product.name, {"crate": file.definitions()}, like="own", untrusted=())
+    templates.set_user_presets(
+        product.name, {"crate": file.definitions()}, like="own", untrusted=()
+    )
     design = design_of(product.name, "crate", {**_NO_WORDS, **file.head}, (), file.written)
     queue = queue_of(design, LibraryTable("s", "crates", "beside it", None), "t", "its's")
     for statement in templates.statements(product.name, "own").values():

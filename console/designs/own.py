@@ -123,7 +123,7 @@ def _give(presets: Iterable[OwnPreset]) -> None:
             for one in given
             if one.parsed is not None and one.parsed.engine == engine
         }
-        templates.give(engine, definitions, like="own", untrusted=untrusted)
+        templates.set_user_presets(engine, definitions, like="own", untrusted=untrusted)
 
 
 def forget_read() -> None:

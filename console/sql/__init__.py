@@ -1,17 +1,16 @@
 """Named statements from `queries/`: rendered for one queue, run into row types.
 
-A statement is called by its file and name, `"common.push"`, and the connection's dialect tells of
-which engine: `rows`, `row` and `value` run a query, `run` a script, `query` and `script` render.
-What a file may hold, and which of its lines stay for a queue, `templates` says. Then two things are
-replaced:
+A statement is named by its file and name, `"common.push"`; the engine is that of the connection's
+dialect. `rows`, `row` and `value` run a query, `run` a script; `query` and `script` render.
+`templates` selects the lines for a queue; then two things are replaced:
 
 - a quoted identifier with a placeholder in it, `"{queue}_push"`, becomes that identifier for the
   real queue, quoted by the engine's dialect (`[{queue}_push]` for SQL Server);
 - a quoted literal with a placeholder in it, `'{size}'`, becomes that value as a literal. An
   identifier inside a literal (`'"{schema}"."{queue}_seq"'`) is quoted as an identifier first.
 
-A line `GO` of a script ends a batch, for engines that want them sent one by one. Values that change
-from call to call are never rendered: they are bound, `:name`.
+A line `GO` ends a batch of a script. Values that change from call to call are bound, `:name`, never
+rendered.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ UNTRUSTED_MARK, UNTRUSTED = templates.UNTRUSTED_MARK, templates.UNTRUSTED
 statement = templates.statement
 chosen = templates.chosen
 _BATCH_END = re.compile(r"^GO$", re.MULTILINE)
-# A quoted identifier by the sign that opens it in the dialect; in PostgreSQL "[" is a subscript.
+# Quoted identifiers by the dialect's opening quote; in PostgreSQL "[" is a subscript.
 _QUOTED_NAMES = {'"': r'"(?:[^"]|"")*"', "[": r"\[(?:[^\]\n]|\]\])*\]"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _BODY_QUOTE = "$dbq$"
 _PLAIN: dict[str, Dialect] = {}
-_MOST_RENDERED = 500
-"""Queries that are kept as they are sent, each with its scope: of 6 kB together, as a rule."""
+_CACHE_SIZE = 500
+"""Rendered queries, with their scopes of about 6 kB each."""
 Query: TypeAlias = "str | Statement | TextClause"
-"""What can be run for its rows: a statement, by its name or itself, or one that is rendered."""
+"""What `rows` and its kin can run: a statement, its name, or a rendered query."""
 
 
 class HasDialect(Protocol):
-    """Whatever tells which engine is meant: a connection, or the engine itself."""
+    """A connection or an engine module."""
 
     @property
     def dialect(self) -> Dialect: ...
 
 
 def has(on: HasDialect, of: str) -> bool:
-    """Whether the engine has the statement `of`: not every engine can do everything."""
+    """Whether the engine has the statement `of`."""
     return templates.there_is(on.dialect.name, of)
 
 
 def quote_identifier(dialect: Dialect, name: str) -> str:
-    """`name`, whole, quoted the way the dialect quotes, whatever is in it."""
+    """`name` as one identifier, quoted by the dialect, whatever it contains."""
     quoted: str = _plain(dialect).identifier_preparer.quote_identifier(name)
     return quoted
 
@@ -72,7 +71,7 @@ def quote_literal(dialect: Dialect, value: str) -> str:
     from sqlalchemy import Unicode  # noqa: PLC0415  # a verb imports what it uses
 
     plain = _plain(dialect)
-    # The dialect's own kind of text: N'...' for SQL Server, which would lose signs without the N.
+    # The dialect's Unicode text: N'...' for SQL Server, which would lose characters without the N.
     process = Unicode().dialect_impl(plain).literal_processor(plain)
     if process is None:
         raise TypeError(f"the dialect {dialect.name} renders no literals")
@@ -80,7 +79,7 @@ def quote_literal(dialect: Dialect, value: str) -> str:
 
 
 def _plain(dialect: Dialect) -> Dialect:
-    # A paramstyle without percent signs: the preparer would double those in names otherwise.
+    # With a paramstyle of percent signs the preparer would double those in names.
     if dialect.name not in _PLAIN:
         _PLAIN[dialect.name] = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
     return _PLAIN[dialect.name]
@@ -98,12 +97,12 @@ def plain(text: str) -> str:
 
 
 def query(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> TextClause:
-    """The statement ready to be executed with bound values."""
+    """The statement, ready to be executed with bound values."""
     return _query(statement(dialect.name, of), _plain(dialect), scope)
 
 
-@templates.until_given
-@lru_cache(maxsize=_MOST_RENDERED)
+@templates.cleared_with_presets
+@lru_cache(maxsize=_CACHE_SIZE)
 def _query(found: Statement, dialect: Dialect, scope: Scope) -> TextClause:
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
@@ -112,23 +111,23 @@ def _query(found: Statement, dialect: Dialect, scope: Scope) -> TextClause:
 
 @dataclasses.dataclass(frozen=True)
 class UnionMember:
-    """One member of a union, rendered; it may be kept and used again."""
+    """A rendered member of a union; reusable."""
 
     label: str
     text: str
 
 
 def part(of: str | Statement, dialect: Dialect, scope: Scope) -> UnionMember:
-    """The statement, which binds nothing, as a member of unions."""
+    """The statement, which binds nothing, as a member of `union`."""
     found = statement(dialect.name, of)
     rendered = _render(found, dialect, scope, for_text=False)
     return UnionMember(found.label, rendered.rstrip().removesuffix(";"))
 
 
 def union(connection: Connection, row_type: type[Row], parts: Sequence[UnionMember]) -> list[Row]:
-    """The rows of all parts, in no order, by one statement; they must have the same columns."""
+    """The rows of all parts by one UNION ALL, unordered."""
     label = "+".join(sorted({part.label for part in parts}))
-    # The part may end with a comment, which must not take the bracket in.
+    # A line break, because a part may end with a comment.
     body = "\nUNION ALL\n".join(f"({part.text}\n)" for part in parts)
     result = connection.exec_driver_sql(
         f"/* dbq {label} */ {body}", execution_options={"no_parameters": True}
@@ -139,7 +138,7 @@ def union(connection: Connection, row_type: type[Row], parts: Sequence[UnionMemb
 def piped(
     steps: Sequence[tuple[str, str]], last: str, dialect: Dialect, scope: Scope
 ) -> TextClause:
-    """One statement: each step is a table, under its name, for those after it and for the last."""
+    """One statement: each step is a common table expression, the last is the query."""
     from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
 
     found = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
@@ -150,10 +149,7 @@ def piped(
 
 
 def batches(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> list[str]:
-    """What a script sends to the server, one after the other: all of it, or up to each `GO`.
-
-    Split before names are put in, so that none of them can end a batch.
-    """
+    """The batches of a script, separated by `GO`; split before names are filled in."""
     found = statement(dialect.name, of)
     parts = _BATCH_END.split(chosen(found, scope))
     return [
@@ -167,7 +163,7 @@ def run(connection: Connection, of: str | Statement, scope: Scope = NOTHING) -> 
     """Run a script of several statements, which binds nothing."""
     label = _label(connection, of)
     for batch in batches(of, connection.dialect, scope):
-        # Without parameters the driver takes several statements at once and leaves "%" alone.
+        # Without parameters the driver accepts several statements and leaves "%" alone.
         connection.exec_driver_sql(
             f"/* dbq {label} */\n{batch}", execution_options={"no_parameters": True}
         )
@@ -181,10 +177,7 @@ def rows(
     /,
     **values: object,
 ) -> list[Row]:
-    """Run the statement and return its rows as `row_type`, a dataclass.
-
-    Raises TypeError, naming the columns, when the statement's are not exactly the dataclass's.
-    """
+    """The statement's rows as `row_type`, a dataclass; TypeError if their columns differ."""
     result = _executed(connection, of, scope, values)
     return rows_of(result.keys(), result.fetchall(), row_type, _label(connection, of))
 
@@ -209,7 +202,7 @@ def values(
     /,
     **bound: object,
 ) -> list[Row]:
-    """The one column of a statement, row by row. Raises TypeError when it has another number."""
+    """The values of a statement's only column; TypeError if it has another number of columns."""
     result = _executed(connection, of, scope, bound)
     return values_of(result.keys(), result.fetchall(), type_, _label(connection, of))
 
@@ -222,7 +215,7 @@ def value(
     /,
     **bound: object,
 ) -> Row:
-    """The one value of a statement that returns one column of exactly one row."""
+    """The value of a statement that returns one column of exactly one row."""
     (found,) = values(connection, type_, of, scope, **bound)
     return found
 
@@ -240,7 +233,7 @@ def _executed(
     try:
         return connection.execute(rendered, bound)
     except UnicodeEncodeError as error:
-        # The driver meets it before the server does, and it is no error of the driver's family.
+        # Raised by the driver before sending, and not a subclass of its errors.
         raise UsageError(
             "The text is not valid Unicode.",
             why=str(error),
@@ -249,7 +242,7 @@ def _executed(
 
 
 def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]:
-    """The rows of a result as `row_type`; a column that drifted fails with its name."""
+    """The rows of a result as `row_type`; TypeError if the columns differ."""
     returned = tuple(names)
     expected = tuple(field.name for field in dataclasses.fields(row_type))  # type: ignore[arg-type]
     if returned != expected:
@@ -260,14 +253,14 @@ def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]
 
 
 def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -> list[Row]:
-    """The values of a result's one column, which are of that type."""
+    """The values of a result's only column."""
     if len(returned := tuple(names)) != 1:
         raise TypeError(f"{label} returned the columns {returned}, not one of {type_}")
     return [_in_utc(value) for (value,) in rows]
 
 
 def _in_utc(value: Any) -> Any:
-    """A time without a zone is UTC: all designs keep it so, whatever the column's type tells."""
+    """A time without a zone is UTC in all designs."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value
@@ -275,7 +268,7 @@ def _in_utc(value: Any) -> Any:
 
 @cache
 def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What a rendering reads (comments, quoted identifiers, literals), and identifiers alone."""
+    """Patterns of comments, quoted identifiers and literals, and of identifiers alone."""
     name = _QUOTED_NAMES[opening_quote]
     comment, literal = r"--[^\n]*|/\*.*?\*/", r"N?'(?:[^']|'')*'"
     tokens = rf"(?P<comment>{comment})|(?P<identifier>{name})|(?P<literal>{literal})"
@@ -288,7 +281,7 @@ def _render(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool)
 
 
 def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
-    """The names and values put into a template that has no more conditions."""
+    """Fill names and values into a template without directives."""
     values = {**scope.values, **scope.roles}
     template = found.template.replace(_BODY_QUOTE, _body_quote(values))
 
@@ -321,10 +314,10 @@ def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -
     return "".join(pieces)
 
 
-@lru_cache(maxsize=templates.MOST_CHOSEN)
+@lru_cache(maxsize=templates.CACHE_SIZE)
 def _pieces(template: str, opening_quote: str, *, for_text: bool) -> Sequence[str]:
-    """The template in pieces: each second one is quoted and has a placeholder, the others stand as
-    they are. Read once for all queues, as the choice of its lines is."""
+    """The template in pieces: every second one is a quoted text with placeholders, the others are
+    sent as they are. Cached for all queues."""
     tokens, _ = _lexer(opening_quote)
     pieces, begin = [""], 0
     for match in tokens.finditer(template):
@@ -342,7 +335,7 @@ def _pieces(template: str, opening_quote: str, *, for_text: bool) -> Sequence[st
 
 
 def _body_quote(values: Mapping[str, str]) -> str:
-    """A dollar quote for function bodies that stands in none of the names put into them."""
+    """A dollar quote for function bodies that occurs in none of their names."""
     quote, number = _BODY_QUOTE, 0
     while any(quote in value for value in values.values()):
         number += 1

@@ -1,20 +1,10 @@
-"""What `queries/` has by name: statements, and definitions; chosen line by line for one queue.
+"""Reads `queries/`: named statements and definitions, and selects the lines for one queue.
 
-A file of `queries/` is SQL that its engine would take as it stands, for a queue whose name is
-the text `{queue}`. `{is_ready}` outside quotes becomes the definition of that name, which a file
-states once under `-- define: is_ready`, for the design that the statement is rendered for.
+A file is plain SQL for a queue named `{queue}`; queries/README.md describes the directives:
+`-- name:`, `-- define:`, `-- like:`, `-- when` ... `-- else` ... `-- end`, `-- each`.
 
-Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option
-(`-- when not option=a`: another; of an option with several values, "a|c", one that is named);
-`-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
-`-- when defined is_error` (or `-- when not defined is_error`) for a definition. Those between
-`-- else` and `-- end` stay where the block before it does not. A condition that ends a line is for
-that line. Lines between `-- each partition` and `-- end` stand once for each
-partition of the queue, `{partition}` being its number; with `-- each subscriber` once for each
-subscriber, `{subscriber}` being its name and `{subscriber_number}` its number.
-
-A statement of a design, `"fifo.status"`, is that of its file. What the file lacks is that of the
-design that it is like (`-- like: fifo`), else the one that all designs share.
+A statement of a design, `"fifo.status"`, is looked up in the design's file, then in that of the
+design that it is like, then in the shared files.
 """
 
 from __future__ import annotations
@@ -29,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 SHARED = ("monitor", "actions", "doctor", "common")
-"""The files of what designs share: a design's own statement or definition goes before theirs."""
+"""The files that all designs share; a design's own statements and definitions take precedence."""
 _HEAD = re.compile(r"^-- (?P<kind>name|define): (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
 _LIKE = re.compile(r"^-- like: (?P<design>[a-z][a-z0-9_-]*)$", re.MULTILINE)
 _CONDITION = (
@@ -45,11 +35,11 @@ _DEFINITION = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]\n]*\]|\{(?P<name>\w+)\}""",
     re.DOTALL,
 )
-"""What is skipped, and the name of a definition to put in."""
-_CHOSEN_BY = ("design", "partitions", "subscribers")
-"""The values that decide which lines a template keeps, besides options and roles."""
-MOST_CHOSEN = 2000
-"""Templates that are kept as queues have them: of 2 kB each, as a rule."""
+"""Text to skip, or the name of a definition to insert."""
+_SELECTED_BY = ("design", "partitions", "subscribers")
+"""The values, besides options and roles, that select a template's lines."""
+CACHE_SIZE = 2000
+"""Cached templates with their lines selected, of about 2 kB each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,35 +48,35 @@ class Statement:
     file: str
     name: str
     comment: str
-    """What it returns: the comment's first line under the name."""
+    """What it returns: the first comment line under the name."""
     template: str
 
     @property
     def label(self) -> str:
-        """How the server's DBA sees it, in the comment at its head."""
+        """Its name in the comment that is sent with it."""
         return f"{self.file}.{self.name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What a rendering may put in: the names, the options and the roles of one queue."""
+    """What a rendering needs of one queue: names, options and roles."""
 
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Role -> column. A role's column is also the value of its placeholder."""
+    """Role -> column, which is also the value of the role's placeholder."""
 
     def __hash__(self) -> int:
-        """Of what is in them: nobody changes them once they are a scope's."""
+        """Of the contents, which are never changed."""
         return hash(tuple(frozenset(of.items()) for of in (self.values, self.options, self.roles)))
 
 
 NOTHING = Scope()
-"""For statements that are about no queue."""
+"""For statements that concern no queue."""
 
 
 def queries_folder() -> Traversable:
-    """Where the SQL lies: inside the installed package, else beside it (a checkout)."""
+    """The folder of the SQL: in the installed package, else beside it (a checkout)."""
     packaged = resources.files("console") / "queries"
     if packaged.is_dir():
         return packaged
@@ -95,7 +85,7 @@ def queries_folder() -> Traversable:
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """One file: its statements and its definitions, by name, and the design that it is like."""
+    """One file: its statements and definitions by name, and the design that it is like."""
 
     statements: Mapping[str, Statement]
     definitions: Mapping[str, str]
@@ -103,51 +93,50 @@ class _File:
     head: str
 
 
-_GIVEN: dict[tuple[str, str], _File] = {}
-"""Files that are not shipped: presets of this user."""
+_USER_PRESETS: dict[tuple[str, str], _File] = {}
 _Cached = TypeVar("_Cached", bound="_lru_cache_wrapper[Any]")
-_UNTIL_GIVEN: list[_lru_cache_wrapper[Any]] = []
+_CLEARED_WITH_PRESETS: list[_lru_cache_wrapper[Any]] = []
 
 
-def until_given(cached: _Cached) -> _Cached:
-    """Let it forget, when presets are given, what it made of those before."""
-    _UNTIL_GIVEN.append(cached)
+def cleared_with_presets(cached: _Cached) -> _Cached:
+    """Register a cache to be cleared when the user's presets change."""
+    _CLEARED_WITH_PRESETS.append(cached)
     return cached
 
 
 UNTRUSTED_MARK = "/* dbq untrusted "
 UNTRUSTED = re.compile(rf"{re.escape(UNTRUSTED_MARK)}(?P<preset>[a-z0-9_-]+) \*/ ?")
-"""What stands before each text of a preset that its user has not trusted. It is sent with it, so
-that `Database` sees, whatever put the statement together, that a stranger wrote a part of it."""
+"""Precedes each definition of an untrusted preset. It is sent to the server, so that `Database`
+recognises statements with untrusted parts however they were composed."""
 
 
-def give(
+def set_user_presets(
     engine: str, presets: Mapping[str, Mapping[str, str]], *, like: str, untrusted: Sequence[str]
 ) -> None:
-    """What presets of this user define, in place of those that were given before."""
-    before = [place for place in _GIVEN if place[0] == engine]
+    """Replace the definitions of this user's presets."""
+    before = [key for key in _USER_PRESETS if key[0] == engine]
     if not before and not presets:
         return
-    for place in before:
-        del _GIVEN[place]
+    for key in before:
+        del _USER_PRESETS[key]
     for name, definitions in presets.items():
         mark = f"/* dbq untrusted {name} */ " if name in untrusted else ""
-        # What is no text of the file's own quotes a column of it, and nothing else.
+        # The others merely quote a column name.
         texts = {
             key: text if key in _OF_COLUMNS else mark + text for key, text in definitions.items()
         }
-        _GIVEN[engine, name] = _File({}, texts, like, "")
-    for cached in _UNTIL_GIVEN:
+        _USER_PRESETS[engine, name] = _File({}, texts, like, "")
+    for cached in _CLEARED_WITH_PRESETS:
         cached.cache_clear()
 
 
 _OF_COLUMNS = ("part", "queue_column")
 
 
-@until_given
+@cleared_with_presets
 @cache
 def _file(engine: str, file: str) -> _File:
-    if given := _GIVEN.get((engine, file)):
+    if given := _USER_PRESETS.get((engine, file)):
         return given
     path = queries_folder() / engine / f"{file}.sql"
     if not path.is_file():
@@ -159,7 +148,7 @@ def _file(engine: str, file: str) -> _File:
         if name in (found if kind == "name" else definitions):
             raise ValueError(f"{engine}/{file}.sql names {name!r} twice")
         if kind == "define":
-            definitions[name] = _without_remarks(body)
+            definitions[name] = _without_comments(body)
             continue
         comment, _, template = body.strip("\n").partition("\n")
         if not comment.startswith("-- "):
@@ -169,8 +158,8 @@ def _file(engine: str, file: str) -> _File:
     return _File(found, definitions, like["design"] if like else "", beginning)
 
 
-def _without_remarks(body: str) -> str:
-    """What a definition puts in: its comments are for the readers of its file."""
+def _without_comments(body: str) -> str:
+    """A definition without its comment lines, which stay in its file."""
     lines = body.strip("\n").split("\n")
     return "\n".join(
         line
@@ -180,7 +169,7 @@ def _without_remarks(body: str) -> str:
 
 
 def statements(engine: str, file: str) -> Mapping[str, Statement]:
-    """All statements of one file, by name, in the order of the file. KeyError where it lacks."""
+    """All statements of one file, by name, in order. KeyError if there is no such file."""
     return _file(engine, file).statements
 
 
@@ -194,7 +183,7 @@ def head(engine: str, file: str) -> str:
 
 
 def statements_of(engine: str, design: str) -> Mapping[str, Statement]:
-    """All statements of a design by name: its own, then what it is monitored by like others."""
+    """All statements of a design by name: its own, then the shared ones of monitoring."""
     found = dict(statements(engine, design))
     for file in (*lineage(engine, design)[1:], *_shared(engine)):
         for name in statements(engine, file) if file not in SHARED[1:] else ():
@@ -204,7 +193,7 @@ def statements_of(engine: str, design: str) -> Mapping[str, Statement]:
 
 
 def statement(engine: str, of: str | Statement) -> Statement:
-    """The statement `of`, as `file.name`. KeyError where the engine lacks it."""
+    """The statement `of`, as `file.name`. KeyError if the engine lacks it."""
     if isinstance(of, Statement):
         return of
     file, _, name = of.rpartition(".")
@@ -229,17 +218,16 @@ def _find(engine: str, file: str, name: str) -> Statement | None:
 
 
 def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
-    """Whether all that it is made of is defined for a design of these files."""
+    """Whether all its definitions exist for a design of these files."""
     engine = found.engine
     return _made_of(found) <= _defined((*line, *_shared(engine)), engine)
 
 
-@until_given
+@cleared_with_presets
 @cache
 def lineage(engine: str, file: str) -> tuple[str, ...]:
-    """The file, the one that it is like, the one that this is like; none of a design of a later
-    console, which this one has no file of."""
-    there = (queries_folder() / engine / f"{file}.sql").is_file() or (engine, file) in _GIVEN
+    """The design's file, that of the design it is like, and so on; empty for an unknown design."""
+    there = (queries_folder() / engine / f"{file}.sql").is_file() or (engine, file) in _USER_PRESETS
     if not there:
         return ()
     like = _file(engine, file).like
@@ -252,7 +240,7 @@ def _shared(engine: str) -> tuple[str, ...]:
     return tuple(file for file in SHARED if (folder / f"{file}.sql").is_file())
 
 
-@until_given
+@cleared_with_presets
 @cache
 def _defined(files: tuple[str, ...], engine: str) -> frozenset[str]:
     return frozenset(name for file in files for name in _file(engine, file).definitions)
@@ -260,7 +248,7 @@ def _defined(files: tuple[str, ...], engine: str) -> frozenset[str]:
 
 @cache
 def _made_of(found: Statement) -> frozenset[str]:
-    """The definitions without which the statement cannot be, whatever the queue."""
+    """The definitions that the statement needs for any queue."""
     depth, lines = 0, []
     for line, when, each, end, only, _ in _lines(found.template):
         depth += bool(when or each) - bool(end and end["of"] == "end")
@@ -270,15 +258,14 @@ def _made_of(found: Statement) -> frozenset[str]:
 
 
 def chosen(found: Statement, scope: Scope) -> str:
-    """The template without the lines whose condition this queue does not meet, and with what its
-    design means by each definition. Read once for all queues that have these alike: their names
-    are put in afterwards."""
-    values = frozenset((name, scope.values[name]) for name in _CHOSEN_BY if name in scope.values)
+    """The template with the lines selected for this queue and its design's definitions inserted.
+    Cached for all queues with the same options; names are filled in afterwards."""
+    values = frozenset((name, scope.values[name]) for name in _SELECTED_BY if name in scope.values)
     return _chosen(found, values, frozenset(scope.options.items()), frozenset(scope.roles))
 
 
-@until_given
-@lru_cache(maxsize=MOST_CHOSEN)
+@cleared_with_presets
+@lru_cache(maxsize=CACHE_SIZE)
 def _chosen(
     found: Statement,
     values: frozenset[tuple[str, str]],
@@ -288,8 +275,7 @@ def _chosen(
     scope = Scope(dict(values), dict(options), dict.fromkeys(roles, ""))
     kept: list[str] = []
     begun: list[tuple[Sequence[dict[str, str]], list[str]]] = []
-    """Of each block that is open: what is put into its lines, once for each time that they stand
-    there; and the lines before it."""
+    """Of each open block: the values for each repetition of its lines, and the lines before it."""
     for line, when, each, end, only, alone in _lines(found.template):
         if when:
             begun.append(([{}] if _holds(when, found, scope) else [], kept))
@@ -318,11 +304,10 @@ _Matched = re.Match[str] | None
 _Line = tuple[str, _Matched, _Matched, _Matched, _Matched, _Matched]
 
 
-@lru_cache(maxsize=MOST_CHOSEN)
+@lru_cache(maxsize=CACHE_SIZE)
 def _lines(template: str) -> Sequence[_Line]:
-    """Each line, and whether it opens a block (when, each), ends one or its first half, had a
-    condition at its end, is a definition alone: read once, whichever queue its lines are then
-    chosen for."""
+    """Each line with its matches: opens a block (when, each), ends one (or its first half), has a
+    condition, is only a definition."""
     return tuple(map(_read, template.split("\n")))
 
 
@@ -338,7 +323,7 @@ def _read(line: str) -> _Line:
 
 
 def _each(of: str, scope: Scope) -> list[dict[str, str]]:
-    """What is put into the lines of a block, once for each of those that the queue has."""
+    """The values of a block's lines, for each of the queue's partitions or subscribers."""
     if of == "partition":
         return [{"{partition}": str(n)} for n in range(int(scope.values.get("partitions", "0")))]
     named = [one.split(":") for one in scope.values.get("subscribers", "").split(",") if one]
@@ -352,8 +337,7 @@ def _put(line: str, values: Mapping[str, str]) -> str:
 
 
 def _is_left_out(only: _Matched, alone: _Matched, found: Statement, scope: Scope) -> bool:
-    """Whether the line's own condition does not hold, or it is a definition alone, of which nothing
-    is left for this queue."""
+    """Whether the line's condition does not hold, or it is only a definition that is empty."""
     if only and not _holds(only, found, scope):
         return True
     return alone is not None and _definition(alone["name"], found, scope) == ""
@@ -382,7 +366,7 @@ def _with_definitions(template: str, found: Statement, scope: Scope) -> str:
 
 
 def _definition(name: str, found: Statement, scope: Scope) -> str | None:
-    """What the design means by the name, else what all do; empty: nothing, for this queue."""
+    """The design's definition of the name, else the shared one; empty: nothing for this queue."""
     design = scope.values.get("design")
     files = lineage(found.engine, design) if design else ()
     for file in (*files, found.file, *_shared(found.engine)):
