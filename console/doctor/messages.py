@@ -20,7 +20,7 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
-from console.doctor.row_scan import scan_rows
+from console.doctor.row_scan import SHOWN_IDS, RowTally, scan_rows
 from console.monitor.limits import Severity
 from console.monitor.message import pages
 from console.monitor.scans import Scan
@@ -29,7 +29,6 @@ Row = TypeVar("Row", IncompleteMessages, "OrphanedPayloads")
 
 _WHAT = "messages without their payload"
 _ORPHANED = "payloads without a message"
-_SHOWN = 10
 _CAUSE = "a row of one of the two tables was deleted by hand, or only one of them was restored"
 
 PAYLOAD_MISSING = Code(
@@ -75,7 +74,7 @@ class _Found:
     def add(self, count: int, ids: Any, newest: int) -> None:
         if count:
             self.count += count
-            self.ids = (self.ids + texts(ids))[:_SHOWN]
+            self.ids = (self.ids + texts(ids))[:SHOWN_IDS]
             self.chunks.append(newest)
 
 
@@ -105,7 +104,7 @@ def _missing(context: CheckContext, ready: _Found, stuck: _Found) -> Finding:
     single = context.queue.options.get("dequeue") == "single"
     states = {"ready": ready, "claimed": stuck}
     by_state = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
-    ids = [*ready.ids, *stuck.ids][:_SHOWN]
+    ids = [*ready.ids, *stuck.ids][:SHOWN_IDS]
     count = ready.count + stuck.count
     return Finding(
         PAYLOAD_MISSING,
@@ -223,16 +222,8 @@ class AttemptsRow:
 
 
 @dataclass
-class _State:
-    found: int = 0
-    most: int = 0
-    ids: list[str] = field(default_factory=list)
-
-    def add(self, row: AttemptsRow) -> None:
-        self.found += 1
-        self.most = max(self.most, row.attempts or 0)
-        if len(self.ids) < _SHOWN:
-            self.ids.append(row.id or "?")
+class _Tally(RowTally):
+    most_attempts: int = 0
 
 
 def _check_poison(context: CheckContext) -> Iterator[Finding]:
@@ -240,23 +231,22 @@ def _check_poison(context: CheckContext) -> Iterator[Finding]:
     if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
         context.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")
         return
-    states: dict[str, _State] = {}
+    states: dict[str, _Tally] = {}
     for scan in undone_scans(queue):
         for row in _retried(context, scan):
-            states.setdefault(scan.state, _State()).add(row)
+            tally = states.setdefault(scan.state, _Tally())
+            tally.add(row.id)
+            tally.most_attempts = max(tally.most_attempts, row.attempts or 0)
     if not states:
         return
-    total = sum(state.found for state in states.values())
-    most = max(state.most for state in states.values())
-    by_state = ", ".join(f"{state.found:,} {name}" for name, state in states.items())
+    total = sum(tally.count for tally in states.values())
+    most = max(tally.most_attempts for tally in states.values())
+    by_state = ", ".join(f"{tally.count:,} {name}" for name, tally in states.items())
     yield Finding(
         POISON,
         f"{counted(total, 'message')} popped {LEAST_ATTEMPTS} times or more, one {most} times "
         f"({by_state})",
-        evidence={
-            name: {"count": state.found, "most_attempts": state.most, "ids": state.ids}
-            for name, state in states.items()
-        },
+        evidence={name: vars(tally) for name, tally in states.items()},
         cause="each attempt ended with the consumer's death, a release or an error: most likely "
         "the message is at fault",
         consequence="they waste a consumer's time again and again",

@@ -1,6 +1,7 @@
 """All rows of a queue in one state, read in chunks by an index and within bounds."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from console import sql
@@ -17,12 +18,28 @@ NEWEST = 2**63 - 1
 MOST_ROWS = 1_000_000
 """Rows that are examined at most; the rest is reported as unseen."""
 
+SHOWN_IDS = 10
+"""In a finding's evidence."""
+
 
 class CountedRow(ScanRow, Protocol):
     """A row that has the number of rows examined in its chunk."""
 
     @property
     def looked(self) -> int: ...
+
+
+@dataclass
+class RowTally:
+    """How many rows were found, and the first ids."""
+
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+    def add(self, id_: str | None) -> None:
+        self.count += 1
+        if len(self.ids) < SHOWN_IDS:
+            self.ids.append(id_ or "?")
 
 
 AnyCountedRow = TypeVar("AnyCountedRow", bound=CountedRow)

@@ -1,18 +1,17 @@
 """Rows whose status is invalid, or contradicted by their other columns."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from console import sql
 from console.catalog import Kind
 from console.doctor.context import CheckContext, counted, first_few
 from console.doctor.finding import Code, Finding
-from console.doctor.row_scan import scan_rows
+from console.doctor.row_scan import RowTally, scan_rows
 from console.monitor.limits import Severity
 from console.monitor.scans import By, Scan, scans_of
 
 WHAT = "states of rows"
-_SHOWN = 10
 
 STATUS = Code(
     "status_unknown",
@@ -38,21 +37,6 @@ class ContradictionRow:
     looked: int
     id: str | None
     contradicts: bool
-
-
-@dataclass
-class _Rows:
-    count: int = 0
-    ids: list[str] = field(default_factory=list)
-
-    def add(self, row: ContradictionRow) -> None:
-        self.count += 1
-        if len(self.ids) < _SHOWN:
-            self.ids.append(row.id or "?")
-
-    @property
-    def evidence(self) -> dict[str, object]:
-        return {"count": self.count, "ids": self.ids}
 
 
 _CONTRADICTIONS: Mapping[str, tuple[str, str]] = {
@@ -89,7 +73,7 @@ def check_states(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             STATUS,
             f"{counted(unknown.count, 'row')} with an invalid status",
-            evidence=unknown.evidence,
+            evidence=vars(unknown),
             cause="it was written without the queue's own functions",
             consequence="no pop returns them, and no verb of the console sees them",
             judgement=_with_sql(context, STATUS),
@@ -102,7 +86,7 @@ def check_states(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             ILLEGAL,
             first_few(texts),
-            evidence={name: rows.evidence for name, rows in found.items()},
+            evidence={name: vars(rows) for name, rows in found.items()},
             cause="they were changed without the queue's own functions",
             consequence="; ".join(_CONTRADICTIONS[name][1] for name in found),
             judgement=_with_sql(context, ILLEGAL),
@@ -120,28 +104,28 @@ def _with_sql(context: CheckContext, code: Code) -> str:
     return f"{code.judgement}\n{sql.plain(text)}"
 
 
-def _unknown_states(context: CheckContext) -> _Rows:
+def _unknown_states(context: CheckContext) -> RowTally:
     """All rows are read, unless a CHECK of the table rules such states out."""
-    found = _Rows()
+    found = RowTally()
     if "status" not in context.queue.roles:
         return found
     if not context.is_true("status_check"):
         scan = Scan("any", By.ID)
         for row in scan_rows(context, WHAT, scan, ContradictionRow, "contradictions"):
             if row.contradicts:
-                found.add(row)
+                found.add(row.id)
     return found
 
 
-def _contradictions(context: CheckContext) -> dict[str, _Rows]:
-    found: dict[str, _Rows] = {}
+def _contradictions(context: CheckContext) -> dict[str, RowTally]:
+    found: dict[str, RowTally] = {}
     for scan in scans_of(context.queue):
         of_state = _BY_STATE.get((context.queue.design.shape, scan.state))
         if scan.dated and of_state is None:
             continue
         for row in scan_rows(context, WHAT, scan, ContradictionRow, "contradictions"):
             if not scan.dated:
-                found.setdefault(f"{scan.state}_undated", _Rows()).add(row)
+                found.setdefault(f"{scan.state}_undated", RowTally()).add(row.id)
             if of_state is not None and row.contradicts:
-                found.setdefault(of_state, _Rows()).add(row)
+                found.setdefault(of_state, RowTally()).add(row.id)
     return found
