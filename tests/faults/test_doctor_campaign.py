@@ -20,7 +20,7 @@ def place() -> Iterator[tuple[EmbeddedServer, str]]:
         yield server, server.create_database("campaigns")
 
 
-def test_random_faults_are_explained_and_mended(
+def test_random_faults_are_found_and_repaired(
     place: tuple[EmbeddedServer, str], long: bool
 ) -> None:
     """Every exception is named by a finding; a healthy number by none."""

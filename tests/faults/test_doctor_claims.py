@@ -74,7 +74,7 @@ def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
         assert young in [message.id for message in client.drain()]
 
 
-def test_who_left_without_being_bound_is_gone_only_beyond_the_threshold(use: Use) -> None:
+def test_an_unbound_owner_is_gone_only_after_the_threshold(use: Use) -> None:
     client = filled(use, CLAIM)
     with closing(connect(client.url)) as consumer:
         popped_by(consumer, client)
@@ -87,7 +87,7 @@ def test_who_left_without_being_bound_is_gone_only_beyond_the_threshold(use: Use
 
 
 @pytest.mark.parametrize("of", SOME, ids=str)
-def test_who_is_alive_is_named_and_not_released_by_itself(use: Use, of: Variant) -> None:
+def test_a_live_owner_is_named_and_not_released_unattended(use: Use, of: Variant) -> None:
     client = filled(use, of)
     with closing(connect(client.url)) as consumer:
         consumer.execute("SET application_name = 'slow-worker'")
@@ -103,7 +103,7 @@ def test_who_is_alive_is_named_and_not_released_by_itself(use: Use, of: Variant)
     assert len(client.drain()) == 5
 
 
-def test_a_claim_of_somebody_whom_nobody_knows_wants_a_word(use: Use) -> None:
+def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
     client = filled(use, CLAIM)
     client.pop_many(1)
     run(client, "UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
@@ -171,7 +171,7 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
-def test_a_status_that_nobody_knows(use: Use, of: Variant) -> None:
+def test_an_invalid_status(use: Use, of: Variant) -> None:
     client = filled(use, of, 100)
     assert drop_constraints(client, client.queue.table, "c") == 1
     assert names(diagnosed(client)) == ["constraint_missing"]
@@ -251,7 +251,7 @@ def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
     assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
 
 
-def test_what_a_pop_holds_for_a_moment_is_set_aside_too(
+def test_rows_that_a_pop_holds_briefly_are_marked_too(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every pop meets the row without a payload first, and skips no row that it can lock."""
@@ -274,7 +274,7 @@ def test_what_a_pop_holds_for_a_moment_is_set_aside_too(
 
 
 @pytest.mark.parametrize("how", ["by age", "by its owner"])
-def test_a_half_in_a_claim_is_set_aside(use: Use, how: str) -> None:
+def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
     """No release takes it: there is nothing to give to the next one."""
     client = filled(use, TWO_STEP)
     run(client, "DELETE FROM {data} WHERE id = 1")
@@ -297,7 +297,7 @@ def test_a_half_in_a_claim_is_set_aside(use: Use, how: str) -> None:
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
-def test_what_comes_and_goes_meanwhile_is_no_half(use: Use) -> None:
+def test_messages_in_motion_are_not_incomplete(use: Use) -> None:
     client = filled(use, SPLIT, 100)
     with closing(connect(client.url)) as other:
         other.execute("BEGIN")

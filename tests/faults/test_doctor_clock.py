@@ -64,7 +64,7 @@ def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
 
 
 @pytest.mark.usefixtures("now")
-def test_a_consumer_of_pending_that_stopped_is_told_whatever_our_clock_says(use: Use) -> None:
+def test_a_stopped_consumer_of_pending_is_found_whatever_our_clock_says(use: Use) -> None:
     client = waiting(use, PENDING)
     found = told(client)
     assert "consumer_stopped" in names(found)

@@ -89,7 +89,7 @@ def until_silent(crew: Crew, *at_work: str, late: bool = True) -> Finding | None
     return None
 
 
-def test_who_stops_while_messages_wait_is_named_until_it_is_back(crew: Crew) -> None:
+def test_a_silent_consumer_is_named_until_it_is_back(crew: Crew) -> None:
     for _ in range(REGULAR):
         assert crew.see("ada", "bob")[0] is None
     assert until_silent(crew, "bob"), "nobody told of it"
@@ -113,7 +113,7 @@ def regular(crew: Crew, *at_work: str) -> None:
         crew.see(*at_work)
 
 
-def test_nobody_is_named_who_is_not_needed_or_replaced_or_at_work(crew: Crew) -> None:
+def test_consumers_not_needed_replaced_or_at_work_are_not_named(crew: Crew) -> None:
     regular(crew, "ada", "bob")
     assert until_silent(crew, "bob", late=False) is None, "nothing waits for too long"
     regular(crew, "ada", "bob")
@@ -125,7 +125,7 @@ def test_nobody_is_named_who_is_not_needed_or_replaced_or_at_work(crew: Crew) ->
 
 
 @pytest.mark.usefixtures("steps")
-def test_a_new_doctor_knows_it_from_the_recording(crew: Crew, tmp_path: Path) -> None:
+def test_a_new_doctor_reads_the_recording(crew: Crew, tmp_path: Path) -> None:
     now, queue = datetime.now(UTC), crew.client.queue
     recorder = Recorder(tmp_path, "here")
     looks = [("ada", "bob")] * REGULAR + [("bob",)] * REGULAR * 2

@@ -103,7 +103,7 @@ FINE: tuple[list[str], str] = ([], "")
 
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("of", [*PROVEN, HEAP], ids=str)
-def test_two_samples_prove_that_nobody_consumes_until_a_pop_comes_between(
+def test_two_samples_prove_stopped_consumers_unless_a_pop_comes_between(
     use: Use, of: Variant
 ) -> None:
     client = filled(use, of)
@@ -132,7 +132,11 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
 
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("of", [FIFO, CLAIM, RING], ids=str)
-def test_who_holds_rows_is_at_work(use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_holds_rows_is_at_work(
+    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = filled(use, of)
     seen = ConsumptionHistory(waits=False)
@@ -217,7 +221,7 @@ def test_the_doctor_waits_once_for_all_queues_together(
     assert sum(waited) < 2 * 0.5, "each of them waits for itself"
 
 
-def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these rings has an orphan, which nobody can prove while a transaction has drawn."""
     clients = [filled(use, RING) for _ in range(4)]
     others = [connect(clients[0].url) for _ in clients]

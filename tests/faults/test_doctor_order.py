@@ -242,7 +242,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
     assert statement.buffers < 600
 
 
-def test_of_whom_it_is_looked_for() -> None:
+def test_which_queues_have_their_order_checked() -> None:
     for of in JUDGED:
         assert order.CHECKS.applies(of.queue("s", "q"))
         assert not order.CHECKS.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))

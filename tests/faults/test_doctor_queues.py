@@ -135,7 +135,7 @@ def test_the_bottom_of_a_stack_starves(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
 
 
-def test_who_keeps_dead_rows_at_the_head_and_of_the_whole_database(
+def test_sessions_that_keep_dead_rows_at_the_head_and_everywhere(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
@@ -185,9 +185,7 @@ def test_limits_that_are_reached(use: Use) -> None:
     assert not grave(diagnosed(client, deep))
 
 
-def test_a_ring_that_fills_is_told_with_its_range(
-    use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filling_ring_has_a_range(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     client = use(variant("ring", size="5000"))
     client.push_many(client.payloads(*range(3000)))
     assert not grave(diagnosed(client, patience_seconds=0.5)), "it does not fill"
@@ -241,7 +239,7 @@ def test_an_archive_that_lags(use: Use) -> None:
 # --------------------------------------------------------------------------------------- unseen
 
 
-def test_what_cannot_be_looked_at_is_told_and_never_all_clear(use: Use) -> None:
+def test_unseen_is_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
     with connect(client.url) as connection:
         connection.execute("DROP ROLE IF EXISTS dbq_test_blind")

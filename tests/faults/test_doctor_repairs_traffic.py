@@ -232,7 +232,7 @@ def test_more_of_the_same(use: Use, case: Case) -> None:
     prove(use(case.of), case)
 
 
-def test_what_a_session_of_a_ring_leaves_is_named_and_mended_too(use: Use) -> None:
+def test_what_a_ring_session_leaves_behind_is_repaired_too(use: Use) -> None:
     """Its numbers are spent: that is the next thing that the doctor says."""
     held = Case(left_open, "rows_held", "end-session", RING, SHORT_TERM)
     client = use(RING)
@@ -247,7 +247,7 @@ def test_what_a_session_of_a_ring_leaves_is_named_and_mended_too(use: Use) -> No
     assert examined(client).verdict == "all clear"
 
 
-def test_dead_rows_at_the_head_are_cleared_away(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody keeps them, but looks at the head have become slow."""
     monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
     client = use(FIFO)
@@ -271,7 +271,7 @@ def test_dead_rows_at_the_head_are_cleared_away(use: Use, monkeypatch: pytest.Mo
     assert examined(client).verdict == "all clear"
 
 
-def test_several_faults_at_once_are_mended_by_one_call(use: Use) -> None:
+def test_one_call_repairs_several_faults(use: Use) -> None:
     """From the command line, which says so by its exit."""
     client = use(CLAIM)
     console, name = Console(client.url), client.queue.name
@@ -299,7 +299,7 @@ def test_several_faults_at_once_are_mended_by_one_call(use: Use) -> None:
     assert console.done("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
 
 
-def test_a_repair_that_cannot_be_done_ends_none_of_the_others(
+def test_a_failed_repair_does_not_stop_the_others(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = use(CLAIM)

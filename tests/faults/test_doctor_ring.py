@@ -164,7 +164,7 @@ def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
     assert findings_by_code(ring) == {}
 
 
-def test_a_fail_over_is_told_and_a_standby_says_nothing(
+def test_a_fail_over_is_reported_and_a_standby_is_unseen(
     own_server: EmbeddedServer, make: Make
 ) -> None:
     """A standby has the numbers up to 32 ahead of what was drawn, and keeps them when promoted."""
@@ -193,7 +193,7 @@ def test_a_fail_over_is_told_and_a_standby_says_nothing(
     assert findings_by_code(ring) == {}
 
 
-def test_rollbacks_leave_orphans_and_holes_that_are_told_apart_from_a_crash(make: Make) -> None:
+def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) -> None:
     """A pop that was rolled back, a push drawn by a pop since, a push that no pop has come to."""
     ring = make()
     with ring.connect() as connection:
@@ -382,7 +382,7 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
         assert ring.parked(connection) == set()
 
 
-def test_who_records_as_an_operator_forgets_old_holes(make: Make, tmp_path: Path) -> None:
+def test_a_recorder_with_operator_rights_drops_old_holes(make: Make, tmp_path: Path) -> None:
     """Nobody else need look at the ring; a number whose push may still come stays."""
     ring = make(size=100)
     recorder = Recorder(tmp_path, "here")

@@ -275,7 +275,7 @@ def lying(state: Store) -> set[int]:
     return {live.message_id for live in state.slots.values()}
 
 
-def test_what_is_lost_is_found_and_mended_in_any_state(make: Make, long: bool) -> None:
+def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool) -> None:
     """The runs are exactly the numbers that set arithmetic finds; the repairs leave none of them,
     and no message that was there is gone."""
     ring = make(size=1)

@@ -30,9 +30,7 @@ pytestmark = pytest.mark.thinned(3)
 # ---------------------------------------------------------------------------------------- bounds
 
 
-def test_claims_and_states_that_were_not_looked_at_are_told(
-    use: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_claims_and_states_are_reported(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
     client = filled(use, STATUS, 100)
     for message in client.pop_many(50):
@@ -46,9 +44,7 @@ def test_claims_and_states_that_were_not_looked_at_are_told(
 
 
 @pytest.mark.parametrize("bound", ["rows", "seconds"])
-def test_what_was_not_looked_at_is_told(
-    use: Use, bound: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_rows_are_reported(use: Use, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
     client = filled(use, SPLIT, 100)
     assert changed(client, "DELETE FROM {data} WHERE id IN (10, 90)") == 2
@@ -188,6 +184,6 @@ def test_incomplete_says_how_far_it_went(use: Use) -> None:
         assert (row.looked, row.lowest) == (0, None)
 
 
-def test_of_whom_incomplete_are_looked_for() -> None:
+def test_which_queues_are_checked_for_payloads() -> None:
     assert messages.PAYLOAD_CHECKS.applies(SPLIT.queue("s", "q"))
     assert not messages.PAYLOAD_CHECKS.applies(STATUS.queue("s", "q"))

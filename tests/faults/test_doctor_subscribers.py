@@ -120,7 +120,7 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert ring.of("a").texts() == ring.of("b").texts() == texts
 
 
-def test_a_full_ring_names_who_fills_it(make: Make) -> None:
+def test_a_full_ring_names_the_subscriber_that_fills_it(make: Make) -> None:
     ring = make(size=10)
     texts = ring.fill(10)
     assert ring.of("a").texts() == texts
@@ -151,7 +151,7 @@ def _first(ring: Ring, n: int) -> list[Popped]:
         return [*ring.pop_many(connection, n)]
 
 
-def test_a_slot_without_its_content_is_freed_for_who_owes_it(make: Make) -> None:
+def test_a_slot_without_its_content_is_freed_for_subscribers_that_owe_it(make: Make) -> None:
     ring = make(content="apart", partitions=1)
     texts = ring.fill(4)
     assert ring.of("a").texts() == texts
@@ -182,7 +182,7 @@ _BREAKS = {
 
 @pytest.mark.parametrize("relaid", [False, True])
 @pytest.mark.parametrize("content", ["slot", "apart"])
-def test_slots_that_contradict_themselves_are_owed_by_who_has_not_popped_them(
+def test_contradictory_slots_are_owed_by_subscribers_that_have_not_popped_them(
     make: Make, content: str, *, relaid: bool
 ) -> None:
     """Nobody loses one; where its number is lost, who has popped it gets it again."""
@@ -253,7 +253,7 @@ def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
     assert mended["repairs"]
 
 
-def test_claims_are_released_of_the_one_whose_owner_is_gone(make: Make) -> None:
+def test_claims_of_a_gone_owner_are_released(make: Make) -> None:
     ring = make(in_hand="on")
     ring.fill(1)
     call = ring.sql("SELECT payload FROM {pop}(%s, NULL, true)")

@@ -49,20 +49,20 @@ pytestmark = pytest.mark.thinned(3)
 
 
 @pytest.mark.parametrize("of", [CLAIM, IN_HAND, STATUS], ids=str)
-def test_an_index_that_is_gone_is_made_again(use: Use, of: Variant) -> None:
+def test_a_missing_index_is_created(use: Use, of: Variant) -> None:
     client = filled(use, of)
     drop_indexes(client)
     assert len(evidence_of(mended(client, "index_missing"))["missing"]) >= 3
 
 
-def test_an_invalid_index_is_made_anew(use: Use) -> None:
+def test_an_invalid_index_is_rebuilt(use: Use) -> None:
     client = filled(use, CLAIM)
     index, *_ = indexes_of(client)
     invalidate(client, index)
     assert mended(client, "index_invalid").evidence["invalid"] == [index]
 
 
-def test_bloat_is_a_note_and_is_mended(use: Use) -> None:
+def test_bloat_is_a_note_and_is_repaired(use: Use) -> None:
     client = filled(use, FIFO)
     invalidate(client, f"{client.queue.name}_pkey")
     assert diagnosed(client).verdict == "notes"
@@ -145,7 +145,7 @@ def test_a_deep_queue_without_statistics_raises_no_alarm(use: Use, of: Variant) 
 
 
 @pytest.mark.usefixtures("any_size")
-def test_an_index_that_is_too_young_for_who_is_still_there(use: Use) -> None:
+def test_an_index_younger_than_an_open_snapshot(use: Use) -> None:
     """As a CREATE INDEX leaves it for as long as somebody may see rows of before."""
     client = filled(use, CLAIM, 50)
     with closing(connect(client.url)) as older:
@@ -164,7 +164,7 @@ def test_an_index_that_is_too_young_for_who_is_still_there(use: Use) -> None:
 
 
 @pytest.mark.usefixtures("any_size")
-def test_other_indexes_than_ours_and_other_families(use: Use) -> None:
+def test_other_indexes_and_other_checks(use: Use) -> None:
     """A better one will do; one that is gone is told once; the whole examination tells it too."""
     client = filled(use, CLAIM, 50)
     index = index_of_pop(client)
@@ -180,7 +180,7 @@ def test_other_indexes_than_ours_and_other_families(use: Use) -> None:
     assert used(client).keys() == {"index_missing"}
 
 
-def test_who_may_only_read_is_told_the_same_of_indexes(use: Use) -> None:
+def test_a_reader_sees_the_same_findings_on_indexes(use: Use) -> None:
     client = filled(use, FIFO, 50)
     with connect(client.url) as connection:
         connection.execute("DROP ROLE IF EXISTS dbq_test_reader")
@@ -197,7 +197,7 @@ def test_who_may_only_read_is_told_the_same_of_indexes(use: Use) -> None:
             connection.execute("DROP ROLE dbq_test_reader")
 
 
-def test_of_whom_the_index_of_pops_is_looked_for() -> None:
+def test_which_queues_have_an_index_for_pops() -> None:
     queue = FIFO.queue("s", "q")
     assert indexes.INDEX_CHECKS.applies(queue)
     assert not indexes.INDEX_CHECKS.applies(replace(queue, kind=Kind.ADOPTED))
@@ -211,7 +211,7 @@ def test_of_whom_the_index_of_pops_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize("of", [NAIVE, PENDING, SPLIT, IN_HAND], ids=str)
-def test_a_key_that_is_gone(use: Use, of: Variant) -> None:
+def test_a_missing_key(use: Use, of: Variant) -> None:
     client = filled(use, of)
     assert drop_constraints(client, client.queue.table, "p", "u")
     finding = the(diagnosed(client), "key_missing")
@@ -222,7 +222,7 @@ def test_a_key_that_is_gone(use: Use, of: Variant) -> None:
 
 
 @pytest.mark.parametrize("of", [FIFO, PENDING, SPLIT], ids=str)
-def test_a_key_that_stands_in_the_way_of_its_own(use: Use, of: Variant) -> None:
+def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None:
     client = filled(use, of)
     name = f"{client.queue.name}_data" if of is SPLIT else client.queue.table
     drop_constraints(client, name, "p")
@@ -267,7 +267,7 @@ def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
     assert client.pop() is not None
 
 
-def test_code_that_was_changed_by_hand_is_shown_and_wants_a_word(use: Use) -> None:
+def test_locally_modified_code_is_shown_and_not_upgraded_unattended(use: Use) -> None:
     client = filled(use, FIFO)
     change_code(client)
     finding = mended(client, "code_changed", unattended=False)
@@ -288,7 +288,7 @@ def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: 
     assert diagnosed(client, queue=known(client.database, client.queue)).verdict == "all clear"
 
 
-def test_a_table_that_is_gone_can_only_be_restored(use: Use) -> None:
+def test_a_missing_table_can_only_be_restored(use: Use) -> None:
     client = filled(use, CLAIM)
     run(client, "ALTER TABLE {archive} RENAME TO aside")
     finding = the(diagnosed(client), "code_missing")
@@ -301,7 +301,7 @@ def test_a_table_that_is_gone_can_only_be_restored(use: Use) -> None:
 # ---------------------------------------------------------------------------- somebody else's
 
 
-def test_somebody_elses_table_is_looked_at_by_what_is_mapped(use: Use) -> None:
+def test_an_adopted_table_is_checked_by_its_mapped_roles(use: Use) -> None:
     client = filled(use, FIFO, 1)
     run(
         client,

@@ -193,7 +193,7 @@ def test_restart_after_a_kill_from_elsewhere(own_server: EmbeddedServer) -> None
     assert value(url, "SELECT 1") == 1
 
 
-def test_kill_does_not_wait_for_a_backend_that_does_not_look(
+def test_kill_does_not_wait_for_a_backend_that_does_not_react(
     own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a long computation a backend does not see that its postmaster is gone."""
@@ -258,7 +258,7 @@ def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
     assert value(own_server.url, "SELECT 1") == 1
 
 
-def test_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_occupied_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taker:
         taker.bind(("127.0.0.1", 0))
         taker.listen()

@@ -87,7 +87,7 @@ def purged_with(
 
 
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-def test_a_commit_that_is_cut_is_looked_up(own_url: str, fate: Fate) -> None:
+def test_a_cut_commit_is_looked_up(own_url: str, fate: Fate) -> None:
     error, entry, archived = purged_with(own_url, fate, heals=True)
     done = 2 * BATCH + (BATCH if fate is Fate.UNANSWERED else 0)
     assert (archived, entry.done, entry.outcome) == (done, done, "failed")
@@ -110,7 +110,7 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(own_url: str, fate: Fate)
 
 
 @pytest.mark.long
-def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: str) -> None:
+def test_a_batch_that_runs_on_after_the_cut_is_waited_for(own_url: str) -> None:
     """The network falls silent before the commit arrives, and lets it through afterwards."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with (
@@ -184,7 +184,7 @@ def ask(database: Database) -> None:
 
 
 @pytest.mark.long
-def test_those_who_wait_for_a_silent_server_try_once_together(own_url: str) -> None:
+def test_waiters_for_a_silent_server_share_one_attempt(own_url: str) -> None:
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with Proxy(own_url) as proxy, closing(open_database(plain(proxy), timeouts=hasty)) as far:
         proxy.freeze()
@@ -219,7 +219,7 @@ def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(own_url: str) -
         assert proxy.connections <= THREADS
 
 
-def test_a_ninth_is_told_that_the_pool_is_busy(own_url: str) -> None:
+def test_the_ninth_caller_gets_a_busy_pool(own_url: str) -> None:
     hasty = Timeouts(connect_seconds=1)
     with closing(open_database(own_url, timeouts=hasty)) as database, ExitStack() as stack:
         for _ in range(THREADS):
@@ -228,7 +228,7 @@ def test_a_ninth_is_told_that_the_pool_is_busy(own_url: str) -> None:
             ask(database)
 
 
-def test_whoever_gives_up_while_another_connects_is_let_go(own_url: str) -> None:
+def test_a_caller_may_give_up_while_another_connects(own_url: str) -> None:
     with Proxy(own_url) as proxy, closing(open_database(plain(proxy))) as far:
         proxy.freeze()
         first = threading.Thread(target=together, args=(lambda: ask(far),))
@@ -263,7 +263,7 @@ def test_a_silent_server_is_given_up_shortly_after_the_statement_s_time_out(own_
         ask(far)
 
 
-def test_a_loss_that_nobody_minded_is_one_at_the_commit(own_url: str) -> None:
+def test_an_ignored_loss_fails_the_commit(own_url: str) -> None:
     with Proxy(own_url) as proxy, closing(open_database(proxy.url)) as far:
 
         def ask_the_dead() -> None:

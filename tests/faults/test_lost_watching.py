@@ -46,7 +46,7 @@ def url(own_server: EmbeddedServer) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_a_lost_server_is_tried_once_a_look_and_less_and_less_often(url: str) -> None:
+def test_a_lost_server_is_tried_once_a_sample_with_growing_pauses(url: str) -> None:
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
         sampler = Sampler(database, timeouts=HASTY)
         assert sampler.sample().error is None

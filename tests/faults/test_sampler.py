@@ -196,7 +196,7 @@ def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -
 
 
 @pytest.mark.parametrize("crash", [pytest.param(False, marks=pytest.mark.long), True])
-def test_a_restart_that_no_look_noticed(own_server: EmbeddedServer, url: str, crash: bool) -> None:
+def test_a_restart_between_two_samples(own_server: EmbeddedServer, url: str, crash: bool) -> None:
     """The next look finds another server, with other counters, behind the same address."""
     push(url, 50)
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:

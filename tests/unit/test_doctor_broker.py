@@ -42,7 +42,7 @@ def codes(found: Iterable[Finding]) -> list[str]:
     return [finding.code.name for finding in found]
 
 
-def test_it_is_asked_of_broker_queues_only() -> None:
+def test_only_broker_queues_are_checked() -> None:
     asked = {name for name, design in DESIGNS.items() if broker.CHECKS.applies(of(design.name))}
     assert asked == {"broker"}
     assert broker.CHECKS in CHECK_GROUPS
@@ -88,7 +88,7 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
         (Undelivered(4, LIMIT, None), True),
     ],
 )
-def test_a_message_on_its_way_is_not_stuck(row: Undelivered, *, told: bool) -> None:
+def test_a_message_in_delivery_is_not_stuck(row: Undelivered, *, told: bool) -> None:
     found = list(check_undelivered(row, LIMIT))
     assert codes(found) == ["broker_undelivered"] * told
     if told:
@@ -205,7 +205,7 @@ def test_all_statements_together(odbc: Odbc, database: Database) -> None:
     assert begun == ended == 4, "each statement is alone in its transaction"
 
 
-def test_what_is_denied_is_unseen_and_the_rest_is_told(odbc: Odbc, database: Database) -> None:
+def test_denied_checks_are_unseen_and_the_others_run(odbc: Odbc, database: Database) -> None:
     def answer(statement: str) -> list[Any]:
         label = LABEL.match(statement)
         if not label:

@@ -55,7 +55,7 @@ FINDINGS = st.builds(
 
 
 @given(st.lists(FINDINGS, max_size=4), st.lists(st.text(min_size=1), max_size=2))
-def test_the_verdict_is_the_gravest_and_all_clear_wants_a_look_at_everything(
+def test_the_verdict_is_the_most_severe_and_all_clear_needs_everything_seen(
     findings: list[Finding], unseen: list[str]
 ) -> None:
     one = Diagnosis(QUEUE, tuple(findings), tuple(unseen))
@@ -68,7 +68,7 @@ def test_the_verdict_is_the_gravest_and_all_clear_wants_a_look_at_everything(
 
 
 @given(FINDINGS)
-def test_what_is_told_as_json_can_be_read_again(finding: Finding) -> None:
+def test_json_output_can_be_read_back(finding: Finding) -> None:
     told = json.loads(json.dumps(finding.as_json()))
     assert set(told) == {
         *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"),
@@ -81,7 +81,7 @@ def test_what_is_told_as_json_can_be_read_again(finding: Finding) -> None:
         assert datetime.fromisoformat(told["since"]) == finding.since
 
 
-def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
+def test_codes_are_stable_and_the_most_severe_come_first() -> None:
     assert [-code.severity for code in CODES] == sorted(-code.severity for code in CODES)
     assert len({code.name for code in CODES}) == len(CODES)
     for code in CODES:
@@ -99,7 +99,7 @@ def new_context() -> CheckContext:
     return CheckContext(nowhere, nobody, QUEUE)
 
 
-def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
+def test_a_refused_check_is_unseen_and_keeps_its_findings() -> None:
     found = Finding(CODES[0], "something")
     context = new_context()
 
@@ -136,7 +136,7 @@ def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
     assert counted(10_001, "row") == "more than 10,000 rows"
 
 
-def test_each_engine_is_told_in_its_own_words() -> None:
+def test_each_engine_has_its_own_terms() -> None:
     """What makes a key again, and what clears dead rows away."""
     assert PRODUCTS["postgresql"].cleaner == "vacuum"
     assert PRODUCTS["mssql"].cleaner == "ghost cleanup"
@@ -299,13 +299,13 @@ def test_an_index_is_known_however_the_server_writes_it() -> None:
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_claims_are_looked_at_wherever_a_message_can_be_claimed(design: str) -> None:
+def test_claims_are_checked_wherever_messages_can_be_claimed(design: str) -> None:
     keeps = {"claim", "status", "split"}
     assert claims.CHECKS.applies(queue(design)) == (design in keeps)
     assert claims.CHECKS.applies(queue("ring", in_hand="on"))
 
 
-def test_a_ring_that_is_empty_is_not_looked_at_for_its_rates() -> None:
+def test_the_rates_of_an_empty_ring_are_not_measured() -> None:
     assert not diagnose.may_fill(ring(100, 1.0, 1.0, None))
     unrated = replace(ring(9_000, 0.0, 0.0, None), push_per_second=None)
     assert diagnose.may_fill(unrated)

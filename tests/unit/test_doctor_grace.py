@@ -74,7 +74,7 @@ def numbers(runs: Sequence[NumberRange], side: Side) -> set[int]:
 
 
 @given(RUNS, RUNS)
-def test_only_what_both_looks_show_is_proven(
+def test_only_what_both_reads_show_is_proven(
     first: list[NumberRange], second: list[NumberRange]
 ) -> None:
     both = in_both(first, second)
@@ -115,18 +115,18 @@ def test_times_around_a_run_are_not_those_around_a_part_of_it() -> None:
         (None, 1.0, True),  # of unknown age
     ],
 )
-def test_who_was_open_at_the_first_look(
+def test_which_transactions_were_open_at_the_first_read(
     seconds: float | None, waited: float, *, counts: bool
 ) -> None:
     assert was_open(blocker(seconds), waited) is counts
 
 
-def test_whoever_ends_is_not_waited_for_any_longer() -> None:
+def test_finished_transactions_are_not_waited_for() -> None:
     seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
     assert number_proof.wait_for_blockers(seen, 60) == []
 
 
-def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reads_are_a_grace_period_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody is to be seen: one look may have missed him."""
     monkeypatch.setattr(number_proof, "GRACE_SECONDS", 0.05)
     looks = []
@@ -139,7 +139,7 @@ def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looks) > 1
 
 
-def test_patience_ends_and_names_who_is_left() -> None:
+def test_patience_ends_and_names_the_open_transactions() -> None:
     old = blocker(9.0)
     assert number_proof.wait_for_blockers(lambda: [old], 0.02) == [old]
     prepared = blocker(None, pid=-2, prepared="6F9619FF")
@@ -178,7 +178,7 @@ def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> LostNumbers:
     return number_proof.find_lost_numbers(fake)
 
 
-def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_reads_with_no_open_transaction_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = [run(LostKind.ORPHAN, 5, 9), run(LostKind.HOLE, 95, 95)]
     fake = Fake("mssql", [], seen, [run(LostKind.ORPHAN, 5, 7)])
     found = losses_of(fake, monkeypatch)
@@ -203,7 +203,7 @@ def test_without_the_right_to_see_them_nothing_is_proven(monkeypatch: pytest.Mon
     assert line.endswith("held by transactions that this login may not see")
 
 
-def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_suspects_there_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake("mssql", [blocker(99.0)], [])
     found = losses_of(fake, monkeypatch)
     assert fake.asked == ["next_numbers"]
@@ -237,7 +237,7 @@ def rows(*found: Any) -> list[Any]:
     return [(names, *(tuple(getattr(row, name) for name in names) for row in found))]
 
 
-def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_sql_server_explains_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the engine, with a server's answers: two looks, with nobody between."""
     odbc = stand_in_for_pyodbc(monkeypatch)
     early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)

@@ -26,7 +26,7 @@ def test_what_is_in_order_has_no_inversion(numbers: list[int]) -> None:
 
 
 @given(PUSHES)
-def test_inversions_are_those_that_a_look_at_all_pairs_finds(pushes: list[tuple[int, int]]) -> None:
+def test_inversions_are_those_found_by_comparing_all_pairs(pushes: list[tuple[int, int]]) -> None:
     log = [Pop(n, second(at)) for n, at in pushes]
     verdict = judge(log, Order.STRICT)
     overtakers = [
@@ -45,7 +45,7 @@ def test_without_times_the_numbers_alone_tell(numbers: list[int]) -> None:
 
 
 @given(NUMBERS)
-def test_a_lax_order_is_told_and_no_breach(numbers: list[int]) -> None:
+def test_overtaking_is_no_breach_of_a_lax_order(numbers: list[int]) -> None:
     log = [Pop(n) for n in numbers]
     for order in (Order.LAX, Order.NUMBERS):
         assert judge(log, order).kept

@@ -111,7 +111,7 @@ def test_the_class_of_a_loss(lost: NumberRange, server: ServerHistory, loss: Los
     assert cause_of(lost, server) is loss
 
 
-def test_causes_are_told_with_their_numbers() -> None:
+def test_causes_name_their_numbers() -> None:
     server = life(counts=0.5, rollbacks=3)
     found = group_by_cause([run(507, 527, before=-5), run(600, 600, before=5)], server)
     assert list(found) == [LossCause.CRASH, LossCause.ROLLBACK]
@@ -171,7 +171,7 @@ def answers(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
     return lambda: left.pop(0) if len(left) > 1 else left[0]
 
 
-def test_whoever_came_later_is_not_waited_for() -> None:
+def test_later_transactions_are_not_waited_for() -> None:
     one, two, late = drawer("1/1"), drawer("2/2"), drawer("3/3")
     other_side = drawer("1/1", "push")
     seen = answers([one, two], [late, two], [late, two, other_side, one], [late, other_side])

@@ -110,7 +110,7 @@ def test_both_engines_have_the_same_statements() -> None:
     assert there - here <= ROW_TYPES.keys()
 
 
-def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
+def test_statements_of_sql_server_alone_fill_their_row_types() -> None:
     product = PRODUCTS["mssql"]
     (variant,) = (one for one in DEFAULTS if one.design.name == "broker")
     found = dict(asked(product, variant.queue("s", "q", "mssql")))
@@ -148,7 +148,7 @@ KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
     [KEEPING[0], *(pytest.param(v, marks=pytest.mark.long) for v in KEEPING[1:])],
     ids=str,
 )
-def test_what_is_asked_of_scans_fills_its_row_type_and_is_t_sql(variant: Variant) -> None:
+def test_scan_statements_fill_their_row_types_and_are_t_sql(variant: Variant) -> None:
     tsql = Linter(
         config=FluffConfig(
             configs={
@@ -188,7 +188,7 @@ _CHOICE = re.compile(
 @pytest.mark.parametrize(
     "variant", [v for v in on("postgresql", ALL) if v.design.name not in {"heap", "ring"}], ids=str
 )
-def test_the_plan_that_is_asked_for_is_that_of_the_pops_own_choice(variant: Variant) -> None:
+def test_the_explained_plan_is_that_of_a_pop(variant: Variant) -> None:
     product, queue = PRODUCTS["postgresql"], variant.queue("s", "q", "postgresql")
     scope = queue.scope(product)
     functions = sql.script(f"{queue.design.name}.functions", product.dialect, scope)

@@ -94,7 +94,7 @@ class Surgery(Doctor):
         self.feed.deliver(Reading("here", snapshots))
 
 
-def test_he_looks_once_there_is_a_reading_and_at_what_looks_bad_first() -> None:
+def test_it_starts_with_the_first_reading_and_the_worst_queues() -> None:
     with Surgery(["a", "b", "c"]) as surgery:
         surgery.feed.deliver(Reading("here", error=LOST))
         surgery.watcher.request_diagnosis()
@@ -109,7 +109,7 @@ def test_he_looks_once_there_is_a_reading_and_at_what_looks_bad_first() -> None:
         assert [len(one.queues) for one in surgery.readings] == [0, 3]
 
 
-def test_many_queues_are_told_chunk_by_chunk_and_who_asks_goes_before() -> None:
+def test_many_queues_come_chunk_by_chunk_and_requests_go_first() -> None:
     names = [f"q{number:03}" for number in range(CHUNK * 3)]
     with Surgery(names) as surgery:
         surgery.go_on.clear()
@@ -122,7 +122,7 @@ def test_many_queues_are_told_chunk_by_chunk_and_who_asks_goes_before() -> None:
         assert [len(one) for one in surgery.looks] == [CHUNK, 1, CHUNK, CHUNK]
 
 
-def test_one_at_a_time_however_often_he_is_asked() -> None:
+def test_one_diagnosis_at_a_time_however_many_requests() -> None:
     with Surgery(["a", "b"]) as surgery:
         surgery.go_on.clear()
         surgery.see()
@@ -135,7 +135,7 @@ def test_one_at_a_time_however_often_he_is_asked() -> None:
         assert surgery.looks[1:] in ([["b"], ["a", "b"]], [["a", "b"]])
 
 
-def test_what_figures_say_is_looked_into_before_the_next_round() -> None:
+def test_prioritized_queues_are_diagnosed_before_the_next_round() -> None:
     with Surgery(["a", "b"]) as surgery:
         surgery.see()
         surgery.wait("told", 2)
@@ -144,7 +144,7 @@ def test_what_figures_say_is_looked_into_before_the_next_round() -> None:
         assert surgery.looks[1] == ["b"]
 
 
-def test_while_the_connection_is_lost_nobody_tries_it_but_the_sampler() -> None:
+def test_only_the_sampler_reconnects() -> None:
     with Surgery(["a"]) as surgery:
         surgery.see()
         surgery.wait("told", 2)
@@ -156,7 +156,7 @@ def test_while_the_connection_is_lost_nobody_tries_it_but_the_sampler() -> None:
         surgery.wait("looks", 2)
 
 
-def test_once_the_connection_is_back_he_looks_at_all_again() -> None:
+def test_a_restored_connection_starts_a_new_round() -> None:
     with Surgery(["a", "b"]) as surgery:
         surgery.see()
         surgery.wait("told", 2)
@@ -166,7 +166,7 @@ def test_once_the_connection_is_back_he_looks_at_all_again() -> None:
         assert surgery.looks[1] == ["a", "b"]
 
 
-def test_a_look_that_fails_is_told_and_tried_again() -> None:
+def test_a_failed_diagnosis_is_reported_and_retried() -> None:
     with Surgery(["a"]) as surgery:
         surgery.errors = [BusyError("Could not look.", why="too slow"), RuntimeError("a mistake")]
         surgery.see()
@@ -181,7 +181,7 @@ def test_a_look_that_fails_is_told_and_tried_again() -> None:
         assert surgery.told[2].error is None
 
 
-def test_what_findings_quote_is_masked_as_the_connection_says(
+def test_quoted_errors_are_masked_as_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     masks = [re.compile(r"\w+@x\.org")]
@@ -208,7 +208,7 @@ def test_a_round_that_failed_after_long_rests_as_one_that_went_well() -> None:
         assert len(surgery.looks) == 2
 
 
-def test_after_the_end_nothing_is_told() -> None:
+def test_after_stop_nothing_is_delivered() -> None:
     with ExitStack() as stack:
         surgery = stack.enter_context(Surgery(["a"]))
         surgery.go_on.clear()
