@@ -135,8 +135,6 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
 def test_a_session_that_holds_rows_is_at_work(
     use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(stopped_consumers, "_AT_WORK_SECONDS", 0.0)
     client = filled(use, of)
     seen = ConsumptionHistory(waits=False)
