@@ -1,4 +1,4 @@
-"""`record` and `history`: against a real server, with kills, by its first sight and its last."""
+"""history, its forecast, and what is made of the forecast."""
 
 import csv
 import io
@@ -9,14 +9,23 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import psycopg
+import pyarrow.parquet as pq
+import pytest
 
+from console import clock, forecast_files, rollup_files
+from console.designs import Flow
 from console.engines import open_database
+from console.monitor.figures import RateWindow, StatusRow
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency, Percentiles
+from console.monitor.recording import recorder
+from console.monitor.recording.forecast import hour_of
 from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.segments import (
     ACTIONS,
@@ -26,11 +35,16 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
+from console.pipeline.lake import Lake
+from console.pipeline.rollup import forecast
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
+from tests.pipeline import weekly
+from tests.pipeline.recorded import sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.feeds import queue
 from tests.tui.recorded import BEGIN, Taken
+from tests.unit.test_snapshot import NOTHING
 from tests.warm import Forked
 
 _POINT = [
@@ -140,3 +154,106 @@ def test_latencies_are_shown_where_they_were_known(tmp_path: Path) -> None:
     plot = call("history", "mail", *where, "--plot").text
     assert "waiting_p99" in plot
     assert "processing" not in plot
+
+
+HOURS = forecast_files.HOURS
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own, and an hour that does not end meanwhile."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr(clock, "utc", lambda: now)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def label(console: Console) -> str:
+    database = open_database(console.url)
+    database.close()
+    return database.label
+
+
+def expect(console: Console, queue: str, pushes: float, pops: float) -> Lake:
+    """Four weeks of that, up to the last hour, and their forecast."""
+    lake, connection = Lake(rollup_files.default_lake()), label(console)
+    begin = hour_of(clock.utc()) - timedelta(hours=4 * HOURS + 1)
+    counts = (np.full(4 * HOURS, one) for one in (pushes, pops))
+    table = weekly.hours(*counts, begin=begin, queue=queue)
+    with lake.writing(f"{rollup_files.folder('hour', 'samples', connection)}/all.parquet") as file:
+        pq.write_table(table, file)  # type: ignore[no-untyped-call]
+    made, told = forecast.table_of(table, "UTC")
+    folder = forecast_files.folder(connection)
+    with lake.writing(f"{folder}/one.parquet") as file:
+        pq.write_table(made, file)  # type: ignore[no-untyped-call]
+    manifest = {"at": begin.isoformat(), "zone": "UTC", "file": "one.parquet", "queues": told}
+    lake.write_json(forecast_files.manifest(connection), manifest)
+    return lake
+
+
+def recorded(console: Console, queue: str, pushes: float, minutes: int = 60) -> None:
+    """The last whole hour, or as much of it, at so many pushes an hour and as many pops."""
+    at = (hour_of(clock.utc()) - timedelta(hours=1) - sample(0)["at"]).total_seconds()
+    rates = {"push_per_second": pushes / 3600, "pop_per_second": pushes / 3600}
+    looks = [{**sample(at + 60 * n, **rates), "queue": queue} for n in range(minutes)]
+    write(recorder.folder(), SAMPLES, *looks, connection=label(console))
+
+
+def test_the_doctor_notes_an_hour_that_is_not_as_usual(console: Console, install: Install) -> None:
+    name = install("fifo")
+    expect(console, name, 1_000, 1_000)
+    recorded(console, name, 50_000, minutes=20)
+    assert console("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
+    recorded(console, name, 50_000)
+    found = console("doctor", name, "--json")
+    assert found.status == 0  # a note
+    (finding,) = found.json["queues"][0]["findings"]
+    assert (finding["code"], finding["severity"], finding["repair"]) == ("unusual", "note", None)
+    evidence = finding["evidence"]
+    assert evidence["pushes_seen"] == pytest.approx(50_000, rel=0.02)
+    assert (evidence["pushes_low"], evidence["pushes_high"]) == (1_000, 1_000)
+    assert evidence["weeks"] == 4
+    began = hour_of(clock.utc()) - timedelta(hours=1)
+    assert evidence["hour_of_week"] == f"{began:%A %H:%M} UTC"
+    text = console("doctor", name).text
+    assert "[unusual]" in text
+    assert "needs your judgement: see what changed" in text
+    assert f"history '{name}' --forecast 24h --plot" in text
+    console.done("silence", "unusual", name, "--for", "4h", "--reason", "a sale")
+    assert console("doctor", name, "--json").json["queues"][0]["verdict"] == "silenced"
+    codes = {one["code"]: one for one in console("doctor", "--codes", "--json").json["codes"]}
+    assert codes["unusual"]["severity"] == "note"
+
+
+def test_status_says_when_a_ring_is_usually_full(console: Console, install: Install) -> None:
+    name = install("ring", "size=100")
+    assert console("status", name, "--json").json["queues"][0]["full_in_expected"] is None
+    expect(console, name, 150, 100)
+    (seen,) = console("status", name, "--json").json["queues"]
+    expected = seen["full_in_expected"]
+    assert expected["seconds"] == pytest.approx(7200, abs=1)
+    assert f"{name}: full in at {expected['day']}'s rate: 02:00" in console("status", name).text
+    console.done("push", name, "one")
+    (seen,) = console("status", name, "--json").json["queues"]
+    assert seen["full_in_expected"]["seconds"] == pytest.approx(7200 * 0.99, abs=1)
+
+
+def test_a_queue_that_is_installed_anew_has_no_negative_rate() -> None:
+    """What is sampled while its numbers begin anew, rolled up and expected."""
+    window, rates = RateWindow(Flow.NUMBERS), []
+    for number in range(4 * HOURS * 2):
+        since = number % 100  # so often it is uninstalled and installed
+        seen = window.add(number * 1800.0, _ring(1 + 50 * since), counts_rows=True)
+        rates.append((seen.push, seen.pop))
+    known = [np.array(of, float) for of in zip(*rates, strict=True)]  # None as NaN
+    assert 0 < np.isnan(known[0]).sum() < 20
+    hours = [np.where(np.isnan(of[::2]), of[1::2], of[::2]) * 3600 for of in known]
+    made, (told,) = forecast.table_of(weekly.hours(*hours), "UTC")
+    assert told["weeks"] == 4
+    for row in made.to_pylist():
+        assert [row[f"pushes_{bound}"] for bound in forecast_files.BOUNDS] == [100, 100, 100]
+        assert row["net_median"] == 0
+
+
+def _ring(number: int) -> StatusRow:
+    return replace(NOTHING, next_push=number, next_pop=number, base=1, capacity=100)

@@ -1,6 +1,7 @@
-"""Names, payloads and errors that mean harm: shown as what they are, and nothing else happens."""
+"""Hostile names, payloads and arguments, and a catalog entry that this version does not know."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
-from tests.cli.calls import Answer, Console
+from console.cli.verbs import cli
+from console.monitor.snapshot import _FIGURES
+from tests.cli.calls import Answer, Console, call
+from tests.cli.conftest import Install
+from tests.cli.verbs import UNREACHABLE, refused, told_nothing_else
 from tests.hostile import CANARY, TEXTS, obeyed, valid_texts
 from tests.servers import connect, value
 
@@ -179,3 +184,141 @@ def test_no_words_do_more_than_they_say_at_length(
     filled: Console, template: list[str], fillings: list[str]
 ) -> None:
     a_call(filled, template, fillings)
+
+
+ODD = st.one_of(
+    st.text(max_size=30),
+    st.text(st.characters(codec=None, categories=["Cs", "Cc", "Po", "Sm"]), max_size=8),
+    st.sampled_from(
+        [
+            *("-", "--", "--yes", "--json", "--lines", "--print", "--complete", "--schema", "-h"),
+            *("--count", "--option", "--map", "id=id", "size=5"),
+            *(
+                "=",
+                "0",
+                "-1",
+                "1e9",
+                "fifo",
+                "ring",
+                "q",
+                "\udcff",
+                "a\udcffb",
+                "\0",
+                "\n",
+                *("x" * 70, "9" * 5000),
+            ),
+        ]
+    ),
+)
+
+
+# `record` and `serve-metrics` go on until they are ended, whether or not the database is there.
+VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke", "record", "serve-metrics"}))
+
+
+def sane(answer: Answer) -> None:
+    assert answer.status in {0, 1, 2, 3, 4}
+    assert "Traceback" not in answer.err
+    if answer.status in {2, 3}:
+        assert answer.err.strip()
+        told_nothing_else(answer)
+
+
+@settings(deadline=None, max_examples=150)
+@given(verb=VERBS, arguments=st.lists(ODD, max_size=6))
+@example(verb="unsilence", arguments=["\ud800"])  # neither audit nor log could write it
+def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list[str]) -> None:
+    sane(call(verb, *arguments, "--url", UNREACHABLE))
+
+
+ODD_TEMPLATES = [
+    ["status", "?"],
+    ["status", "--schema", "?", "--"],
+    ["push", "q", "--", "?"],
+    ["push", "?", "--", "?"],
+    ["pop", "?", "--schema", "?"],
+    ["uninstall", "?", "--yes", "?"],
+    ["uninstall", "q", "--yes", "?"],
+    ["forget", "?"],
+    ["relay", "?", "--dry-run"],
+    ["install", "fifo", "--schema", "?", "--", "?"],
+    ["install", "ring", "r", "--option", "?"],
+    ["adopt", "--design", "fifo", "--map", "id=?", "--map", "payload=?", "--", "?"],
+    ["adopt", "--design", "fifo", "--map", "id=id", "--map", "?", "--schema", "?", "q_archive"],
+]
+
+
+@pytest.fixture(scope="module")
+def odd(console: Console) -> Console:
+    console.done("install", "fifo", "q")
+    return console
+
+
+@settings(deadline=None, max_examples=80)
+@given(template=st.sampled_from(ODD_TEMPLATES), fillings=st.lists(ODD, min_size=3, max_size=3))
+def test_no_argument_breaks_a_call_of_a_database(
+    odd: Console, template: list[str], fillings: list[str]
+) -> None:
+    left = iter(fillings)
+    sane(odd(*(word.replace("?", next(left)) if "?" in word else word for word in template)))
+
+
+def test_bytes_that_are_no_text_as_arguments(console: Console, install: Install) -> None:
+    """As a shell in another encoding passes them."""
+    text, raw = install("fifo"), install("fifo", "payload=bytes")
+    bad = os.fsdecode(b"a\xff")
+    refused(console("push", text, bad), 2, "UTF-8", "payload=bytes")
+    refused(console("install", "fifo", bad), 2, "Unicode")
+    refused(console("adopt", bad, "--design", "heap", "--map", "payload=a"), 2, "Unicode")
+    refused(console("status", bad), 2)
+    refused(console("status", text, "--schema", bad), 2)
+    console.done("push", raw, bad)
+    assert console.done("pop", raw).out == b"a\xff\n"
+
+
+STRANGE = """
+INSERT INTO dbq.queue (schema_name, queue_name, design, kind, options, roles, version) VALUES
+('public', 'strange', 'wheel', 'adopted', '{"payload": {"a": 1}}', '[]', 7),
+('public', 'built', 'wheel', 'installed', '{"payload": "xml"}', '{}', 7)
+"""
+
+
+def test_a_design_that_is_not_known_blinds_nothing_else(empty: Console) -> None:
+    empty.done("install", "fifo", "orders")
+    empty.done("push", "orders", "x")
+    with connect(empty.url) as connection:
+        connection.execute(STRANGE.encode())
+
+    found = {one["queue"]: one for one in empty.done("status", "--json").json["queues"]}
+    assert found["orders"]["ready"] == 1
+    for name in ("strange", "built"):
+        assert found[name]["problem"] == "design wheel is not known here"
+        assert found[name]["design"] == "wheel"
+        assert set(found[name]["unknown"]) == set(_FIGURES) - {"subscribers"}
+    text = empty.done("status").text
+    assert "design wheel is not known here" in text
+    assert empty.done("status", "strange", "--json").json["queues"][0]["ready"] is None
+    assert empty.done("discover", "--json").json["found"] == []
+
+    examined = {
+        one["queue"]: one for one in empty("doctor", "--idle-for", "0s", "--json").json["queues"]
+    }
+    assert examined["orders"]["findings"] == []
+    assert examined["strange"]["unseen"] == ["design wheel is not known here"]
+    assert "UNKNOWN strange: design wheel is not known here" in empty("check").text
+    assert empty("check", "orders").status == 0
+    for words in (["waits", "--seconds", "0.2"], ["audit"], ["roles"], ["report", "strange"]):
+        assert empty(*words).status in {0, 1}, words
+    for words in (
+        ["messages", "strange"],
+        ["push", "strange", "x"],
+        ["requeue", "strange", "--yes"],
+        ["maintain", "strange"],
+        ["uninstall", "built", "--yes", "built"],
+        ["forget", "built"],
+    ):
+        answer = empty(*words)
+        assert (answer.status, answer.out) == (4, b""), answer
+        assert "design wheel is not known here" in answer.err
+    empty.done("forget", "strange")
+    empty.done("install", "claim", "more")

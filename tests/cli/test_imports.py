@@ -1,4 +1,4 @@
-"""What a verb does not import: who only asks for help waits for no driver, and so on."""
+"""What a call imports, and through how many files the name of a queue passes."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from console.cli.verbs import cli
 from console.verbs import MODULES, get_verb
 from tests.cli.calls import Console, command
 from tests.cli.conftest import Install
+from tests.walks import MOST, walked
 
 HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
@@ -141,3 +142,14 @@ def test_the_screens_that_open_first_import_nothing_of_the_others() -> None:
     code = f"import sys, console.tui; print([m for m in {absent} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_name_of_a_queue_passes_few_files_to_its_sql(
+    console: Console, install: Install
+) -> None:
+    name = install("status")
+    console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
+    console.done("pop", name, "--count", "2", "--fail", "no route")
+    with walked(name) as files:
+        console.done("requeue", name, "--filter", "limit=1", "--yes", name)
+    assert len(files) <= MOST, "\n".join(sorted(files))

@@ -1,7 +1,9 @@
-"""requeue, release, purge, archive and audit from the command line."""
+"""Verbs that change messages and queues: plan, confirmation, execution, audit; restore, maintain,
+upgrade, end-session."""
 
 import json
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +322,118 @@ def test_a_canary_without_a_result_is_exit_4_and_says_how_to_go_on(
     assert "longer --canary-wait, or without --canary" in again.text
     assert "without a verdict" in console.done("purge", name, "--canary", "--dry-run").text
     assert console("requeue", name, "--canary-wait", "5s", "--yes").status == 2
+
+
+@pytest.fixture
+def four(console: Console, install: Install) -> str:
+    """A fifo queue with 4 messages."""
+    name = install("fifo")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\nd\n")
+    return name
+
+
+def test_a_purge_comes_back(console: Console, four: str) -> None:
+    console.done("purge", four, "--yes", four)
+    assert console("restore", four).status == 4
+    assert console.status(four)["ready"] == 0
+    done = console.done("restore", four, "--yes", "--json").json
+    assert (done["done"], done["result"]["done"]) == (4, 4)
+    assert console.drained(four) == ["a", "b", "c", "d"]
+    assert console.done("restore", four, "--yes", "--json").json["result"]["done"] == 0
+
+
+def test_restore_by_action(console: Console, four: str) -> None:
+    first = console.done("purge", four, "--filter", "limit=1", "--yes", four, "--json").json
+    console.done("purge", four, "--filter", "limit=1", "--yes", four)
+    action = str(first["result"]["action_id"])
+    console.done("restore", four, "--action", action, "--yes")
+    assert console.drained(four) == ["c", "d", "a"]
+
+
+def test_errors_go_into_another_queue(console: Console, four: str, install: Install) -> None:
+    bad = install("claim")
+    console.done("push", bad, "x")
+    console.popped(bad, "--fail", "boom")
+    assert console("requeue", bad, "--to", four, "--back", "--yes").status == 2
+    console.done("requeue", bad, "--to", four, "--yes")
+    assert console.drained(four) == ["a", "b", "c", "d", "x"]
+    assert console.status(bad)["errors"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["maintain", "upgrade"])
+def test_maintain_and_upgrade_with_nothing_to_do(console: Console, four: str, verb: str) -> None:
+    plain = console.done(verb, four)
+    assert (plain.err, plain.status) == ("", 0)
+    assert console(verb, four, "--yes", "another").status == 4
+    assert console.done(verb, four, "--dry-run", "--json").json["done"] == 0
+    done = console.done(verb, four, "--yes", "--json").json
+    assert (done["done"], done["plan"]["needed"]) == (0, False)
+
+
+def test_code_changed_by_hand_is_told_and_mended(console: Console, four: str) -> None:
+    with connect(console.url) as connection:
+        connection.execute(
+            f'CREATE OR REPLACE FUNCTION public."{four}_push"(payload text) RETURNS bigint '
+            "LANGUAGE sql AS 'SELECT 1::bigint'".encode()
+        )
+    plan = console.done("upgrade", four, "--dry-run", "--json").json["plan"]
+    assert plan["changed_by_hand"] is True
+    assert f"{four}_push" in console("upgrade", four).text
+    console.done("upgrade", four, "--yes")
+    console.done("push", four, "e")
+    assert console.drained(four) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_session_that_holds_rows_is_told_and_ended(console: Console, four: str) -> None:
+    assert "No session holds rows" in console.done("release", four).text
+    with closing(connect(console.url)) as holder:
+        holder.execute("BEGIN")
+        holder.execute(f'SELECT * FROM "{four}_pop"()'.encode())
+        (pid,) = holder.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        told = console("release", four)
+        assert told.status == 4
+        assert f"end-session '{four}' {pid}" in told.err
+        plan = console("end-session", four, str(pid), "--json")
+        assert plan.status == 4
+        assert plan.json["plan"]["session"] == pid
+        ended = console.done("end-session", four, str(pid), "--yes", "--json").json["result"]
+        assert ended["ended"] is True
+    assert console.drained(four) == ["a", "b", "c", "d"]
+    assert console("end-session", four, str(pid), "--yes").status == 2
+
+
+HELD = ["naive", "ring", "claim"]
+ALSO = ["heap", "stack", "pending"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "design", [*HELD, *(pytest.param(one, marks=pytest.mark.long) for one in ALSO)]
+)
+def test_a_holder_is_named_and_ended_whatever_the_design(console: Console, design: str) -> None:
+    name = f"held by {design}"
+    console.done("install", design, name)
+    console.done("push", name, "a")
+    console.done("push", name, "b")
+    with closing(connect(console.url)) as holder:
+        holder.execute("BEGIN")
+        holder.execute(f'SELECT * FROM "{name}_pop_many"(2)'.encode())
+        pid = holder.info.backend_pid
+        if design != "claim":
+            told = console("release", name, "--json")
+            assert (told.status, [one["session"] for one in told.json["holders"]]) == (4, [pid])
+            plain = console("release", name)
+            assert f"session {pid} " in plain.text
+            assert f"end-session '{name}' {pid}" in plain.err
+        assert console.status(name)["held_by"][0]["session"] == pid
+        ended = console.done("end-session", name, str(pid), "--yes", "--json").json["result"]
+        assert (ended["ended"], ended["freed"]) == (True, [name])
+    assert console.status(name)["holders"] == 0
+
+
+def test_a_session_that_has_nothing_to_do_with_it_is_not_ended(console: Console, four: str) -> None:
+    with connect(console.url) as other:
+        (pid,) = other.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        assert console("end-session", four, str(pid), "--yes").status == 4
+        assert other.execute("SELECT 1").fetchone() == (1,)
