@@ -234,23 +234,23 @@ def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list
 ODD_TEMPLATES = [
     ["status", "?"],
     ["status", "--schema", "?", "--"],
-    ["push", "q", "--", "?"],
+    ["push", "odd", "--", "?"],
     ["push", "?", "--", "?"],
     ["pop", "?", "--schema", "?"],
     ["uninstall", "?", "--yes", "?"],
-    ["uninstall", "q", "--yes", "?"],
+    ["uninstall", "odd", "--yes", "?"],
     ["forget", "?"],
     ["relay", "?", "--dry-run"],
     ["install", "fifo", "--schema", "?", "--", "?"],
     ["install", "ring", "r", "--option", "?"],
     ["adopt", "--design", "fifo", "--map", "id=?", "--map", "payload=?", "--", "?"],
-    ["adopt", "--design", "fifo", "--map", "id=id", "--map", "?", "--schema", "?", "q_archive"],
+    ["adopt", "--design", "fifo", "--map", "id=id", "--map", "?", "--schema", "?", "odd_archive"],
 ]
 
 
 @pytest.fixture(scope="module")
 def odd(console: Console) -> Console:
-    console.done("install", "fifo", "q")
+    console.done("install", "fifo", "odd")
     return console
 
 

@@ -254,7 +254,7 @@ def test_an_archive_that_is_left_has_no_messages(console: Console, install: Inst
     console.done("uninstall", name, "--yes", name, "--keep-archive", "--with-messages")
     answer = console("messages", name)
     assert answer.status == 2
-    assert "only its archive is left" in answer.err
+    assert "Only the archive of" in answer.err
 
 
 def test_looking_needs_no_right_but_to_read(console: Console, install: Install) -> None:
