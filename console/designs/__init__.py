@@ -38,22 +38,22 @@ DESIGNS: dict[str, Design] = {
 
 _EVERY_LIBRARY = {(value.name, *value.engines): value for value in libraries.every()}
 LIBRARIES: dict[str, Design] = {value.name: value for value in _EVERY_LIBRARY.values()}
-"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for. One
-that is on several engines is what it is on the last of them: see `library`."""
+"""The presets of `adopt --preset`: tables that a library made and works on. For one on several
+engines, the last one's: see `library`."""
 
 
 def library(name: str, engine: str) -> Design | None:
-    """What a library is on an engine: it names its tables and columns there in its own way."""
+    """A library's preset on an engine: tables and columns differ between engines."""
     return _EVERY_LIBRARY.get((name, engine))
 
 
 def designs_on(engine: str) -> dict[str, Design]:
-    """The designs that an engine has, in the same order."""
+    """The designs of an engine, in the same order."""
     return {name: value for name, value in DESIGNS.items() if engine in value.engines}
 
 
 def design(name: str, engine: str | None = None) -> Design:
-    """The design of that name, which the engine (when given) must have; else UsageError."""
+    """The design of that name (on the engine, if given), or UsageError."""
     found = DESIGNS.get(name)
     if found is None:
         raise UsageError(
@@ -69,7 +69,7 @@ def design(name: str, engine: str | None = None) -> Design:
 
 
 def presets(engine: str | None = None) -> dict[str, Design]:
-    """What `adopt --preset` takes, on an engine: those shipped, then this user's own."""
+    """The presets of an engine: those shipped, then this user's own."""
     if engine is None:
         return LIBRARIES | own.usable()
     shipped = {name: of for name in LIBRARIES if (of := library(name, engine)) is not None}
@@ -77,9 +77,9 @@ def presets(engine: str | None = None) -> dict[str, Design]:
 
 
 def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str = "") -> Design:
-    """The design under which a queue stands in the catalog: one of ours, a library's, or one that
-    is not known, with every state and no verb: this version does not have it; or it was adopted
-    with a preset of `by`, a file of that SHA-256, and this user has not the same."""
+    """The design of a queue in the catalog: one of ours, a library's, or an unknown one with every
+    state and no verb, because this version does not have it, or because it was adopted by `by` with
+    a preset file of that SHA-256 that this user does not have."""
     why, next_step = "", ""
     if sha256:
         found, why, next_step = _own(name, sha256, by)
@@ -98,7 +98,7 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
         options=(),
         states=("ready", "scheduled", "claimed", "error", "done"),
         verbs=(),
-        flow=Flow.NUMBERS,  # so that no figure of any design is taken for one that it lacks
+        flow=Flow.NUMBERS,  # so that no design's figures are assumed
         known=False,
         unknown=why,
         unknown_next=next_step,
@@ -106,7 +106,7 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
 
 
 def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
-    """The preset, or why there is none of these rules, and what to do."""
+    """The preset; or None with the reason and the next step."""
     mine = own.of_name(name)
     theirs = f"{by} adopted it by a file with SHA-256 {sha256[:12]}"
     if mine is None:

@@ -1,9 +1,8 @@
-"""Queues that a library keeps in its own tables (`adopt --preset`), read by what it writes there.
+"""Presets: queues in the tables of a library (`adopt --preset`).
 
-The library goes on working on them, so nothing is done in another way than its own: each verb is
-the library's own function, or exactly the statement that it runs itself. Each is one file,
-`queries/<engine>/<name>.sql`, whose head says the rest: see `preset.sql` there. What the library
-has no rule for is refused.
+The library keeps working on them, so each verb is the library's own function or exactly its own
+statement, and everything else is refused. A preset is a file, `queries/<engine>/<name>.sql`, with a
+head that `preset.sql` describes.
 """
 
 import re
@@ -34,7 +33,7 @@ _STATES = ("ready", "scheduled", "claimed", "error", "done")
 
 
 def every() -> tuple[Design, ...]:
-    """All that are shipped, by name."""
+    """All shipped presets, by name."""
     return tuple(
         _design(engine.name, path.name.removesuffix(".sql"))
         for engine in sorted(templates.queries_folder().iterdir(), key=lambda one: one.name)
@@ -61,7 +60,7 @@ def _design(engine: str, name: str) -> Design:
 def design_of(
     engine: str, name: str, head: Mapping[str, str], own: Container[str], defined: Container[str]
 ) -> Design:
-    """What a preset's head says, with the names of its own statements and definitions."""
+    """The design from a preset's head and the names of its own statements and definitions."""
     archives = "archived_messages" in own
     states = {state for state in _STATES if f"is_{state}" in defined}
     owned = f"{name} owns the table: only it adds and deletes rows there"
@@ -106,9 +105,9 @@ def design_of(
 
 
 def fields(head: str, needed: set[str], keys: set[str]) -> dict[str, str] | str:
-    """The keys of a head, up to its remarks; or why it is none of a preset."""
-    told = (head.rstrip("\n") + "\n").partition("\n--\n")[0]
-    lines = told.rstrip("\n").replace("\n--   ", " ").split("\n")
+    """The keys of a head, up to its comments; or why it is invalid."""
+    keys_part = (head.rstrip("\n") + "\n").partition("\n--\n")[0]
+    lines = keys_part.rstrip("\n").replace("\n--   ", " ").split("\n")
     found: dict[str, str] = {}
     for line in lines:
         field = _FIELD.match(line)

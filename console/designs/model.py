@@ -1,4 +1,4 @@
-"""What a design is, as data: its options, states, verbs, and which column plays which role."""
+"""A design as data: options, states, verbs, and the column of each role."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,11 @@ from console.errors import UsageError
 
 @dataclass(frozen=True)
 class Subscriber:
-    """Who gets every message of a queue once, beside others who do."""
+    """A subscriber of a queue, who gets every message once."""
 
     name: str
     number: int
-    """Its objects are called by it. It is not used again when another one comes."""
+    """Names its objects; never reused."""
 
 
 NO_SUBSCRIBERS = "none"
@@ -24,37 +24,37 @@ _SUBSCRIBER = re.compile(r"(?P<name>[a-z][a-z0-9_]{0,30})(?::(?P<number>[1-9][0-
 
 
 def subscribers_of(value: str) -> tuple[Subscriber, ...]:
-    """Those of the option's value, `billing,search:3`: a number is told where it is not the place.
+    """Parse the option's value, `billing,search:3`; without a number it is the position.
 
-    Raises ValueError, with what is wrong.
+    Raises ValueError, with the reason.
     """
     if value == NO_SUBSCRIBERS:
         return ()
     found: list[Subscriber] = []
-    for place, word in enumerate(value.split(","), start=1):
-        read = _SUBSCRIBER.fullmatch(word)
-        if read is None or read["name"] == NO_SUBSCRIBERS:
+    for position, text in enumerate(value.split(","), start=1):
+        match = _SUBSCRIBER.fullmatch(text)
+        if match is None or match["name"] == NO_SUBSCRIBERS:
             raise ValueError(
-                f"{word!r} is no name: a letter from a to z, then up to 30 of a-z 0-9 _."
+                f"{text!r} is not a name: a letter from a to z, then up to 30 of a-z 0-9 _."
             )
-        one = Subscriber(read["name"], int(read["number"] or place))
-        if any(one.name == other.name or one.number == other.number for other in found):
-            raise ValueError(f"{word!r} is there twice.")
-        found.append(one)
+        new = Subscriber(match["name"], int(match["number"] or position))
+        if any(new.name == other.name or new.number == other.number for other in found):
+            raise ValueError(f"{text!r} is there twice.")
+        found.append(new)
     return tuple(found)
 
 
 def as_option(subscribers: Iterable[Subscriber]) -> str:
-    """The option's value, in its one form."""
-    words = [
-        one.name if one.number == place else f"{one.name}:{one.number}"
-        for place, one in enumerate(subscribers, start=1)
+    """The option's value in canonical form."""
+    texts = [
+        one.name if one.number == position else f"{one.name}:{one.number}"
+        for position, one in enumerate(subscribers, start=1)
     ]
-    return ",".join(words) or NO_SUBSCRIBERS
+    return ",".join(texts) or NO_SUBSCRIBERS
 
 
 class Flow(Enum):
-    """How the number of pops follows from what the engine counts anyway."""
+    """How the number of pops is derived from the engine's counters."""
 
     DELETED = "deleted"
     """A pop deletes its row."""
@@ -76,17 +76,17 @@ class Option:
     minimum: int = 1
     maximum: int = 2**31 - 1
     words: tuple[str, ...] = ()
-    """Words that are taken instead of a number."""
+    """Words accepted instead of a number."""
     names: bool = False
-    """It takes names, separated by commas, in place of a number; `maximum` of them."""
+    """It takes names, separated by commas, instead of a number; at most `maximum`."""
     engines: tuple[str, ...] = ()
-    """Where it exists; empty: wherever its design does."""
+    """The engines that have it; empty: all of its design."""
 
     def is_on(self, engine: str) -> bool:
         return not self.engines or engine in self.engines
 
     def check(self, value: str) -> str:
-        """The value in its one form, or UsageError."""
+        """The value in canonical form, or UsageError."""
         if self.choices:
             if value not in self.choices:
                 raise UsageError(
@@ -129,7 +129,7 @@ class Option:
 
     @property
     def range(self) -> str:
-        """The values that it takes, in words."""
+        """A description of the valid values."""
         if self.choices:
             return " or ".join(self.choices)
         if self.names:
@@ -151,80 +151,80 @@ class Design:
     title: str
     source: str
     summary: str
-    """One honest sentence: what it promises, what it costs."""
+    """One sentence: what it promises, what it costs."""
     advice: str
-    """For whoever chooses: what it promises, what it costs, when to take it."""
+    """When to choose it: what it promises, what it costs."""
     engines: tuple[str, ...] = EVERYWHERE
     options: tuple[Option, ...]
     states: tuple[str, ...]
     verbs: tuple[str, ...]
     details: str = ""
-    """For whoever has one: how it works, and what goes wrong with it."""
+    """How it works, and what can go wrong."""
     option_verbs: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Verbs that an option adds: (option, value) -> verbs."""
     option_states: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
     """Role -> column (for sequences: their suffix) of a queue that the console installed."""
     needed_roles: tuple[str, ...] = ("id", "payload")
-    """What `adopt` cannot do without."""
+    """The roles that `adopt` requires."""
     order: Order = Order.LAX
     option_orders: Mapping[tuple[str, str], Order] = field(default_factory=dict)
-    """Another order that an option brings: (option, value) -> order."""
+    """The order with an option: (option, value) -> order."""
     needs: tuple[str, ...] = ()
-    """Capabilities of the server without which it cannot be."""
+    """Capabilities of the server that it requires."""
     flow: Flow = Flow.DELETED
     keeps_row: bool = False
     id_type: str = "bigint"
     table_suffix: str = ""
-    """The main table is the queue's name and this."""
+    """The main table's name is the queue's with this suffix."""
     push_takes: tuple[str, ...] = ()
-    """What its push takes besides the payload: `due`, `title`, `id`."""
+    """Further arguments of its push: `due`, `title`, `id`."""
     age_is_known: bool = True
     waits_itself: bool = False
-    """Its pop can wait inside the engine, which wakes it."""
+    """Its pop can wait in the server until a message arrives."""
     like: str = ""
-    """The design whose tables and columns it has, where it is one more way to use those."""
+    """The design whose tables and columns it shares."""
     library: str = ""
-    """The library, with its version, whose own tables these are; empty: a design of queues here."""
+    """The library, with its version, that owns the tables; empty: a design of this console."""
     found_by: Mapping[str, object] = field(default_factory=dict)
-    """What a library's `find` goes by: the values that it binds."""
+    """The bound values of a library's `find` statement."""
     table_each: bool = False
-    """A library's: it makes a table for each queue, and none holds several."""
+    """For a library: it has a table for each queue."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Verb -> why it is not for such a queue, where that is no matter of its states. `{schema}`
-    stands for the schema that its tables are in."""
+    """Verb -> why such a queue does not have it, unless its states explain that. `{schema}` is the
+    schema of its tables."""
     requeued: str = ""
-    """What becomes of a message that is made ready again, where a library's own rule does it."""
+    """What a library's own rule does to a message that is requeued."""
     paused: str = ""
-    """What a pause does there, where a library's own rule is one."""
+    """What a pause does, by the library's own rule."""
     stays: str = ""
-    """Why a message that was chosen may stay as it is: the library's own rule."""
+    """Why a planned message may stay unchanged, by the library's own rule."""
     left_claims: str = ""
-    """What a library does itself with what a dead worker had claimed."""
+    """What a library does itself with a dead worker's claims."""
     archives: bool = False
-    """What is done goes into a table of its own, read by `archived` and `archived_messages`."""
+    """Done messages are in a separate table, read by `archived` and `archived_messages`."""
     claims_expire: bool = False
-    """A claim ends by itself at a time that its row tells: none is ever stuck."""
+    """A claim expires at a time in its row: none is ever stuck."""
     known: bool = True
-    """False: a catalog names it, and this version has nothing of it but the name."""
+    """False: a name in a catalog that this version does not know."""
     unknown: str = ""
-    """Then: why, in words; empty: this version does not have it."""
+    """If so, the reason; empty: this version does not have it."""
     unknown_next: str = ""
-    """And what to do about it."""
+    """The next step."""
     file: str = ""
-    """Of a preset of this user: where it was read."""
+    """For a preset of this user: its file."""
     sha256: str = ""
-    """What that file is, which the catalog keeps with a queue that was adopted by it."""
+    """The file's hash, which the catalog stores with a queue adopted by it."""
     trusted: bool = True
-    """False: its user has not trusted that file, so what it says is only looked at (`Database`)."""
+    """False: its user has not trusted the file, so it is used for reading only (`Database`)."""
 
     @property
     def shape(self) -> str:
-        """What checks that are not its own go by."""
+        """The design whose checks apply."""
         return self.like or self.name
 
     def option(self, name: str) -> Option:
-        """The option of that name, or UsageError with those that there are."""
+        """The option of that name, or UsageError with the valid ones."""
         for option in self.options:
             if option.name == name:
                 return option
@@ -234,19 +234,19 @@ class Design:
         )
 
     def option_with(self, name: str, given: Mapping[str, str]) -> Option:
-        """The same, as others make it that are given."""
-        # What lies apart from its slot has no width to be laid at.
+        """The option as modified by the other options given."""
+        # Only slots have a width.
         apart = given.get("content") == "apart"
         return MAX_BYTES if apart and name == "max_bytes" else self.option(name)
 
     def options_on(self, engine: str) -> tuple[Option, ...]:
-        """The options that it has on one engine."""
+        """Its options on one engine."""
         return tuple(option for option in self.options if option.is_on(engine))
 
     def complete_options(
         self, given: Mapping[str, str], engine: str | None = None
     ) -> dict[str, str]:
-        """All options (of the engine, where one is named): those given, checked, and defaults."""
+        """All options (on the engine, if named): those given, checked, and defaults."""
         checked = {n: self.option_with(n, given).check(value) for n, value in given.items()}
         for name in checked:
             if engine is not None and not self.option(name).is_on(engine):
@@ -267,20 +267,20 @@ class Design:
                 why="With content=slot every message lies in its slot.",
                 next_step="Add --option content=apart, or leave partitions out.",
             )
-        if not apart:  # as of an older version, which knew neither
+        if not apart:  # as in older versions, which had neither
             options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
         if options.get("subscribers") == NO_SUBSCRIBERS:  # likewise
             del options["subscribers"]
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",
-                why="With in_hand a pop is not the end of a message; complete is.",
+                why="With in_hand a message ends with complete, not with the pop.",
                 next_step="Choose one of them.",
             )
         if options.get("history", "off") != "off" and options.get("in_hand") == "off":
             raise UsageError(
-                "history wants in_hand=on.",
-                why="Without in_hand a pop is the end of a message: none of them fails.",
+                "history requires in_hand=on.",
+                why="Without in_hand a message ends with the pop: none can fail.",
             )
         return options
 
@@ -289,11 +289,11 @@ class Design:
         return self.keeps_row or options.get("in_hand") == "on"
 
     def states_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
-        """The states that a message of such a queue can have."""
+        """The states of messages with these options."""
         return self._with(self.states, self.option_states, options)
 
     def verbs_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
-        """The verbs that such a queue has."""
+        """The verbs of a queue with these options."""
         found = self._with(self.verbs, self.option_verbs, options)
         if options.get("subscribers", NO_SUBSCRIBERS) == NO_SUBSCRIBERS:
             return found
@@ -309,7 +309,7 @@ class Design:
         return (*always, *(verb for verb in more if verb not in always))
 
     def order_with(self, options: Mapping[str, str]) -> Order:
-        """The order that such a queue promises."""
+        """The order that a queue with these options promises."""
         for (name, value), order in self.option_orders.items():
             if options.get(name) == value:
                 return order
@@ -365,10 +365,10 @@ EVERY_VERB = (
     "pause",
     "resume",
 )
-"""The verbs that every design has. Where a pop deletes there are no claims: what is stuck is a
-session that holds rows, and `release` names it."""
+"""The verbs of every design. Where a pop deletes there are no claims; then `release` names the
+sessions that hold rows."""
 ANY_QUEUE_VERBS = ("protect", "unprotect", "note", "forget")
-"""What is about a queue in the catalog, whatever its design."""
+"""Verbs about a queue's catalog entry."""
 SUBSCRIBER_VERBS = ("subscribe", "unsubscribe", "skip")
 FINISHING_VERBS = ("complete", "fail", "requeue", "archive")
-"""What a queue whose popped rows stay has besides."""
+"""Further verbs of queues that keep popped rows."""

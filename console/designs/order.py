@@ -1,6 +1,6 @@
-"""The order of pops: what designs promise of it, and whether a log of pops kept to that.
+"""The order of pops: what designs promise, and whether a log of pops conforms.
 
-Such a log is the archive of a queue with `archive_at_pop=on`, or a smoke or trial run.
+Such a log is the archive of a queue with `archive_at_pop=on`, or that of a smoke or trial run.
 """
 
 import math
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Order(Enum):
-    """What a design promises about the order of pops; what the smoke test and the tests check."""
+    """The order of pops that a design promises; checked by smoke and the tests."""
 
     NONE = "none"
     LAX = "lax"
@@ -29,7 +29,7 @@ class Order(Enum):
 
     @property
     def promise(self) -> str:
-        """The same in words, for operators."""
+        """A description for operators."""
         return _PROMISES[self]
 
 
@@ -47,7 +47,7 @@ _PROMISES = {
 
 @dataclass(frozen=True)
 class Pop:
-    """One pop. `number`: what rises with each push. What is None nobody wrote down."""
+    """One pop. `number` rises with each push. None: not recorded."""
 
     number: int
     pushed_at: datetime | None = None
@@ -57,17 +57,17 @@ class Pop:
 
 @dataclass(frozen=True)
 class Overtaken:
-    """A message that came after some that were pushed later."""
+    """A message that was popped after some that were pushed later."""
 
     pop: Pop
     by: int
-    """How many these are."""
+    """How many overtook it."""
     first: Pop
     """The first of them to be popped."""
 
     @property
     def late_seconds(self) -> float:
-        """How long after that one it came; 0 where nobody wrote down when."""
+        """How long after that one it was popped; 0 if not recorded."""
         if self.pop.popped_at is None or self.first.popped_at is None:
             return 0.0
         return (self.pop.popped_at - self.first.popped_at).total_seconds()
@@ -78,30 +78,29 @@ class OrderVerdict:
     order: Order
     pops: int
     overtaken: tuple[Overtaken, ...]
-    """In the order of the log. Where no order of pushes is promised, none is looked for."""
+    """In the order of the log; empty if no order of pushes is promised."""
     early: tuple[Pop, ...]
     """Popped before they were due."""
 
     @property
     def kept(self) -> bool:
-        """Whether the promise was kept. A lax order is overtaken while a row is held, and one of
-        numbers while a push is not committed: that is told, and no breach."""
+        """Whether the promise was kept. LAX allows overtaking while a row is held, NUMBERS while a
+        push is not committed: reported, but no violation."""
         if self.order is Order.STRICT:
             return not self.overtaken
         return not self.early
 
     @property
     def farthest(self) -> int:
-        """The most that overtook one message."""
+        """The largest number of messages that overtook one."""
         return max((one.by for one in self.overtaken), default=0)
 
 
 def judge(log: Iterable[Pop], order: Order, tolerance: timedelta = timedelta(0)) -> OrderVerdict:
-    """Judge pops in the order in which they ran, which need not be that of their commits.
+    """Judge pops in the order in which they ran, not that of their commits.
 
-    Where the times of the pushes are known, they have to agree with the numbers: a numbering that
-    began again is no inversion. `tolerance`: a message popped so much before it was due is not
-    early, for a clock may be set back while a pop runs.
+    Push times, if known, must agree with the numbers, because a numbering may restart. `tolerance`:
+    how early a message may be popped, because a clock may be set back meanwhile.
     """
     pops = list(log)
     numbered = order in {Order.STRICT, Order.LAX, Order.NUMBERS}
@@ -122,7 +121,7 @@ def _is_early(pop: Pop, tolerance: timedelta) -> bool:
 
 
 def _overtaken(log: Sequence[Pop]) -> Iterator[Overtaken]:
-    """Those of a higher number that came before: by number, each with its time and place."""
+    """Messages of a lower number that were popped after higher ones; kept sorted by number."""
     numbers: list[int] = []
     times: list[float] = []
     places: list[int] = []

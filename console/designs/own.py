@@ -1,9 +1,8 @@
-"""Presets that this user has: files in `presets` beside the configuration, and in the folders that
-DBQ_PRESETS names. They are read once a process; `console.designs.own_file` says what they may hold.
+"""This user's presets: files in the configuration's folder `presets` and in those of DBQ_PRESETS.
 
-Nobody but its owner may write such a file. And a file cannot vouch for itself: what its user has
-trusted, by path and SHA-256, stands in a list of his own. By one that is not trusted, or has
-changed since, queues are only looked at, by a role that can no more (`console.engines.database`).
+They are read once a process; `console.designs.own_file` defines their content. Only the owner may
+write such a file, and only files on the user's list (path and SHA-256) are trusted. An untrusted or
+changed one is used for reading only, by the reader role (`console.engines.database`).
 """
 
 import hashlib
@@ -47,19 +46,19 @@ class OwnPreset:
     meant: Design | None = None
     """What it is once it is trusted."""
     problem: str = ""
-    """Why it is no preset; empty: it is one."""
+    """Why it is not a valid preset; empty: it is."""
     unsafe: bool = False
-    """That is, because others could have written it."""
+    """Because others could have written it."""
     untrusted: str = ""
-    """Why nothing is done by it; empty: its user has trusted it."""
+    """Why it is used for reading only; empty: it is trusted."""
 
     @property
     def trust_command(self) -> str:
-        """How its user vouches for it."""
+        """The command that trusts it."""
         return f"dbq-console preset trust {shlex.quote(str(self.path))}"
 
     def require(self) -> Design:
-        """What it says. UsageError where it is none, RefusedError where others may write it."""
+        """Its design. UsageError if it is invalid, RefusedError if others may write it."""
         if self.design is None:
             error = RefusedError if self.unsafe else UsageError
             raise error(f"The preset {str(self.path)!r} cannot be used.", why=self.problem)
@@ -67,24 +66,24 @@ class OwnPreset:
 
 
 def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Where presets are looked for, one of a name in the first of them."""
+    """The folders of presets; the first one with a name takes precedence."""
     own = configuration_folder(environment)
     named = [Path(one) for one in environment.get(VARIABLE, "").split(os.pathsep) if one]
     return [*([] if own is None else [own / "presets"]), *named]
 
 
 def every() -> tuple[OwnPreset, ...]:
-    """All files, those that cannot be used too, in the order of the folders and names."""
+    """All files, invalid ones too, in the order of folders and names."""
     return _every(tuple(folders()), trusted_place())
 
 
 def usable() -> dict[str, Design]:
-    """Those that are presets, trusted or not."""
+    """The valid ones, trusted or not."""
     return {one.name: one.design for one in every() if one.design is not None}
 
 
 def of_name(name: str) -> OwnPreset | None:
-    """The file of that name; None: there is none."""
+    """The file of that name, if any."""
     return next((one for one in every() if one.name == name), None)
 
 
@@ -114,7 +113,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _give(presets: Iterable[OwnPreset]) -> None:
-    """Let statements be made of what they define, and of no other."""
+    """Make exactly their definitions available to statements."""
     given = [one for one in presets if one.parsed is not None and one.design is not None]
     untrusted = [one.name for one in given if one.untrusted]
     for engine in PRODUCTS:
@@ -127,13 +126,13 @@ def _give(presets: Iterable[OwnPreset]) -> None:
 
 
 def forget_read() -> None:
-    """Read the files anew: for who has just trusted one, and for tests."""
+    """Clear the cache: after trusting one, and for tests."""
     _every.cache_clear()
     _give(())
 
 
 def read(path: Path) -> OwnPreset:
-    """One file, wherever it lies; from now on it is the one of its name."""
+    """Read any file; from now on it is the preset of its name."""
     real = Path(os.path.realpath(path))
     if found := next((one for one in every() if one.path == real), None):
         return found
@@ -146,7 +145,7 @@ def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
     path = Path(os.path.realpath(path))
     found = OwnPreset(path, path.name.removesuffix(".sql"))
     if not str(path).isprintable():
-        return replace(found, problem="its path has signs that cannot be seen")
+        return replace(found, problem="its path has unprintable characters")
     try:
         content = _content(path)
     except OSError as error:
@@ -167,11 +166,11 @@ def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file that nobody else could have written. OSError, RefusedError."""
+    """The content of a file that nobody else could have written, else RefusedError."""
     for place in (path.parent, path):
         if why := others_may_write(place, place.stat()):
             raise RefusedError(why)
-    # The file that is looked at is the one that is read.
+    # Check the opened file itself.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if why := others_may_write(path, os.fstat(file.fileno())):
@@ -180,7 +179,7 @@ def _content(path: Path) -> bytes:
 
 
 def others_may_write(path: Path, status: os.stat_result) -> str:
-    """Why somebody else than this user, or root, decides what is there; empty: nobody does."""
+    """Why another user than this one or root can change it; empty: none can."""
     is_folder = stat.S_ISDIR(status.st_mode)
     what = "its folder" if is_folder else "it"
     if status.st_uid not in {0, os.geteuid()}:
@@ -194,7 +193,7 @@ def others_may_write(path: Path, status: os.stat_result) -> str:
 
 
 def _check_place(name: str, engine: str) -> None:
-    """NotAPresetError where there cannot be a preset of that name, or none on that engine."""
+    """NotAPresetError if the name or the engine is not possible."""
     if not _NAME.fullmatch(name):
         raise NotAPresetError(
             "the name of its file is its own, of small letters, digits, - and _: jobs.sql"
@@ -290,17 +289,17 @@ def _untrusted(file: OwnPreset, trusted: Mapping[str, str] | str) -> str:
 
 
 def trust(preset: OwnPreset) -> None:
-    """Vouch for the file as it was read."""
+    """Trust the file as it was read."""
     _rewrite({str(preset.path): preset.sha256}, ())
 
 
 def distrust(path: Path) -> None:
-    """Vouch for it no longer."""
+    """Withdraw the trust."""
     _rewrite({}, [os.path.realpath(path)])
 
 
 def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
-    """The list with these, whole or as it was. UsageError, RefusedError."""
+    """Rewrite the list atomically. UsageError, RefusedError."""
     place = trusted_place()
     if place is None:
         raise UsageError(

@@ -1,9 +1,9 @@
-"""A preset that a user has written: a head, expressions and predicates, and never a statement.
+"""Parses a user's own preset: a head, expressions and predicates, never a statement.
 
-What stands in it is put into the statements of `queries/<engine>/own.sql`, between brackets. Here
-it is seen to that nothing gets out of these: it has no comment, no semicolon, no quote that servers
-read in different ways, and its brackets close. Whether it is an expression, and one that writes
-nothing, the server's own parser says (`console.actions.own_fragments`)."""
+They are inserted between brackets into the statements of `queries/<engine>/own.sql`. The checks
+here keep them inside: no comment, no semicolon, no quote that servers read differently, balanced
+brackets. Whether each is an expression that writes nothing is checked by the server's own parser
+(`console.actions.own_fragments`)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -38,9 +38,9 @@ _NEEDED_BY = {
     "requeue": ({"is_error"}, {"error"}),
     "release": ({"is_claimed"}, {"claimed_at"}),
 }
-"""What a verb cannot be without: definitions, roles."""
-_PLACES = {"schema", "table", "beside", "only", "stuck_after_seconds"}
-"""What may be put into a quoted name or a literal, besides the columns of roles."""
+"""Verb -> the definitions and roles that it requires."""
+_PLACEHOLDERS = {"schema", "table", "beside", "only", "stuck_after_seconds"}
+"""Placeholders allowed in quoted names and literals, besides the columns of roles."""
 _LARGEST_BYTES = 100_000
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _DEFINE = re.compile(r"^-- define: (?P<name>.*)$", re.MULTILINE)
@@ -72,24 +72,24 @@ _CLOSES = {")": "(", "]": "["}
 
 
 class NotAPresetError(ValueError):
-    """Why a file is none."""
+    """Why a file is not a valid preset."""
 
 
 @dataclass(frozen=True)
 class OwnFile:
-    """What the file says, as it was written."""
+    """The content of the file."""
 
     engine: str
     head: Mapping[str, str]
     roles: Mapping[str, str]
     written: Mapping[str, str]
-    """Its definitions, by name, without remarks."""
+    """Its definitions, by name, without comments."""
     sets: Mapping[str, Mapping[str, str]]
     """Verb -> column -> expression."""
 
     @property
     def columns(self) -> list[str]:
-        """What a table has to have to be meant."""
+        """The columns by which a table is recognised."""
         return sorted({*self.head.get("columns", "").split(), *self.roles.values(), *self._queue})
 
     @property
@@ -97,8 +97,8 @@ class OwnFile:
         return [self.head["queue"]] if "queue" in self.head else []
 
     def fragments(self) -> Iterator[tuple[str, str, str]]:
-        """Of each: what it is for, the definition to look at, and what that must be, as the
-        statement `typed` tells it (empty: anything). Columns that play a role are among them."""
+        """(purpose, definition, its required kind as in the statement `typed`; empty: any), also of
+        the columns of roles."""
         plain = (role for role in self.roles if role in _KINDS and role not in self.written)
         for name in (*plain, *(name for name in self.written if name not in SETS)):
             yield name, name, _KINDS.get(name, "")
@@ -107,8 +107,8 @@ class OwnFile:
                 yield f"{verb}: {column}", f"{verb}_{number}", ""
 
     def definitions(self) -> dict[str, str]:
-        """As the statements of own.sql take them: each in brackets; a predicate of the queue's own
-        rows, whatever it says; what is set, as one list."""
+        """As the statements of own.sql use them: in brackets; predicates restricted to the queue's
+        rows; assignments as one list."""
         found = {name: f"(\n{text}\n)" for name, text in self.written.items() if name not in SETS}
         if queue := self.head.get("queue"):
             found["queue_column"] = f'm."{queue}"'
@@ -119,13 +119,13 @@ class OwnFile:
         for verb, sets in self.sets.items():
             found[verb] = ",\n".join(f'"{column}" = ({text})' for column, text in sets.items())
             for number, (column, text) in enumerate(sets.items()):
-                # Of the column's type, or the server says why it is not.
+                # Must have the column's type, or the server reports why not.
                 found[f"{verb}_{number}"] = f'CASE WHEN true THEN ({text}) ELSE m."{column}" END'
         return found
 
 
 def parse(text: str) -> OwnFile:
-    """Read a file. NotAPresetError, with the reason, where it is none."""
+    """Parse a file; NotAPresetError, with the reason, if it is invalid."""
     if len(text.encode()) > _LARGEST_BYTES:
         raise NotAPresetError(f"it is longer than {_LARGEST_BYTES:,} bytes")
     if "\0" in text:
@@ -182,7 +182,7 @@ def _check_names(head: Mapping[str, str]) -> None:
 
 
 def _body(name: str, body: str) -> str:
-    """The definition without its remarks."""
+    """The definition without its comments."""
     lines = body.strip("\n").split("\n")
     if any(map(_DIRECTIVE.match, lines)):
         raise NotAPresetError(f"{name}: conditions (-- when) are for presets that are shipped")
@@ -190,7 +190,7 @@ def _body(name: str, body: str) -> str:
 
 
 def _sets(verb: str, written: Mapping[str, str]) -> dict[str, str]:
-    """Column -> expression: a line each, and what is indented belongs to the line before."""
+    """Column -> expression, one per line; indented lines continue the one before."""
     found: dict[str, str] = {}
     for text in re.split(r"\n(?=\S)", written[verb]):
         pair = _SET.fullmatch(text.rstrip().removesuffix(","))
@@ -205,7 +205,7 @@ def _sets(verb: str, written: Mapping[str, str]) -> dict[str, str]:
 def _check(found: OwnFile) -> None:
     known = (*PREDICATES, *TIMES, *VALUES, *SETS)
     for name in found.written:
-        if name not in known and (name in _of_the_house(found.engine) or not _is_own(name)):
+        if name not in known and (name in _reserved_names(found.engine) or not _is_own(name)):
             raise NotAPresetError(
                 f"it cannot define {name!r}; it can: {', '.join(known)}, or names of your own, in "
                 "small letters, that these are made of"
@@ -224,7 +224,7 @@ def _check(found: OwnFile) -> None:
 def _check_texts(found: OwnFile) -> None:
     for name, text in found.written.items():
         for fragment in found.sets[name].values() if name in SETS else (text,):
-            if why := wrong(fragment, {*found.written} - {*SETS}, {*_PLACES, *found.roles}):
+            if why := wrong(fragment, {*found.written} - {*SETS}, {*_PLACEHOLDERS, *found.roles}):
                 raise NotAPresetError(f"{name}: {why}")
     for name in found.written:
         _check_circles(name, found.written, ())
@@ -235,8 +235,8 @@ def _is_own(name: str) -> bool:
 
 
 @cache
-def _of_the_house(engine: str) -> frozenset[str]:
-    """What the shared statements are made of, or ask for: nobody else says what that is."""
+def _reserved_names(engine: str) -> frozenset[str]:
+    """Names that the shared statements define or use."""
     found = {"part", "queue_column"}
     for file in ("own", "preset", *templates.SHARED):
         definitions = templates.definitions(engine, file)
@@ -255,8 +255,8 @@ def _check_circles(name: str, written: Mapping[str, str], within: tuple[str, ...
             _check_circles(inner, written, (*within, name))
 
 
-def wrong(text: str, definitions: set[str], places: set[str]) -> str:
-    """Why the text cannot stand in brackets as one expression; empty: as far as signs tell."""
+def wrong(text: str, definitions: set[str], placeholders: set[str]) -> str:
+    """Why the text cannot be one expression in brackets; empty: it looks like one."""
     if not text:
         return "there is nothing in it"
     opened: list[str] = []
@@ -271,20 +271,20 @@ def wrong(text: str, definitions: set[str], places: set[str]) -> str:
         elif (name := token["definition"]) and name not in definitions:
             return f"it has {{{name}}}, which the file does not define"
         elif (quoted := token["literal"] or token["quoted"]) and (
-            why := _wrong_quoted(quoted, text[: token.start()], places)
+            why := _wrong_quoted(quoted, text[: token.start()], placeholders)
         ):
             return why
     return f"it opens a bracket {opened[-1]!r} and does not close it" if opened else ""
 
 
-def _wrong_quoted(quoted: str, before: str, places: set[str]) -> str:
+def _wrong_quoted(quoted: str, before: str, placeholders: set[str]) -> str:
     if re.search(r"[\w&]\Z", before):
         return f"it has a prefix before {quoted[0]}, as in E'...': write it without"
     if "\n" in quoted:
         return "it has a line break between quotes"
     if "\\'" in quoted:
         return "it has a backslash before a quote: servers read that in different ways"
-    strange = [name for name in _PLACEHOLDER.findall(quoted) if name not in places]
+    unknown = [name for name in _PLACEHOLDER.findall(quoted) if name not in placeholders]
     return (
-        f"it has {{{strange[0]}}} between quotes, where nothing of that name is" if strange else ""
+        f"it has {{{unknown[0]}}} between quotes, where nothing of that name is" if unknown else ""
     )

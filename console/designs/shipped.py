@@ -1,4 +1,4 @@
-"""The designs, by whom each is from."""
+"""The shipped designs, by author."""
 
 from dataclasses import replace
 from functools import partial
@@ -161,19 +161,18 @@ RING = Design(
 
 # Remus Rusanu, "Using tables as Queues" (2010).
 
-_MOVING_OPTIONS = (PAYLOAD, MAX_BYTES, NOTIFY, ARCHIVE_AT_POP)
-_MOVING_ROLES = {"id": "id", "pushed_at": "pushed_at", "payload": "payload"}
-_moving = partial(
+_DELETING_OPTIONS = (PAYLOAD, MAX_BYTES, NOTIFY, ARCHIVE_AT_POP)
+_DELETING_ROLES = {"id": "id", "pushed_at": "pushed_at", "payload": "payload"}
+_deleting = partial(
     Design,
     source="Rusanu",
-    options=_MOVING_OPTIONS,
+    options=_DELETING_OPTIONS,
     states=("ready",),
     verbs=EVERY_VERB,
-    roles=_MOVING_ROLES,
+    roles=_DELETING_ROLES,
 )
-"""What is not said below."""
 
-HEAP = _moving(
+HEAP = _deleting(
     name="heap",
     title="heap queue",
     summary=(
@@ -196,7 +195,7 @@ HEAP = _moving(
     age_is_known=False,
 )
 
-FIFO = _moving(
+FIFO = _deleting(
     name="fifo",
     title="FIFO queue",
     summary=(
@@ -220,7 +219,7 @@ FIFO = _moving(
         "row back by rollback."
     ),
     options=(
-        *_MOVING_OPTIONS,
+        *_DELETING_OPTIONS,
         Option(
             "order",
             "lax: locked rows are skipped; strict: one transaction pops at a time, exact order",
@@ -231,7 +230,7 @@ FIFO = _moving(
     option_orders={("order", "strict"): Order.STRICT},
 )
 
-STACK = _moving(
+STACK = _deleting(
     name="stack",
     title="LIFO stack",
     summary="The newest first: the bottom waits for as long as the top is busy.",
@@ -244,7 +243,7 @@ STACK = _moving(
     order=Order.LIFO,
 )
 
-PENDING = _moving(
+PENDING = _deleting(
     name="pending",
     title="pending queue",
     summary="Each message has a due time: popped in the order of due times and never before.",
@@ -261,7 +260,7 @@ PENDING = _moving(
     ),
     states=("ready", "scheduled"),
     verbs=(*EVERY_VERB, "reschedule"),
-    roles={**_MOVING_ROLES, "due_at": "due_time"},
+    roles={**_DELETING_ROLES, "due_at": "due_time"},
     push_takes=("due",),
     needed_roles=("payload", "due_at"),
     order=Order.DUE,

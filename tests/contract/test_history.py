@@ -89,5 +89,5 @@ def test_without_it_nothing_is_kept_and_nothing_is_asked(use: Use, variant: Vari
 
 
 def test_a_ring_keeps_it_only_with_what_is_in_hand() -> None:
-    with pytest.raises(UsageError, match="history wants in_hand=on"):
+    with pytest.raises(UsageError, match="history requires in_hand=on"):
         DESIGNS["ring"].complete_options({"history": "5"})
