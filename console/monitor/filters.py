@@ -1,11 +1,11 @@
-"""Which messages are meant: the filter language of `--filter`, parsed into one immutable value.
+"""The filter language of `--filter`, parsed into one immutable value.
 
     state=error  older=10m  newer=1h  error~text  error-group=1-9f86d081884c7d65  id=17
     claimed_by=worker-1
     payload.customer.id=42  payload.items[0].sku=A1  payload."a.b"=x  limit=100  keep-newest=1000
 
-All that are given must hold; of several `id=` any one. Nothing here knows a queue, an engine or the
-command line: who uses a filter binds its values and says which of them do not apply there.
+A message must match all filters; of several `id=`, any. The callers bind the values and reject the
+filters that do not apply to them.
 """
 
 import difflib
@@ -19,36 +19,35 @@ from console.errors import UsageError
 from console.formats import parse_duration
 from console.monitor.wording import require_key
 
-# The filter language of `--filter` on one line: words with blanks between them. A word with blanks
-# in it stands in quotation marks, whole or from its value on, as in a shell: `error~"no route"`,
-# `'error~no route'`. Those in the path of a payload are the language's own.
+# On one line, filters are words separated by blanks. A word with blanks is quoted as in a shell,
+# whole or from its value on: `error~"no route"`, `'error~no route'`.
 
 MARK = "@"
 NAME = re.compile(r"[\w-]{1,64}")
-"""What a filter can be called: one word, whatever it stands between."""
+"""The name of a saved filter."""
 
 Words = Mapping[str, tuple[str, ...]]
-"""The name of a filter of messages -> its words, as `--filter` has them."""
+"""Name of a saved filter -> its words, as for `--filter`."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The two kinds: of the messages of a queue, and of the overview's table of queues."""
+    """Saved filters: of messages, and of the overview's table of queues."""
 
     messages: Words = field(default_factory=dict)
     queues: Mapping[str, str] = field(default_factory=dict)
-    """Name -> the line behind `/`."""
+    """Name -> the text after `/`."""
 
 
 def expand(words: Iterable[str], saved: Words) -> tuple[str, ...]:
-    """The words, each name replaced by what it stands for. UsageError for a name of nothing."""
+    """The words with saved filters replaced. UsageError: no such filter."""
     found: list[str] = []
     for word in words:
-        found += _meant(word.removeprefix(MARK), saved) if word.startswith(MARK) else [word]
+        found += _saved_words(word.removeprefix(MARK), saved) if word.startswith(MARK) else [word]
     return tuple(found)
 
 
-def _meant(name: str, saved: Words) -> tuple[str, ...]:
+def _saved_words(name: str, saved: Words) -> tuple[str, ...]:
     if name in saved:
         return saved[name]
     near = difflib.get_close_matches(name, saved, n=3)
@@ -74,7 +73,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def words_of(line: str) -> list[str]:
-    """The filters that a line means, one text each. UsageError where a quotation is not closed."""
+    """The words of a line. UsageError: a quotation is not closed."""
     found, at = [], 0
     while at < len(line):
         if line[at].isspace():
@@ -84,7 +83,7 @@ def words_of(line: str) -> list[str]:
         if match is None or match.end() == at or not _ends(line, match.end()):
             raise UsageError(
                 "The filter cannot be read.",
-                why=f"A quotation mark in {line[at:]!r} has no partner, or stands within a word.",
+                why=f"A quotation mark in {line[at:]!r} has no partner, or is within a word.",
                 next_step='A value with blanks: error~"no route to host"',
             )
         found.append(_word(match))
@@ -109,7 +108,6 @@ def _word(match: re.Match[str]) -> str:
 
 
 def line_of(words: Iterable[str]) -> str:
-    """A line that means these words."""
     return " ".join(map(_written, words))
 
 
@@ -137,7 +135,7 @@ FORMS = (
     "limit=N",
     "keep-newest=N",
 )
-"""How each filter is written."""
+"""The syntax of each filter."""
 MOST_PAYLOAD_FILTERS = 4
 
 _WORD = re.compile(r"(?P<name>[A-Za-z_-]+)(?P<sign>[=~])(?P<value>.*)", re.DOTALL)
@@ -166,39 +164,39 @@ class PayloadEquals:
 
     @property
     def json_path(self) -> str:
-        """The path as SQL/JSON has it: `$."items"[0]."sku"`."""
+        """The path in SQL/JSON: `$."items"[0]."sku"`."""
         keys = (f"[{k}]" if isinstance(k, int) else f".{json.dumps(k)}" for k in self.path)
         return "$" + "".join(keys)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """What must hold of a message; None and empty: anything.
+    """What a message must match; None and empty: anything.
 
-    `older` and `newer` are seconds since the message came into its present state: ready and
-    scheduled since pushed_at, claimed since claimed_at, done and error since done_at.
+    `older` and `newer` are seconds since it entered its state: ready and scheduled at pushed_at,
+    claimed at claimed_at, done and error at done_at.
     """
 
     state: str | None = None
     older: float | None = None
     newer: float | None = None
     errors: tuple[str, ...] = ()
-    """Texts that the error holds, all of them; capitals or not."""
+    """Texts that the error must contain, ignoring case."""
     error_group: str | None = None
-    """The key of a kind of errors: those whose texts have its wording."""
+    """The key of an error group."""
     ids: tuple[str, ...] = ()
-    """Any of these; none: whichever it has."""
+    """Any of these; empty: any id."""
     claimed_by: str | None = None
-    """The whole text, the name that the consumer gave, or its session (`pid=4711`)."""
+    """The whole text, the consumer's name, or its session (`pid=4711`)."""
     payload: tuple[PayloadEquals, ...] = ()
     limit: int | None = None
-    """At most so many; of those that match, the first in the verb's order."""
+    """At most this many of the matching messages, in the verb's order."""
     keep_newest: int | None = None
-    """The newest so many of those that match are skipped."""
+    """How many of the newest matching messages are skipped."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """One text for each: what `parse` would make the same value of."""
+        """The words that `parse` reads as this value."""
         named = (
             ("state", self.state),
             ("older", None if self.older is None else _duration(self.older)),
@@ -217,26 +215,26 @@ class Filters:
 
     @property
     def id(self) -> str | None:
-        """The only id that is meant; None where none is given, or several are."""
+        """The id, if there is exactly one."""
         return self.ids[0] if len(self.ids) == 1 else None
 
     @property
     def each(self) -> tuple["Filters", ...]:
-        """The same for each id by itself: by its key a message is found, and no other read."""
+        """One filter per id: a single id is found by its key."""
         if len(self.ids) < 2:
             return (self,)
         return tuple(replace(self, ids=(one,)) for one in self.ids)
 
     @property
     def narrowing(self) -> bool:
-        """Whether a message in the right state may still not match."""
+        """Whether a message in the right state may fail to match."""
         return replace(self, state=None, limit=None, keep_newest=None) != NOTHING
 
     def without(self, verb: str, **refused: str) -> "Filters":
-        """The same; UsageError where one of the fields named is given, with its reason."""
-        for given, why in refused.items():
-            if getattr(self, given) != getattr(NOTHING, given):
-                name = {"ids": "id"}.get(given, given.replace("_", "-"))
+        """Itself; UsageError with the reason if a field of `refused` is set."""
+        for field_name, why in refused.items():
+            if getattr(self, field_name) != getattr(NOTHING, field_name):
+                name = {"ids": "id"}.get(field_name, field_name.replace("_", "-"))
                 raise UsageError(f"The filter {name}= does not apply to {verb}.", why=why)
         return self
 
@@ -245,7 +243,7 @@ NOTHING = Filters()
 
 
 def parse(words: Iterable[str]) -> Filters:
-    """All the filters together. UsageError for one that cannot be read, or that no other allows."""
+    """UsageError: a word is no filter, or no message can match all."""
     found = NOTHING
     for word in words:
         found = _both(found, _one(word))
@@ -384,7 +382,7 @@ def _unreadable(word: str, why: str, name: str = "") -> UsageError:
 
 
 def _duration(seconds: float) -> str:
-    """A form that parses to the same number."""
+    """Parses to the same number."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 

@@ -1,6 +1,5 @@
-"""A queue over time, from its recording: as many points as are wanted, whatever the span.
-
-A point is a period. Nothing is made up: where nothing was seen there is no point.
+"""A queue over time, from its recording: points of equal periods, for any span. A period without
+samples has no point.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, Recor
 from console.monitor.subscribers import from_text
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-"""How long a point may be, in seconds."""
+"""Lengths of a point, in seconds."""
 MOST_POINTS = 10_000
 
 _HIGHEST = (
@@ -29,7 +28,7 @@ _MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
 
 _LATE_PAUSES = 2.0
 _LATE_SECONDS = 1.0
-"""A sample that comes later than so many pauses, and this, after the one before: one was missed."""
+"""A sample was missed if the next comes later than this many pauses plus this many seconds."""
 
 
 class NothingRecordedError(ConsoleError):
@@ -38,9 +37,9 @@ class NothingRecordedError(ConsoleError):
 
 @dataclass(frozen=True)
 class Point:
-    """One period. Counts, ages, gap, latencies: the highest that was seen; rates: their mean.
+    """One period. Counts, ages, gap, latencies: the highest; rates: the mean.
 
-    None: the design has it not, or nobody knew it at any look.
+    None: not of this design, or not known in any sample.
     """
 
     at: datetime
@@ -58,7 +57,7 @@ class Point:
     pop_per_second: float | None
     latency_seconds: float | None
     pause_seconds: float | None = None
-    """The longest pause that was meant to follow a sample; None: the recording does not tell."""
+    """The longest pause that was planned after a sample; None: not recorded."""
     waiting_p50_seconds: float | None = None
     waiting_p95_seconds: float | None = None
     waiting_p99_seconds: float | None = None
@@ -66,7 +65,7 @@ class Point:
     processing_p95_seconds: float | None = None
     processing_p99_seconds: float | None = None
     subscribers: Mapping[str, int] = field(default_factory=dict)
-    """The gap of each subscriber of a ring; empty too where a rollup tells only the slowest's."""
+    """The gap of each subscriber of a ring; rollups have only that of the slowest."""
 
     @property
     def slowest(self) -> str | None:
@@ -78,15 +77,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened: a finding that came, an action, what an operator noted."""
+    """An event: a finding, an action, or an operator's note."""
 
     at: datetime
     until: datetime | None
-    """When it was over; None: it was not, as far as was seen. A note is a moment."""
+    """When it ended; None: not yet, as far as recorded. A note ends at once."""
     kind: str
     """`finding`, `action` or `note`."""
     name: str
-    """Its code, its verb, or who noted it."""
+    """Its code, its verb, or the author."""
     words: str
 
     def as_json(self) -> dict[str, object]:
@@ -104,16 +103,14 @@ class History:
     points: tuple[Point, ...]
     marks: tuple[Mark, ...]
     skipped: str = ""
-    """What of the recording could not be read."""
+    """What could not be read."""
     tables: tuple[str, ...] = (reader.RAW,)
-    """Where the points are from: `raw`, `minute`, `hour`, `day`."""
+    """The sources of the points: `raw`, `minute`, `hour`, `day`."""
 
     @property
     def runs(self) -> tuple[tuple[Point, ...], ...]:
-        """The points that belong together: between two runs looks were missed.
-
-        An idle queue is sampled seldom, and that is no gap.
-        """
+        """Points without missed samples in between. The long pauses of idle
+        queues are no gaps."""
         runs: list[list[Point]] = []
         for point in self.points:
             if runs and self._follows(runs[-1][-1], point):
@@ -143,7 +140,7 @@ class History:
 
 
 def step_for(span: TimeRange, most_points: int) -> int:
-    """The shortest step with which the span has at most so many points."""
+    """The shortest step for at most that many points."""
     seconds = (span.end - span.begin).total_seconds()
     return next((step for step in STEPS if seconds / step <= most_points), STEPS[-1])
 
@@ -158,17 +155,17 @@ def history(
     most_points: int = MOST_POINTS,
     lake: str | None = None,
 ) -> History:
-    """Read it, from the rollups of a lake too where one is named.
+    """From recordings and, if one is named, the rollups of a lake.
 
-    NothingRecordedError; UsageError where several queues have the name.
+    NothingRecordedError; UsageError: several queues have the name.
     """
-    told = _Told(root, connection, span, step_for(span, most_points), lake)
+    records = _Records(root, connection, span, step_for(span, most_points), lake)
     equal = {"queue": queue} if schema is None else {"queue": queue, "schema": schema}
-    rows = told.rows(SAMPLES, equal)
+    rows = records.rows(SAMPLES, equal)
     if not rows:
         raise NothingRecordedError(
             f"Nothing is recorded of {queue!r} on {connection!r} in that time.",
-            why=told.skipped
+            why=records.skipped
             or f"The search was in {' and '.join(filter(None, (str(root), lake)))}.",
             next_step="The console records while it is open; dbq-console record does so always.",
         )
@@ -180,24 +177,24 @@ def history(
             next_step="Say which with --schema.",
         )
     marks = [
-        *_findings(told.rows(FINDINGS, equal)),
-        *_actions(told.reader.rows(ACTIONS, span), schemas[0], queue),
+        *_findings(records.rows(FINDINGS, equal)),
+        *_actions(records.reader.rows(ACTIONS, span), schemas[0], queue),
     ]
     return History(
         connection,
         schemas[0],
         queue,
         span,
-        told.sources.step_seconds,
-        tuple(points(rows, told.sources.step_seconds)),
+        records.sources.step_seconds,
+        tuple(points(rows, records.sources.step_seconds)),
         tuple(sorted(marks, key=lambda mark: mark.at)),
-        told.skipped,
-        told.sources.names,
+        records.skipped,
+        records.sources.names,
     )
 
 
-class _Told:
-    """What the recordings and the rollups of a connection say of a span, each day once."""
+class _Records:
+    """The recordings and rollups of a connection in a span, each day once."""
 
     def __init__(
         self, root: Path, connection: str, span: TimeRange, step_seconds: int, lake: str | None
@@ -216,12 +213,12 @@ class _Told:
         return self.reader.skipped.text
 
     def _thin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        # Where rollups tell the rest of a day, their minutes are found by those of the samples.
+        # With rollups, samples must keep their minutes: the rest of a day is found by them.
         step = self.sources.step_seconds if self._rollups is None else 1
         return thinned(rows, step)
 
     def rows(self, kind: RecordKind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """In order of time. Those of a table begin where their period does."""
+        """In order of time; a rollup row is at the begin of its period."""
         thin = self._thin if kind is SAMPLES else None
         raw = []
         if self.sources.raw:
@@ -240,21 +237,18 @@ class _Told:
 
 
 def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str, Any]]:
-    """Samples with those of one period put together, so that points come out the same.
-
-    A month of samples need not be in memory at once.
-    """
+    """Samples merged by period, which gives the same points in less memory."""
     chunks: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in rows:
-        # Of a mean only those may be one row that know it, or do not, together.
+        # Only rows in which the same means are known can be merged.
         known = tuple(row[name] is None for name in _MEAN)
         chunk = int(row["at"].timestamp() // step_seconds)
         key = (row["schema"], row["queue"], chunk, known)
         one = chunks.get(key)
         if one is None:
-            chunks[key] = {**row, "looks": _looks(row), "subscribers": _gaps([row])}
+            chunks[key] = {**row, "looks": _weight(row), "subscribers": _gaps([row])}
             continue
-        looks = _looks(row)
+        looks = _weight(row)
         for name in _MEAN:
             if row[name] is not None:
                 one[name] += (row[name] - one[name]) * looks / (one["looks"] + looks)
@@ -267,11 +261,11 @@ def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str,
 
 
 def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
-    """Samples of one queue, in order of time, as points."""
+    """From samples of one queue in order of time."""
     chunks: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
         chunks.setdefault(int(row["at"].timestamp() // step_seconds), []).append(row)
-    return [_point(place * step_seconds, seen) for place, seen in sorted(chunks.items())]
+    return [_point(chunk * step_seconds, seen) for chunk, seen in sorted(chunks.items())]
 
 
 def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
@@ -280,29 +274,29 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
         known = [row[name] for row in seen if row.get(name) is not None]
         values[name] = max(known, default=None)
     for name in _MEAN:
-        weighed = [(row[name], _looks(row)) for row in seen if row[name] is not None]
+        weighed = [(row[name], _weight(row)) for row in seen if row[name] is not None]
         values[name] = _mean(weighed) if weighed else None
-    looks = sum(_looks(row) for row in seen)
+    looks = sum(_weight(row) for row in seen)
     pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
     at = datetime.fromtimestamp(begin, UTC)
     return Point(at=at, looks=looks, pause_seconds=pause, subscribers=_gaps(seen), **values)
 
 
 def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
-    """The highest of each subscriber, as samples have recorded it or as they were put together."""
+    """The highest of each subscriber, from recorded or merged samples."""
     highest: dict[str, int] = {}
     for row in rows:
-        told = row.get("subscribers")
-        if not isinstance(told, Mapping):
-            told = {one.subscriber: one.gap for one in from_text(told) or ()}
-        for name, gap in told.items():
+        gaps = row.get("subscribers")
+        if not isinstance(gaps, Mapping):
+            gaps = {one.subscriber: one.gap for one in from_text(gaps) or ()}
+        for name, gap in gaps.items():
             if gap is not None:
                 highest[name] = max(gap, highest.get(name, gap))
     return highest
 
 
-def _looks(row: Mapping[str, Any]) -> int:
-    """For how many samples a row stands: a sample for one."""
+def _weight(row: Mapping[str, Any]) -> int:
+    """The number of samples in a row."""
     return max(1, int(row.get("looks") or 1))
 
 
@@ -311,20 +305,20 @@ def _mean(values: Sequence[tuple[float, int]]) -> float:
 
 
 def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
-    """From the sample of which a finding was first seen to the first at which it was not."""
+    """From the first sample with a finding to the first one without it."""
     marks: list[Mark] = []
-    looks = sorted({row["at"] for row in rows})
+    times = sorted({row["at"] for row in rows})
     seen: dict[str, dict[datetime, Mapping[str, Any]]] = {}
     for row in rows:
         if row["code"]:
             seen.setdefault(row["code"], {})[row["at"]] = row
     for code, at in seen.items():
         begin: datetime | None = None
-        for look in looks:
-            if look in at and begin is None:
-                begin = look
-            elif look not in at and begin is not None:
-                marks.append(_mark(code, at[begin], look))
+        for time in times:
+            if time in at and begin is None:
+                begin = time
+            elif time not in at and begin is not None:
+                marks.append(_mark(code, at[begin], time))
                 begin = None
         if begin is not None:
             marks.append(_mark(code, at[begin], None))
@@ -337,14 +331,14 @@ def _mark(code: str, row: Mapping[str, Any], until: datetime | None) -> Mark:
 
 
 def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list[Mark]:
-    """Of the queue; and notes of the whole database."""
+    """Of the queue, and notes on the whole database."""
     of = (schema, queue)
     rows = [
         row
         for row in rows
         if (row["schema"] or "", row["queue"]) == of or (row["note"] and not row["queue"])
     ]
-    # As it ended, where it has.
+    # The row of its end, if there is one.
     last = {row["action_id"]: row for row in sorted(rows, key=lambda row: bool(row["ended_at"]))}
     return [
         Mark(row["at"], row["at"], "note", row["operator"] or "", row["note"])
@@ -361,11 +355,11 @@ def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list
 
 
 def _counts(row: Mapping[str, Any]) -> str:
-    """Nothing of a verb that has no messages to count, such as an installation."""
+    """Empty for a verb without messages, such as an installation."""
     done, planned = row["done"] or 0, row["planned"] or 0
     return f"{done:,} of {planned:,}" if done or planned else ""
 
 
 def since(now: datetime, seconds: float) -> TimeRange:
-    """The last so many seconds, the moment of now included."""
+    """The last seconds, up to and including now."""
     return TimeRange(now - timedelta(seconds=seconds), now + timedelta(microseconds=1))

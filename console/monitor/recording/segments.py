@@ -1,10 +1,10 @@
-"""Segments: JSON lines while they are written, Parquet when they are closed.
+"""Segments: JSON lines while they are written, Parquet once they are sealed.
 
     <folder>/open/connection=NAME/<segment>.jsonl
     <folder>/<kind>/connection=NAME/date=2026-03-29/<segment>.parquet
 
-A line is whole or, at a crash, torn: then it is the last, and is dropped and counted. Closing a
-segment twice gives the same files, so a crash between the two steps of closing costs nothing.
+A crash may tear the last line, which is dropped and counted. Sealing a segment twice gives the same
+files, so a crash in between costs nothing.
 """
 
 import json
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1
-"""Of the lines and files. A reader skips what is newer, and takes what older ones lack as null."""
+"""Of lines and files. A reader skips newer ones; what older ones lack is null."""
 
 Row = Mapping[str, object]
 
 TIME, TEXT, COUNT, NUMBER = "time", "text", "count", "number"
-"""Types: a moment in UTC to the microsecond, a string, a whole number, a float. All may be null."""
+"""Types: UTC to the microsecond, string, integer, float. All may be null."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordKind:
-    """One kind of record, each of its own. All begin with `at`: when, by the console's clock."""
+    """The columns of a kind of record. The first is `at`: the time, by the console's clock."""
 
     name: str
     columns: Mapping[str, str]
@@ -78,10 +78,8 @@ SAMPLES = RecordKind(
         "subscribers": TEXT,
     },
 )
-"""A queue at one sample. `estimated` and `unknown` name figures, with commas between them.
-
-`next_seconds`: the pause that was meant to follow; `subscribers`: what each had, as JSON. Older
-recordings tell neither, nor how long messages waited and work on them took.
+"""A sample of a queue. `estimated` and `unknown`: names of figures, separated by commas;
+`next_seconds`: the planned pause; `subscribers`: JSON. Both, and latencies, may be missing.
 """
 LINKS = RecordKind(
     "links",
@@ -93,13 +91,13 @@ LINKS = RecordKind(
         "next_seconds": NUMBER,
     },
 )
-"""A sample of a connection: how long it took, or why it failed, and when the next one was due."""
+"""A sample of a connection: how long it took, or why it failed, and the next pause."""
 WAITS = RecordKind("waits", {**_QUEUE, "kind": TEXT, "wait": TEXT, "sessions": COUNT})
-"""How many sessions waited for what at a moment; without a queue: in the whole database."""
+"""Waiting sessions by wait; without a queue: of the whole database."""
 FINDINGS = RecordKind(
     "findings", {**_QUEUE, "verdict": TEXT, "code": TEXT, "severity": TEXT, "summary": TEXT}
 )
-"""What the doctor found at one sample, a row each; a row without a code where there was nothing."""
+"""The findings of one examination, a row each; no finding: a row without a code."""
 ACTIONS = RecordKind(
     "actions",
     {
@@ -116,7 +114,7 @@ ACTIONS = RecordKind(
         "note": TEXT,
     },
 )
-"""An operator's action, when it began and again when it ended; `note`: what the verb note keeps."""
+"""An operator's action, when it began and again when it ended; `note`: of the verb note."""
 
 CONSUMERS = RecordKind(
     "consumers",
@@ -137,16 +135,16 @@ CONSUMERS = RecordKind(
         "identities": TEXT,
     },
 )
-"""Who popped and pushed, a row each; one without any name or doing where nobody was seen.
+"""Consumers and producers, a row each; none seen: a row without name and actions.
 
-`late`: how many messages waited for too long at that moment; `identities`: its sessions, by line.
+`late`: messages that waited for too long; `identities`: sessions, one per line.
 """
 
 KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS, CONSUMERS)}
 
 
 def samples(reading: Reading, at: datetime) -> Iterator[Row]:
-    """The queues of a sample that went well."""
+    """The queues of a successful sample."""
     for one in reading.queues:
         yield {
             "at": at,
@@ -176,7 +174,7 @@ def link(reading: Reading, at: datetime) -> Row:
 
 
 def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
-    """The figures of a queue as they were, from a row of SAMPLES."""
+    """From a row of SAMPLES."""
     figures = {name: row.get(name) for name in _FIGURES}
     return QueueSnapshot(
         queue=str(row["queue"] or ""),
@@ -198,7 +196,7 @@ def _names(words: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TimeRange:
-    """A period: from its begin, up to its end and not with it."""
+    """A period without its end."""
 
     begin: datetime
     end: datetime
@@ -214,7 +212,7 @@ class TimeRange:
 
 
 ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
-"""A record of another time is damaged."""
+"""Records of other times are damaged."""
 
 _OPEN = ".jsonl"
 _CLOSED = ".parquet"
@@ -231,17 +229,17 @@ def open_folder(root: Path, connection: str) -> Path:
 
 @dataclass
 class SegmentLines:
-    """What the lines of a segment say, in their order."""
+    """The records of an open segment, in order."""
 
     rows: list[tuple[RecordKind, dict[str, Any]]] = field(default_factory=list)
     torn: int = 0
-    """Lines that are no record: cut off by a crash, or damaged."""
+    """Lines that a crash cut off, or that are damaged."""
     newer: int = 0
-    """Lines of a version that this console does not know."""
+    """Lines of a newer version."""
 
 
 class Segment:
-    """An open segment. In the hands of one thread."""
+    """An open segment, used by one thread."""
 
     def __init__(self, root: Path, connection: str, started_at: datetime) -> None:
         folder = open_folder(root, connection)
@@ -254,10 +252,10 @@ class Segment:
         self.bytes = 0
 
     def write(self, kind: RecordKind, rows: Iterable[Row]) -> None:
-        """Append rows: in one write, so that they are there when this returns. OSError."""
+        """Append rows in one write. OSError."""
         head = {"v": VERSION, "of": kind.name}
-        lines = [json.dumps(head | _told(kind, row), ensure_ascii=False) for row in rows]
-        # Half a pair of surrogates, as a name on SQL Server may have one: JSON's escape of it.
+        lines = [json.dumps(head | _json_values(kind, row), ensure_ascii=False) for row in rows]
+        # Names on SQL Server may have a lone surrogate: it becomes JSON's escape.
         data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
         if not data:
             return
@@ -267,7 +265,7 @@ class Segment:
             while written < len(data):
                 written += self._file.write(data[written:])
         except OSError:
-            # A part of a line would spoil the next one.
+            # Part of a line would damage the next one.
             with suppress(OSError):
                 os.ftruncate(self._file.fileno(), before)
                 self._file.seek(before)
@@ -275,22 +273,21 @@ class Segment:
         self.bytes += len(data)
 
     def leave(self) -> None:
-        """Write no more; it stays as lines."""
         self._file.close()
 
     def close(self) -> SegmentLines:
-        """Make it Parquet, then remove it. OSError: it stays as it is."""
+        """Seal it. OSError: it stays open."""
         self.leave()
         return seal(self._root, self._connection, self.path)
 
 
 def open_segments(root: Path, connection: str) -> list[Path]:
-    """Segments that nobody closed. Only whoever holds the connection's lock may ask."""
+    """Segments that are not sealed, in order."""
     return sorted(open_folder(root, connection).glob(f"*{_OPEN}"))
 
 
 def seal(root: Path, connection: str, path: Path) -> SegmentLines:
-    """Write an open segment's Parquet files, each whole or not at all; then remove it. OSError."""
+    """Write the Parquet files of an open segment, each atomically; then remove it. OSError."""
     lines = read_lines(path)
     parts: defaultdict[tuple[RecordKind, date], list[dict[str, Any]]] = defaultdict(list)
     for kind, row in lines.rows:
@@ -304,25 +301,25 @@ def seal(root: Path, connection: str, path: Path) -> SegmentLines:
 
 
 def read_lines(path: Path) -> SegmentLines:
-    """The records of an open segment, also while it is written. OSError."""
+    """Also while the segment is written. OSError."""
     found = SegmentLines()
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
-                found.torn += 1  # or somebody is writing it just now
+                found.torn += 1  # or being written
                 break
-            _read(line, found)
+            _read_line(line, found)
     return found
 
 
-def _read(line: bytes, found: SegmentLines) -> None:
+def _read_line(line: bytes, found: SegmentLines) -> None:
     try:
         record = json.loads(line)
         if int(record["v"]) > VERSION:
             found.newer += 1
             return
         kind = KINDS[record["of"]]
-        row = {name: _meant(of, record.get(name)) for name, of in kind.columns.items()}
+        row = {name: _typed(of, record.get(name)) for name, of in kind.columns.items()}
         row["at"] = _time(record["at"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found.torn += 1
@@ -330,8 +327,8 @@ def _read(line: bytes, found: SegmentLines) -> None:
         found.rows.append((kind, row))
 
 
-def _told(kind: RecordKind, row: Row) -> dict[str, object]:
-    """A row as a line has it: without what is null."""
+def _json_values(kind: RecordKind, row: Row) -> dict[str, object]:
+    """The values of a line: without nulls."""
     shown: dict[str, object] = {}
     for name in kind.columns:
         value = row.get(name)
@@ -340,34 +337,34 @@ def _told(kind: RecordKind, row: Row) -> dict[str, object]:
     return shown
 
 
-def _meant(of: str, value: object) -> object:
-    """The value of a line in its column's type. ValueError, TypeError, OverflowError."""
+def _typed(of: str, value: object) -> object:
+    """A value of a line in its column's type. ValueError, TypeError, OverflowError."""
     return None if value is None else _READERS[of](value)
 
 
 def _time(value: object) -> datetime:
     found = datetime.fromisoformat(str(value)).astimezone(UTC)
     if found not in ALWAYS:
-        raise ValueError("no such time was recorded")
+        raise ValueError("time out of range")
     return found
 
 
 def _text(value: object) -> str:
-    """What is no Unicode has no place in the closed files."""
+    """Parquet takes valid Unicode only."""
     return str(value).encode(errors="replace").decode()
 
 
 def _count(value: Any) -> int:
     found = int(value)
     if not -(2**63) <= found < 2**63:
-        raise ValueError("no count is so large")
+        raise ValueError("count out of range")
     return found
 
 
 def _number(value: Any) -> float:
     found = float(value)
     if not math.isfinite(found):
-        raise ValueError("no figure is infinite")
+        raise ValueError("figure is not finite")
     return found
 
 
@@ -397,7 +394,7 @@ def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     table = pa.Table.from_pylist(rows, schema=schema(kind))
-    # Readers pass over names that begin with a dot.
+    # Readers skip names that begin with a dot.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("xb") as file:
@@ -415,14 +412,14 @@ def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
 
 
 def remove_drafts(root: Path, connection: str) -> None:
-    """Remove what a crash left half written. Only for whoever holds the lock. OSError."""
+    """Remove files that a crash left half written; needs the connection's lock. OSError."""
     for kind in KINDS.values():
         for path in (root / kind.name / connection_part(connection)).glob(f"date=*/.*{_CLOSED}.*"):
             path.unlink(missing_ok=True)
 
 
 def closed(root: Path, kind: RecordKind, connection: str) -> Iterator[tuple[date, Path]]:
-    """The Parquet files of a kind, the oldest day first; drafts and strangers passed over."""
+    """The Parquet files of a kind, the oldest day first; drafts and other files are skipped."""
     for folder in sorted((root / kind.name / connection_part(connection)).glob("date=*")):
         try:
             day = date.fromisoformat(folder.name.removeprefix("date="))
