@@ -33,7 +33,7 @@ from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
 
 SETTINGS = {"max_prepared_transactions": "20"}
-"""What the server needs."""
+"""The server's settings."""
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "orphan": (LostKind.ORPHAN,),
     "spent": (LostKind.SPENT,),
@@ -44,9 +44,9 @@ NAMED_BY: dict[str, tuple[LostKind, ...]] = {
 }
 """Which finding names which numbers."""
 _STAYS = {"full", "filling", "poison"}
-"""What stays after --fix, and rightly: the ring's messages are to be popped, not repaired."""
+"""What may stay after --fix: the messages are to be popped, not repaired."""
 _BY_HAND = {"spent_beyond_ring", "lapped", "pop_ahead"}
-"""What wants a relay, which stops the callers: the operator types it."""
+"""What needs a relay, which stops the callers, so the operator confirms it."""
 _POISON_ATTEMPTS = 5
 _PATIENCE_SECONDS = 0.2
 # Every claim is old at once; a backlog of a few seconds is none.
@@ -55,21 +55,21 @@ _THRESHOLDS: Thresholds = replace(
 )
 STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "look": 10, "mend_now": 1}
 STEPS |= dict.fromkeys(("resize", "release", "complete"), 4)
-"""How often each comes, beside the others."""
+"""Relative frequencies."""
 
 
 @dataclass
 class Tally:
-    """What one seed, or all of them, came to."""
+    """The results of one seed, or of all."""
 
     counts: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
-    """Of the looks before repairs."""
+    """Of the diagnoses before repairs."""
     causes: Counter[str] = field(default_factory=Counter)
-    """Runs of numbers, by who took them and whom the doctor named."""
+    """Ranges of numbers, by their real cause and the cause that the doctor named."""
     wrong: list[str] = field(default_factory=list)
-    """What is unexplained, and the false alarms, in words."""
+    """Unexplained losses, and false alarms."""
 
     def add(self, other: "Tally") -> None:
         """Sum up."""
@@ -113,19 +113,19 @@ def codes_of(store: Store, lost: dict[LostKind, set[int]], *, slowest: bool) -> 
 
 
 class Case(RingFaults):
-    """What the doctor says of one ring, to which things happen."""
+    """The diagnosis of one ring with random faults."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
         super().__init__(server, url, seed, subscribers)
         self.tally = Tally(steps=self.steps)
 
     def try_repairs(self) -> None:
-        """The doctor comes in between; who is under way ends first."""
+        """Diagnose in between, after open transactions have ended."""
         self.end_all()
         self.mend()
 
     def look(self) -> None:
-        """What he says in between: nothing of a side on which somebody is under way."""
+        """The diagnosis in between: nothing about a side with an open transaction."""
         self.steps["look"] += 1
         found, unseen = diagnose_ring(self.ring, patience_seconds=0.01 * len(self.all))
         drawing = {place for it in self.open for place in it.drew}
@@ -142,7 +142,7 @@ class Case(RingFaults):
     def compare(
         self, who: Mirror, found: Sequence[Finding], lost: dict[LostKind, set[int]]
     ) -> None:
-        """Each number that went astray is named, with its subscriber, and no other is."""
+        """Each lost number is named, with its subscriber, and no other is."""
         named: dict[tuple[LostKind, ...], set[int]] = {}
         for finding in found:
             kinds = NAMED_BY.get(finding.code.name)
@@ -164,7 +164,7 @@ class Case(RingFaults):
         return expected
 
     def _causes(self, finding: Finding) -> None:
-        """A crash is told as the cause of runs that a crash took at least a part of."""
+        """A crash is named as the cause of ranges that it took at least in part."""
         if self.mixed or finding.code.name not in NAMED_BY:
             return
         place = finding.subscriber, NAMED_BY[finding.code.name][0].side
@@ -180,7 +180,7 @@ class Case(RingFaults):
             self.tally.wrong.append(f"{count}: {what} {sorted(of)}")
 
     def diagnosis(self) -> Diagnosis:
-        """The whole doctor, as `dbq-console doctor NAME` asks him."""
+        """All checks, as `dbq-console doctor NAME` runs them."""
         (found,) = diagnose(
             self.ring.database,
             [self.ring.queue],
@@ -192,7 +192,7 @@ class Case(RingFaults):
         return found
 
     def repair_all(self) -> Diagnosis:
-        """What `doctor --fix --yes NAME` does, and the model with it; what he said before."""
+        """Do what `doctor --fix --yes NAME` does, also to the model; the diagnosis before it."""
         self.steps["doctor --fix"] += 1
         self.callers_leave()
         before = self.diagnosis()
@@ -213,11 +213,11 @@ class Case(RingFaults):
                 assert finding.repair.plan(self.ring.database)
                 finding.repair.run(self.ring.database)
         for who in self.all:
-            self._mend_model(who)
+            self._repair_model(who)
         self.agree()
         return before
 
-    def _mend_model(self, who: Mirror) -> None:
+    def _repair_model(self, who: Mirror) -> None:
         lost, store = astray(who.store), who.store
         store.parked |= {(n, False) for n in lost[LostKind.ORPHAN]}
         if len(lost[LostKind.SPENT]) <= store.size:
@@ -229,7 +229,7 @@ class Case(RingFaults):
             row.claimed = False
 
     def finish(self) -> None:
-        """Look, explain, mend, look, drain, count."""
+        """Diagnose, explain, repair, diagnose, drain, count."""
         self.end_all()
         self.agree()
         late: dict[str, set[int]] = {}
@@ -254,7 +254,7 @@ class Case(RingFaults):
         for name, left in late.items():
             self._wrong("unexplained", f"late of {name}", left)
         if before.findings:
-            self._mended()
+            self._require_clear()
         for who in self.all:
             self._settle(who)
         after = self.ring.measure()
@@ -262,8 +262,8 @@ class Case(RingFaults):
         found = self.diagnosis()
         assert not found.findings, [finding.summary for finding in found.findings]
 
-    def _mended(self) -> None:
-        """All clear, but for what wants judgement."""
+    def _require_clear(self) -> None:
+        """All clear, except for what needs judgement."""
         after = self.diagnosis()
         for finding in after.findings:
             if finding.code.name in _BY_HAND:

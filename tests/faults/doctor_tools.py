@@ -1,4 +1,4 @@
-"""Asking the doctor about a ring, and letting him repair it, for tests."""
+"""Diagnosing and repairing a ring, for tests."""
 
 import psycopg
 
@@ -10,7 +10,7 @@ from tests.faults.ring_tools import Ring
 
 
 def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
-    """What the doctor finds, and what it could not see."""
+    """The findings, and what was unseen."""
     with check_context(ring.database, ring.queue, patience_seconds=patience_seconds) as context:
         found = list(CHECKS.run(context))
     assert {finding.code for finding in found} <= set(CHECKS.codes)
@@ -19,7 +19,7 @@ def diagnose_ring(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Find
 
 
 def findings_by_code(ring: Ring) -> dict[str, Finding]:
-    """The findings by their codes; everything was seen."""
+    """The findings by code; nothing may be unseen."""
     found, unseen = diagnose_ring(ring)
     assert unseen == []
     codes = [finding.code.name for finding in found]
@@ -37,18 +37,18 @@ def numbers(finding: Finding) -> list[int]:
 
 
 def repair_all(ring: Ring) -> list[str]:
-    """Run every repair that may run unattended; what they say."""
-    told: list[str] = []
+    """Run all unattended repairs; their lines."""
+    lines: list[str] = []
     for finding in findings_by_code(ring).values():
         if finding.repair is not None and finding.repair.unattended:
             assert finding.repair.summary
             assert finding.repair.plan(ring.database)
-            told += finding.repair.run(ring.database)
-    return told
+            lines += finding.repair.run(ring.database)
+    return lines
 
 
 def repair_finding(ring: Ring, finding: Finding) -> None:
-    """Run the repair of one finding, then what may run unattended; then nothing is wrong."""
+    """Run the repair of one finding, then the unattended ones; afterwards nothing is wrong."""
     assert finding.repair is not None
     assert finding.repair.plan(ring.database)
     assert finding.repair.run(ring.database)
@@ -57,7 +57,7 @@ def repair_finding(ring: Ring, finding: Finding) -> None:
 
 
 def try_repairs(ring: Ring) -> int:
-    """How many repairs did anything; one that meets an open transaction comes next time."""
+    """How many repairs did anything; one that meets an open transaction is skipped."""
     done = 0
     found, _ = diagnose_ring(ring, patience_seconds=2.0)
     for finding in found:

@@ -1,4 +1,4 @@
-"""Queues of any design, faults made on them by SQL or by sessions, and what the doctor says."""
+"""Queues of any design, faults made by SQL or by sessions, and the doctor's findings."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,7 +22,7 @@ from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import connect, wait_until
 
 SOON = 0.05
-"""A threshold that is over at once."""
+"""A threshold that is exceeded at once."""
 IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
 MANY_ERRORS = replace(DEFAULTS, errors_share=Limits())
 _LINE = 125
@@ -45,7 +45,7 @@ CLAIMING = [CLAIM, STATUS, SPLIT, TWO_STEP, IN_HAND]
 
 
 def filled(use: Use, of: Variant, count: int = 5) -> Client:
-    """A queue with so many messages."""
+    """A queue with this many messages."""
     client = use(of)
     assert None not in client.push_many(client.payloads(*range(count)))
     return client
@@ -55,12 +55,12 @@ def filled(use: Use, of: Variant, count: int = 5) -> Client:
 
 
 def table_of(queue: Queue) -> str:
-    """Where its claims lie."""
+    """The table of its claims."""
     return f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
 
 
 def named(client: Client, statement: LiteralString, **more: str) -> Composed:
-    """`{table}`: where claims lie; `{x}`: the queue's function or table with that suffix."""
+    """`{table}`: that of its claims; `{x}`: the queue's function or table with that suffix."""
     queue = client.queue
     names = {suffix: f"{queue.name}_{suffix}" for suffix in ("complete", "data", "archive")}
     names |= {verb: f"{queue.name}_{verb}" for verb in ("push", "push_many", "pop", "pop_many")}
@@ -83,7 +83,7 @@ def changed(client: Client, statement: LiteralString) -> int:
 
 
 def age(client: Client, *ids: str) -> None:
-    """Let the claims be an hour older."""
+    """Make the claims an hour older."""
     column = "processing_started_at" if client.queue.design.name == "claim" else "claimed_at"
     run(
         client,
@@ -111,13 +111,13 @@ def popped_by(
 
 
 def end_session(client: Client, victim: psycopg.Connection) -> None:
-    """It is gone when this returns."""
+    """It has disconnected when this returns."""
     with connect(client.url) as other:
         other.execute("SELECT pg_terminate_backend(%s, 30000)", [victim.info.backend_pid])
 
 
 def die_with_claims(client: Client, count: int = 1) -> list[str]:
-    """A consumer, bound to its session, is killed with so many claims in its hands."""
+    """A consumer with bound claims is killed."""
     with closing(connect(client.url)) as consumer:
         taken = popped_by(consumer, client, count, bound=True)
         end_session(client, consumer)
@@ -160,7 +160,7 @@ def drop_constraints(client: Client, table: str, *kinds: str) -> int:
 
 
 def change_code(client: Client, *changes: tuple[str, str]) -> None:
-    """Somebody edits a function; unless told how, so that pops wait for one another."""
+    """A function is edited; by default so that pops wait for one another."""
     (made,) = run(
         client, "SELECT pg_get_functiondef(%s::regproc)", f'"{client.queue.name}_pop_many"'
     )
@@ -191,7 +191,7 @@ def diagnosed(
     patience_seconds: float = 2.0,
     consumption: ConsumptionHistory | None = None,
 ) -> Diagnosis:
-    """That nobody consumes is `test_doctor_consumption`'s: here no message waits for an hour."""
+    """Without stopped consumers (see `test_doctor_consumption`): no message waits for an hour."""
     found = diagnosis(
         client.database,
         queue or client.queue,
@@ -208,7 +208,7 @@ def diagnosed(
 def diagnosis(
     database: Database, queue: Queue, thresholds: Thresholds = DEFAULTS, **more: Any
 ) -> Diagnosis:
-    """What it says of one queue."""
+    """Of one queue."""
     (found,) = diagnose(database, [queue], thresholds_of=lambda _: thresholds, **more)
     return found
 
@@ -224,7 +224,7 @@ def grave(found: Diagnosis) -> list[Finding]:
 
 
 def the(found: Diagnosis, code: str) -> Finding:
-    """The one finding of that code, with all that a finding has to say."""
+    """The one finding of that code, complete in all its parts."""
     (finding,) = [one for one in found.findings if one.code.name == code]
     assert finding.summary
     assert finding.evidence
@@ -235,12 +235,14 @@ def the(found: Diagnosis, code: str) -> Finding:
 
 
 def evidence_of(finding: Finding) -> dict[str, Any]:
-    """Of which any value may be looked into."""
+    """Typed so that any value may be read."""
     return dict(finding.evidence)
 
 
-def mend(client: Client, finding: Finding, *, unattended: bool | None = None) -> Sequence[str]:
-    """Run its repair; `unattended`: whether it may be run without somebody who chooses it."""
+def run_repair(
+    client: Client, finding: Finding, *, unattended: bool | None = None
+) -> Sequence[str]:
+    """Run its repair; `unattended`: whether --fix has to run it."""
     assert finding.repair is not None
     assert finding.repair.summary
     assert unattended in {None, finding.repair.unattended}
@@ -248,9 +250,9 @@ def mend(client: Client, finding: Finding, *, unattended: bool | None = None) ->
     return finding.repair.run(client.database)
 
 
-def mended(client: Client, code: str, *, unattended: bool | None = None) -> Finding:
-    """The finding, whose repair leaves nothing to say."""
+def repaired(client: Client, code: str, *, unattended: bool | None = None) -> Finding:
+    """The finding, after whose repair nothing is wrong."""
     finding = the(diagnosed(client), code)
-    mend(client, finding, unattended=unattended)
+    run_repair(client, finding, unattended=unattended)
     assert diagnosed(client).verdict == "all clear"
     return finding

@@ -1,4 +1,4 @@
-"""Claims, states and payloads that went wrong: found in the middle of long tables, and mended."""
+"""Wrong claims, states and payloads: found in the middle of long tables, and repaired."""
 
 from contextlib import closing
 from types import SimpleNamespace
@@ -30,11 +30,11 @@ from tests.faults.queue_faults import (
     evidence_of,
     filled,
     grave,
-    mend,
     named,
     names,
     popped_by,
     run,
+    run_repair,
     the,
 )
 from tests.servers import connect, wait_until
@@ -47,7 +47,7 @@ KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
 
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many chunks in few rows."""
+    """Several chunks of few rows."""
     monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
 
 
@@ -56,7 +56,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("of", KEEPING, ids=str)
 def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
-    """A young one, behind many of an owner who is at work."""
+    """A young one, behind many of an owner at work."""
     client = filled(use, of, 60)
     with closing(connect(client.url)) as living:
         popped_by(living, client, 50, bound=True)
@@ -69,7 +69,7 @@ def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
         assert names(found) == ["claims_gone"]
         finding = the(found, "claims_gone")
         assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[young]]
-        mend(client, finding, unattended=True)
+        run_repair(client, finding, unattended=True)
         assert diagnosed(client).verdict == "all clear"
         assert young in [message.id for message in client.drain()]
 
@@ -96,7 +96,7 @@ def test_a_live_owner_is_named_and_not_released_unattended(use: Use, of: Variant
         finding = the(diagnosed(client, IMPATIENT), "claims_alive")
         assert f"session {consumer.info.backend_pid}" in finding.summary
         assert "slow-worker" in finding.summary
-        mend(client, finding, unattended=False)
+        run_repair(client, finding, unattended=False)
         assert finding.repair is not None
         assert "--force" in finding.repair.command
         assert "claims_alive" not in names(diagnosed(client, IMPATIENT))
@@ -110,7 +110,7 @@ def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
     wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
     finding = the(diagnosed(client, IMPATIENT), "claims_unknown")
-    mend(client, finding, unattended=False)
+    run_repair(client, finding, unattended=False)
     assert finding.repair is not None
     assert "--unknown" in finding.repair.command
     assert "claims_unknown" not in names(diagnosed(client, IMPATIENT))
@@ -118,7 +118,7 @@ def test_claims_of_unknown_owners_need_an_option(use: Use) -> None:
 
 @pytest.mark.parametrize("of", SOME, ids=str)
 def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
-    """The finding and its repair agree: whoever claimed a young one may be at work on it."""
+    """Finding and repair agree: a young claim may still be worked on."""
     client = filled(use, of)
     old, young = client.pop_many(2)
     run(client, "UPDATE {table} SET claimed_by = NULL")
@@ -126,7 +126,7 @@ def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
     age(client, old.id)
     finding = the(diagnosed(client), "claims_nobody")
     assert (finding.evidence["count"], finding.evidence["ids"]) == (1, [old.id])
-    mend(client, finding, unattended=False)
+    run_repair(client, finding, unattended=False)
     assert diagnosed(client).verdict == "all clear"
     assert client.complete(young), "it was skipped"
     assert old.id in [message.id for message in client.drain()]
@@ -164,7 +164,7 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
         run(client, "UPDATE {table} SET " + change + one, taken[place].id)
         made[wrong] = {"count": 1, "ids": [taken[place].id]}
         assert the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
-    # Where its time is missing, how often it was tried is looked at all the same.
+    # Attempts are checked even if the time is missing.
     run(client, "UPDATE {table} SET attempts = 9" + one, taken[90].id)
     tried = the(diagnosed(client, MANY_ERRORS), "poison").evidence
     assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[90].id]}}
@@ -178,7 +178,7 @@ def test_an_invalid_status(use: Use, of: Variant) -> None:
     run(client, "UPDATE {table} SET status = 7 WHERE id = 70")
     found = the(diagnosed(client), "status_unknown")
     assert found.evidence == {"count": 1, "ids": ["70"]}
-    # What to judge by is told, and it tells that row.
+    # The SQL to judge by returns that row.
     words, _, statement = found.judgement_text.partition("\n")
     assert words.startswith("needs your judgement: ")
     with connect(client.url) as connection:
@@ -195,7 +195,7 @@ def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Vari
     assert len(evidence_of(found)["missing"]) == count
     assert found.command.startswith("dbq-console doctor ")
     assert "--fix --code constraint_missing" in found.command
-    mend(client, found)
+    run_repair(client, found)
     assert "constraint_missing" not in names(diagnosed(client))
     wrong: LiteralString = "size = -1" if of is RING else "status = 9"
     with pytest.raises(psycopg.errors.CheckViolation):
@@ -242,7 +242,7 @@ def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
     assert alone.code.severity is Severity.NOTE
     assert client.pop() is None, "as the finding says"
     run(client, "UPDATE {table} SET status = 0, claimed_at = NULL")  # two_step has claimed it
-    assert mend(client, missing) == ["marked as errors: 4 rows without a payload"]
+    assert run_repair(client, missing) == ["marked as errors: 4 rows without a payload"]
     assert len(client.drain()) == 94
     after = diagnosed(client, MANY_ERRORS)
     assert not grave(after)
@@ -263,19 +263,19 @@ def test_rows_that_a_pop_holds_briefly_are_marked_too(
         assert consumer.execute(named(client, "SELECT id FROM {pop}()")).fetchall() == []
         monkeypatch.setattr(repairs, "_ATTEMPTS", 2)
         monkeypatch.setattr(repairs, "_RETRY_SECONDS", 0.0)
-        assert "0 rows without a payload; 1 row left" in mend(client, finding)[0]
+        assert "0 rows without a payload; 1 row left" in run_repair(client, finding)[0]
 
         def leave(_: float) -> None:
             consumer.execute("ROLLBACK")
 
         monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=leave))
-        assert mend(client, finding) == ["marked as errors: 1 row without a payload"]
+        assert run_repair(client, finding) == ["marked as errors: 1 row without a payload"]
     assert not grave(diagnosed(client, MANY_ERRORS))
 
 
 @pytest.mark.parametrize("how", ["by age", "by its owner"])
 def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
-    """No release takes it: there is nothing to give to the next one."""
+    """No release frees it: there is no payload to return."""
     client = filled(use, TWO_STEP)
     run(client, "DELETE FROM {data} WHERE id = 1")
     with closing(connect(client.url)) as consumer:
@@ -292,7 +292,9 @@ def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
         assert [one.code.name for one in grave(found)] == ["payload_missing"]
     finding = the(found, "payload_missing")
     assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
-    assert mend(client, finding, unattended=True) == ["marked as errors: 1 row without a payload"]
+    assert run_repair(client, finding, unattended=True) == [
+        "marked as errors: 1 row without a payload"
+    ]
     assert names(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
     assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 

@@ -1,4 +1,4 @@
-"""A consumer that falls silent: named by the doctor when it stops, and by nobody while it works."""
+"""Silent consumers: named when they stop, and not while they work."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,11 +25,11 @@ from tests.faults.test_doctor_consumption import steps  # noqa: F401  # a fixtur
 
 AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
 REGULAR = 7
-"""Looks between which a consumer pops before it stops."""
+"""Samples with pops before a consumer stops."""
 
 
 class Crew:
-    """Consumers of one queue, and who looks at them."""
+    """Consumers of one queue, and the doctor's history of them."""
 
     def __init__(self, client: Client, workers: dict[str, Client], memory: ConsumerHistory) -> None:
         self.client = client
@@ -47,7 +47,7 @@ class Crew:
         return ends
 
     def see(self, *at_work: str, late: bool = True) -> tuple[Finding | None, Consumers]:
-        """One look while these are at work, and nothing else of an examination."""
+        """One sample of the consumers while these are at work."""
         ends = self.work(*at_work)
         queue, figures = self.client.queue, self.figures
         key = key_of(queue)
@@ -58,7 +58,7 @@ class Crew:
         return self.memory.silent(queue, figures, 0.0), found[key]
 
     def examined(self, *at_work: str) -> Diagnosis:
-        """A whole examination while these are at work."""
+        """A whole diagnosis while these are at work."""
         ends = self.work(*at_work)
         client, seen = self.client, {"consumption": self.consumption, "consumers": self.memory}
         found = diagnosis(client.database, client.queue, AT_ONCE, **seen)
@@ -107,7 +107,7 @@ def test_a_silent_consumer_is_named_until_it_is_back(crew: Crew) -> None:
 
 
 def regular(crew: Crew, *at_work: str) -> None:
-    """A new memory, in which these have popped regularly."""
+    """A new history, in which these have popped regularly."""
     crew.memory = ConsumerHistory(crew.client.database, apart_seconds=0.0)
     for _ in range(REGULAR):
         crew.see(*at_work)
@@ -138,13 +138,13 @@ def test_a_new_doctor_reads_the_recording(crew: Crew, tmp_path: Path) -> None:
     found = silent(crew.examined("bob"))
     assert found is not None
     assert "ada" in found.summary
-    # Where all have stopped, it is told who they were.
+    # If all have stopped, the finding names them.
     stopped = [one for _ in range(3) for one in crew.examined().findings if one.code is STOPPED]
     named = stopped[-1].evidence["consumers"]
     assert isinstance(named, list)
     assert [who.split()[0] for who in named] == ["bob", "ada"]
     assert "who popped last: bob" in stopped[-1].cause
-    # Who has left is known for a day.
+    # A disconnected consumer is remembered for a day.
     seen = latest(rows)
     left = {one.name: one for one in disconnected(seen, ())}
     assert (left["ada"].program, left["ada"].does) == ("ada program", ("pop",))

@@ -45,7 +45,7 @@ from tests.faults.queue_faults import (
 from tests.servers import connect, wait_until
 
 AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
-"""A message is late at once."""
+"""Messages are late at once."""
 PROVEN = [NAIVE, FIFO, STACK, PENDING, RING, CLAIM, STATUS, SPLIT]
 
 
@@ -72,10 +72,10 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopped_consumers, "_positions", later)
 
 
-def look(
+def diagnose_queue(
     client: Client, seen: ConsumptionHistory, thresholds: Thresholds = AT_ONCE
 ) -> tuple[list[str], str]:
-    """The codes that were found, and what is not known of the consumption."""
+    """The codes found, and why consumption is not known."""
     found = diagnosed(client, seen, thresholds)
     return _codes(found), _unknown(found)
 
@@ -108,15 +108,15 @@ def test_two_samples_prove_stopped_consumers_unless_a_pop_comes_between(
 ) -> None:
     client = filled(use, of)
     seen = ConsumptionHistory(waits=False)
-    codes, why = look(client, seen)
+    codes, why = diagnose_queue(client, seen)
     assert not codes
     assert "this is the first" in why
-    assert look(client, seen) == STOPPED or of is HEAP
+    assert diagnose_queue(client, seen) == STOPPED or of is HEAP
     (message,) = client.pop_many(1)
     if client.queue.finishes:
         client.complete(message)
-    # The server's counters trail by up to ten seconds; what has no order has nothing else to show.
-    wait_until(lambda: look(client, seen) == FINE, "the pop is seen")
+    # The server's counters lag by up to ten seconds, and without an order there is no other sign.
+    wait_until(lambda: diagnose_queue(client, seen) == FINE, "the pop is seen")
 
 
 @pytest.mark.usefixtures("steps")
@@ -124,10 +124,10 @@ def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
     heap, stack = filled(use, HEAP), filled(use, STACK)
     seen = ConsumptionHistory(waits=False)
     for client in (heap, stack):
-        look(client, seen)
+        diagnose_queue(client, seen)
     assert stack.push(stack.payload(9)) is not None
-    assert "without an order no message is next" in look(heap, seen)[1]
-    assert "bottom" in look(stack, seen)[1]
+    assert "without an order no message is next" in diagnose_queue(heap, seen)[1]
+    assert "bottom" in diagnose_queue(stack, seen)[1]
 
 
 @pytest.mark.usefixtures("steps")
@@ -141,7 +141,7 @@ def test_a_session_that_holds_rows_is_at_work(
     with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
         popped_by(other, client)
         for _ in range(3):
-            assert look(client, seen) == FINE
+            assert diagnose_queue(client, seen) == FINE
 
 
 @pytest.mark.usefixtures("steps")
@@ -151,8 +151,8 @@ def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use
     with closing(connect(client.url)) as other:
         popped_by(other, client)
         for _ in range(3):
-            assert look(client, seen) == FINE
-    wait_until(lambda: "younger than" in look(client, seen)[1], "its owner has left")
+            assert diagnose_queue(client, seen) == FINE
+    wait_until(lambda: "younger than" in diagnose_queue(client, seen)[1], "its owner has left")
 
 
 @pytest.mark.usefixtures("steps")
@@ -162,7 +162,7 @@ def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> 
     patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
-            assert look(client, seen, thresholds) == FINE
+            assert diagnose_queue(client, seen, thresholds) == FINE
 
 
 @pytest.mark.usefixtures("steps")
@@ -186,13 +186,13 @@ def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
     seen = ConsumptionHistory(waits=False)
     wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
     for _ in range(2):
-        assert look(client, seen, wait) == FINE
+        assert diagnose_queue(client, seen, wait) == FINE
 
 
 def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
     client = filled(use, STATUS)
     assert client.pop()
-    assert look(client, ConsumptionHistory(waits=False)) == FINE, (
+    assert diagnose_queue(client, ConsumptionHistory(waits=False)) == FINE, (
         "something was popped a moment ago"
     )
 
@@ -220,7 +220,7 @@ def test_the_doctor_waits_once_for_all_queues_together(
 
 
 def test_checks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these rings has an orphan, which nobody can prove while a transaction has drawn."""
+    """Each ring has an orphan, which cannot be proven while a transaction has drawn."""
     clients = [filled(use, RING) for _ in range(4)]
     others = [connect(clients[0].url) for _ in clients]
     all_wait = threading.Barrier(len(clients))
@@ -289,7 +289,7 @@ def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> No
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
-    """In an open transaction, or on a claim; the other one's work is no sign of it."""
+    """In an open transaction, or on a claim; another subscriber's work does not count."""
     client = made(use, in_hand=in_hand)
     client.push_many(client.payloads(*range(8)))
     seen = ConsumptionHistory(waits=False)

@@ -51,11 +51,11 @@ from tests.faults.queue_faults import (
     evidence_of,
     filled,
     grave,
-    mend,
-    mended,
     names,
     popped_by,
+    repaired,
     run,
+    run_repair,
     the,
     variant,
     wait_for_dead_rows,
@@ -119,7 +119,7 @@ def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> 
         told = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
         assert "skipped" in told[0]
         wait_until(lambda: "rows_held" in names(diagnosed(client, IMPATIENT)), "it is old")
-        mend(client, the(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
+        run_repair(client, the(diagnosed(client, IMPATIENT), "rows_held"), unattended=False)
     assert "rows_held" not in names(diagnosed(client, IMPATIENT))
     assert len(client.drain()) == 4
 
@@ -233,7 +233,7 @@ def test_an_archive_that_lags(use: Use) -> None:
     assert diagnosed(client).verdict == "all clear"
     run(client, "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE id < 4")
     assert diagnosed(client).healthy
-    assert mended(client, "archive_lags").evidence["count"] == 3
+    assert repaired(client, "archive_lags").evidence["count"] == 3
 
 
 # --------------------------------------------------------------------------------------- unseen
@@ -277,7 +277,7 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             diagnosed(client, at_once)
         client = filled(use, SPLIT)
         run(client, "DELETE FROM {data} WHERE id = 1")
-        mend(client, the(diagnosed(client), "payload_missing"))
+        run_repair(client, the(diagnosed(client), "payload_missing"))
         drop_constraints(client, client.queue.table, "p")
         run(client, "INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
         assert the(diagnosed(client), "key_missing").repair is None

@@ -44,8 +44,8 @@ from tests.faults.queue_faults import (
     TWO_STEP,
     diagnosed,
     grave,
-    mend,
     names,
+    run_repair,
 )
 from tests.faults.traffic_faults import (
     Fault,
@@ -185,7 +185,7 @@ def fix(client: Client, case: Case, fault: Fault) -> None:
     unattended = finding.repair.unattended
     for one in seen[-1].findings if unattended else [finding]:
         if one is finding or (one.repair is not None and one.repair.unattended):
-            mend(client, one)
+            run_repair(client, one)
 
 
 def audited(client: Client, verb: str) -> None:
@@ -264,7 +264,7 @@ def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyP
         assert found() == []
         with dead_rows(client, 1_500):
             (finding,) = found()
-            mend(client, finding)
+            run_repair(client, finding)
         assert found() == []
     audited(client, "maintain")
     traffic.settle()

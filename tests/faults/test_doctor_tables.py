@@ -35,10 +35,10 @@ from tests.faults.queue_faults import (
     filled,
     indexes_of,
     invalidate,
-    mend,
-    mended,
     names,
+    repaired,
     run,
+    run_repair,
     the,
 )
 from tests.servers import connect, wait_until
@@ -52,21 +52,21 @@ pytestmark = pytest.mark.thinned(3)
 def test_a_missing_index_is_created(use: Use, of: Variant) -> None:
     client = filled(use, of)
     drop_indexes(client)
-    assert len(evidence_of(mended(client, "index_missing"))["missing"]) >= 3
+    assert len(evidence_of(repaired(client, "index_missing"))["missing"]) >= 3
 
 
 def test_an_invalid_index_is_rebuilt(use: Use) -> None:
     client = filled(use, CLAIM)
     index, *_ = indexes_of(client)
     invalidate(client, index)
-    assert mended(client, "index_invalid").evidence["invalid"] == [index]
+    assert repaired(client, "index_invalid").evidence["invalid"] == [index]
 
 
 def test_bloat_is_a_note_and_is_repaired(use: Use) -> None:
     client = filled(use, FIFO)
     invalidate(client, f"{client.queue.name}_pkey")
     assert diagnosed(client).verdict == "notes"
-    mended(client, "bloat")
+    repaired(client, "bloat")
 
 
 PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"}] + [TWO_STEP]
@@ -130,7 +130,7 @@ def test_a_pop_that_does_not_go_by_its_index(
     assert finding.consequence
     plan: list[dict[str, Any]] = evidence_of(finding)["plan"]
     assert {"Sort", "Seq Scan"} & {node["Node Type"] for node in plan}
-    assert mend(client, finding)
+    assert run_repair(client, finding)
     assert used(client) == {}
 
 
@@ -217,7 +217,7 @@ def test_a_missing_key(use: Use, of: Variant) -> None:
     finding = the(diagnosed(client), "key_missing")
     assert client.queue.table in finding.summary
     assert finding.evidence["doubled"] == []
-    assert "done" in "\n".join(mend(client, finding, unattended=False))
+    assert "done" in "\n".join(run_repair(client, finding, unattended=False))
     assert diagnosed(client).verdict == "all clear"
 
 
@@ -239,7 +239,7 @@ def test_duplicates_keep_a_key_from_being_created(use: Use, of: Variant) -> None
         "SELECT max(ctid) FROM {t} WHERE id IN (2, 3) GROUP BY id))",
         t=name,
     )
-    mended(client, "key_missing")
+    repaired(client, "key_missing")
 
 
 def test_a_key_that_could_not_be_made_leaves_nothing_behind(use: Use) -> None:
@@ -248,7 +248,7 @@ def test_a_key_that_could_not_be_made_leaves_nothing_behind(use: Use) -> None:
     finding = the(diagnosed(client), "key_missing")
     # Between the look and the repair.
     run(client, "INSERT INTO {table} SELECT * FROM {table} WHERE id = 2")
-    assert "failed" in "\n".join(mend(client, finding))
+    assert "failed" in "\n".join(run_repair(client, finding))
     (found,) = evidence_of(the(diagnosed(client), "key_missing"))["doubled"]
     assert found == [client.queue.table, "2", 2]
     left = "SELECT indexrelid FROM pg_index WHERE indrelid = %s::regclass"
@@ -262,7 +262,7 @@ def test_a_key_that_could_not_be_made_leaves_nothing_behind(use: Use) -> None:
 def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
     client = filled(use, of, 1)
     run(client, "DROP FUNCTION {pop}")
-    finding = mended(client, "code_missing", unattended=True)
+    finding = repaired(client, "code_missing", unattended=True)
     assert finding.code.severity is Severity.CRITICAL
     assert client.pop() is not None
 
@@ -270,7 +270,7 @@ def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
 def test_locally_modified_code_is_shown_and_not_upgraded_unattended(use: Use) -> None:
     client = filled(use, FIFO)
     change_code(client)
-    finding = mended(client, "code_changed", unattended=False)
+    finding = repaired(client, "code_changed", unattended=False)
     (difference,) = evidence_of(finding)["differences"]
     assert "SKIP LOCKED" in difference["shipped"]
     assert "SKIP LOCKED" not in difference["installed"]
@@ -284,7 +284,7 @@ def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: 
     run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
     older = diagnosed(client, queue=known(client.database, client.queue))
     assert older.healthy
-    mend(client, the(older, "code_older"))
+    run_repair(client, the(older, "code_older"))
     assert diagnosed(client, queue=known(client.database, client.queue)).verdict == "all clear"
 
 

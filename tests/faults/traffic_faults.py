@@ -1,4 +1,4 @@
-"""Faults that are made on a queue while it is in use, and held open until their repair has run."""
+"""Faults of a queue in use, held open until their repair has run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -26,32 +26,32 @@ from tests.faults.queue_faults import (
 from tests.servers import connect, wait_until
 
 TAKEN = 3
-"""What a consumer takes who then dies, hangs or forgets."""
+"""Claims of a consumer that then dies, hangs or never finishes."""
 
 
 @dataclass
 class Fault:
-    """What was done to the queue, for what has to be so at the end."""
+    """What was done to the queue, for the checks at the end."""
 
     lost: Sequence[Sender] = ()
     session: int | str | None = None
-    """Who holds rows; in some designs others wait behind him, and are told of too."""
+    """The session that holds rows; in some designs others wait for it, and are found too."""
 
 
 Make = Callable[[Client], AbstractContextManager[Fault]]
-"""Makes a fault; what holds it open is held until its repair has run."""
+"""Makes a fault, and keeps it until its repair has run."""
 
 
 @contextmanager
 def died(client: Client) -> Iterator[Fault]:
-    """A consumer, bound to its session, is killed with claims in its hands."""
+    """A consumer with bound claims is killed."""
     die_with_claims(client, TAKEN)
     yield Fault()
 
 
 @contextmanager
 def hangs(client: Client) -> Iterator[Fault]:
-    """A consumer has worked for an hour, and comes back when its claims were given to others."""
+    """A consumer works for an hour, and comes back after its claims went to others."""
     with closing(connect(client.url)) as consumer:
         taken = popped_by(consumer, client, TAKEN)
         age(client, *(id_ for id_, _ in taken))
@@ -63,13 +63,13 @@ def hangs(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def pooled(client: Client) -> Iterator[Fault]:
-    """Claims of somebody whom the server does not know."""
+    """Claims of an owner that the server does not know."""
     yield _claimed_by(client, "the pooler")
 
 
 @contextmanager
 def anonymous(client: Client) -> Iterator[Fault]:
-    """Claims that name nobody."""
+    """Claims without a consumer's name."""
     yield _claimed_by(client, None)
 
 
@@ -82,7 +82,7 @@ def _claimed_by(client: Client, owner: str | None) -> Fault:
 
 
 def _hold(client: Client, holder: psycopg.Connection) -> None:
-    """A transaction that pushed, which nobody may ever see, and popped, which has to come back."""
+    """A transaction whose push must never be seen, and whose pop has to come back."""
     holder.execute("BEGIN")
     popped_by(holder, client, TAKEN)
     holder.execute(named(client, "SELECT {push}(%s)"), ["undone"])
@@ -105,7 +105,7 @@ def prepared(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def dropped_code(client: Client) -> Iterator[Fault]:
-    """Nobody can pop; where the row is kept, nobody can finish either."""
+    """Pops fail; if rows are kept, finishing fails too."""
     run(client, "DROP FUNCTION {pop_many}")
     if client.queue.finishes:
         run(client, "DROP FUNCTION {complete}")
@@ -114,7 +114,7 @@ def dropped_code(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def dropped_column(client: Client) -> Iterator[Fault]:
-    """And every call that names it fails."""
+    """Every call that uses it fails."""
     run(client, "ALTER TABLE {table} DROP COLUMN claimed_by")
     yield Fault()
 
@@ -172,7 +172,7 @@ def leftover_index(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
-    """A push of so many was rolled back."""
+    """A push of several messages was rolled back."""
     kind = client.queue.options["payload"]
     many = [message(kind, 9, number) for number in range(count)]
     with connect(client.url) as producer:
@@ -185,7 +185,7 @@ def dead_rows(client: Client, count: int = 12_000) -> Iterator[Fault]:
 
 @contextmanager
 def old_and_done(client: Client) -> Iterator[Fault]:
-    """All that was done up to now was done two days ago; just that goes into the archive."""
+    """All done rows become two days old; only these are archived."""
     aged = run(
         client,
         "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE status = 2 RETURNING id",
@@ -198,7 +198,7 @@ def old_and_done(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def lost_payloads(client: Client) -> Iterator[Fault]:
-    """Of the newest that are ready."""
+    """Of the newest ready ones."""
     taken: list[object] = []
 
     def gone() -> bool:
@@ -218,7 +218,7 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
 
 @contextmanager
 def claimed_incomplete(client: Client) -> Iterator[Fault]:
-    """The same; and then pops have claimed them, an hour ago, and came back with nothing."""
+    """The same, claimed an hour ago by pops that returned nothing."""
     with lost_payloads(client) as fault:
         incomplete: LiteralString = (
             "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "

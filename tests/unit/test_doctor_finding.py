@@ -1,4 +1,4 @@
-"""Verdicts of the doctor, and what its families judge from figures alone."""
+"""Verdicts, and checks that need figures only."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -137,7 +137,7 @@ def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
 
 
 def test_each_engine_has_its_own_terms() -> None:
-    """What makes a key again, and what clears dead rows away."""
+    """How a key is created, and what removes dead rows."""
     assert PRODUCTS["postgresql"].cleaner == "vacuum"
     assert PRODUCTS["mssql"].cleaner == "ghost cleanup"
     assert PRODUCTS["postgresql"].key_by_hand == ""  # there the doctor makes it

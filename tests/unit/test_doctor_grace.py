@@ -1,4 +1,4 @@
-"""The proof by two looks, without a server: who is waited for, and what both looks show."""
+"""The proof by two reads, without a server: whom it waits for, and what both reads show."""
 
 import re
 import time
@@ -34,7 +34,7 @@ from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
 
 AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 HIDDEN = Blocker(None, None, None, None, None, None, None)
-"""What stands for all that this login may not see: see `blockers` in queries/mssql/ring.sql."""
+"""Stands for all that this login may not see: see `blockers` in queries/mssql/ring.sql."""
 
 
 def run(kind: LostKind, first: int, last: int) -> NumberRange:
@@ -52,8 +52,8 @@ def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(number_proof, "GRACE_SECONDS", 0.0)
 
 
-def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
-    """What each look sees; the last one stays."""
+def responses(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
+    """The result of each read; the last one is repeated."""
     left = list(looks)
     return lambda: left.pop(0) if len(left) > 1 else left[0]
 
@@ -122,12 +122,12 @@ def test_which_transactions_were_open_at_the_first_read(
 
 
 def test_finished_transactions_are_not_waited_for() -> None:
-    seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
+    seen = responses([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
     assert number_proof.wait_for_blockers(seen, 60) == []
 
 
 def test_the_reads_are_a_grace_period_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nobody is to be seen: one look may have missed him."""
+    """Even if no transaction is visible: one read may miss it."""
     monkeypatch.setattr(number_proof, "GRACE_SECONDS", 0.05)
     looks = []
 
@@ -147,12 +147,12 @@ def test_patience_ends_and_names_the_open_transactions() -> None:
 
 
 def test_what_is_hidden_is_not_waited_for() -> None:
-    """Its patience would last for hours."""
+    """The patience would last for hours."""
     assert number_proof.wait_for_blockers(lambda: [HIDDEN], 9_999) == [HIDDEN]
 
 
 class Fake:
-    """A look at a ring of one engine: what each statement answers, one after the other."""
+    """A check context of a ring: the result of each statement, in order."""
 
     def __init__(
         self, engine: str, blockers: Sequence[Blocker], *lost: Sequence[NumberRange]
@@ -232,13 +232,13 @@ LIFE = ServerHistory(AT, None, AT, None, 0, 0, False, 100_000)
 
 
 def rows(*found: Any) -> list[Any]:
-    """What a server answers, of row types."""
+    """A server's response, made of rows."""
     names = tuple(field.name for field in fields(found[0]))
     return [(names, *(tuple(getattr(row, name) for name in names) for row in found))]
 
 
 def test_a_crash_of_sql_server_explains_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the engine, with a server's answers: two looks, with nobody between."""
+    """Through the engine, with a server's responses: two reads, no open transaction."""
     odbc = stand_in_for_pyodbc(monkeypatch)
     early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)
     told = {

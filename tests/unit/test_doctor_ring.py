@@ -165,8 +165,8 @@ def drawer(holder: str, side: str = "pop") -> Drawer:
     return Drawer(side, holder, 7, "anna", "worker", None, "active", 2.5, None)
 
 
-def answers(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
-    """What each look sees; the last one stays."""
+def responses(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
+    """The result of each read; the last one is repeated."""
     left = list(looks)
     return lambda: left.pop(0) if len(left) > 1 else left[0]
 
@@ -174,7 +174,7 @@ def answers(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
 def test_later_transactions_are_not_waited_for() -> None:
     one, two, late = drawer("1/1"), drawer("2/2"), drawer("3/3")
     other_side = drawer("1/1", "push")
-    seen = answers([one, two], [late, two], [late, two, other_side, one], [late, other_side])
+    seen = responses([one, two], [late, two], [late, two, other_side, one], [late, other_side])
     # One that was gone does not count again, whoever has its number by then.
     assert number_proof.wait_for_drawers(seen, 60) == []
 

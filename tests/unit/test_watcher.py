@@ -1,4 +1,4 @@
-"""A watched connection: when its queues are examined, which of them, and what is delivered."""
+"""The watcher: when it diagnoses which queues, and what it delivers."""
 
 import re
 import threading
@@ -31,7 +31,7 @@ def a_queue(name: str) -> Queue:
 
 
 class Surgery(Doctor):
-    """A doctor whose examinations the test sees and holds up."""
+    """A doctor whose diagnoses the test sees and can hold up."""
 
     def __init__(self, names: Sequence[str], **options: Any) -> None:
         super().__init__(open_database("postgresql+psycopg://nobody@127.0.0.1:1/none"))
@@ -85,7 +85,7 @@ class Surgery(Doctor):
             self.changed.notify_all()
 
     def wait(self, what: str, count: int) -> None:
-        """Until there are so many looks, or words."""
+        """Until there are this many diagnoses, or updates."""
         with self.changed:
             assert self.changed.wait_for(lambda: len(getattr(self, what)) >= count, 20), what
 
@@ -202,7 +202,7 @@ def test_a_round_that_failed_after_long_rests_as_one_that_went_well() -> None:
         surgery.errors = [BusyError("Could not look.", why="too slow")]
         surgery.see()
         surgery.wait("told", 1)
-        # Whoever asks is not made to wait.
+        # A request does not wait.
         surgery.watcher.request_diagnosis()
         surgery.wait("told", 3)
         assert len(surgery.looks) == 2
@@ -240,7 +240,7 @@ def a_torn_ring(url: str) -> None:
 
 
 class _LostError(Exception):
-    """A caller that comes to nothing."""
+    """A caller that rolls back."""
 
 
 def test_two_doctors_at_one_ring_do_not_disturb_each_others_proofs(database_url: str) -> None:
