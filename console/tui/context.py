@@ -1,4 +1,4 @@
-"""What every screen works with: store, connections, feeds, clock, and the ways to other screens."""
+"""What every screen works with: store, connections, feeds, clock, and the navigator."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """`monotonic` is for ages, `utc` is what the corner of the screen shows."""
+    """`monotonic` is for ages, `utc` for the time shown on the screen."""
 
     monotonic: Callable[[], float] = elapsed
     utc: Callable[[], datetime] = _utc
 
 
 class Feed(Sampling, Protocol):
-    """One connection's source of readings. No method of it waits."""
+    """One connection's source of readings. None of its methods blocks."""
 
     @property
     def name(self) -> str:
@@ -54,11 +54,11 @@ class Feed(Sampling, Protocol):
     def interval_seconds(self, seconds: float) -> None: ...
 
     def sample_now(self) -> None:
-        """Do not wait for the rest of the pause."""
+        """Skip the rest of the pause."""
 
 
 class NewReading(Message):
-    """A feed has looked. Posted from the feed's thread; nothing in it can change any more."""
+    """A feed has sampled. Posted from the feed's thread; immutable."""
 
     def __init__(self, name: str, reading: Reading, at: float) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class NewReading(Message):
 
 
 class NewDiagnoses(Message):
-    """Queues were examined. Posted from the doctor's thread; nothing in it can change any more."""
+    """The doctor has examined queues. Posted from the doctor's thread; immutable."""
 
     def __init__(self, name: str, examined: DoctorUpdate, at: float, moment: datetime) -> None:
         super().__init__()
@@ -80,26 +80,26 @@ class NewDiagnoses(Message):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a console begins with, beside its feeds."""
+    """What a console is started with, besides its feeds."""
 
     connections: Sequence[OpenConnection] = ()
     clock: Clock = Clock()
     banner: str = ""
     rights: str | Mapping[str, RightsText] = ""
-    """Words for the connections' lines, one for all or each by its name."""
+    """Texts for the connections' lines: one for all, or one per connection name."""
     production: Collection[str] = ()
-    """The names of those that are marked so, whatever their databases say."""
+    """Names of the connections configured as production, whatever their databases say."""
     thresholds: Mapping[str, ThresholdsOf] = field(default_factory=dict)
     zone: tzinfo | None = UTC
-    """In which times of day are shown; None: the machine's own."""
+    """The display zone; None: the machine's own."""
     config_path: Path | None = None
     recordings: Path | None = None
-    """The folder to which what is seen is recorded; None: nothing is."""
+    """The folder that readings are recorded to; None: they are not."""
     appearance: Appearance = DEFAULT_APPEARANCE
     groups: Mapping[str, str] = field(default_factory=dict)
-    """Of those that are none of `connections`, as a recording's are."""
+    """For connections that are not in `connections`, as those of a recording."""
     by_group: bool = False
-    """Whether it begins with a line for each connection, and no queue in sight."""
+    """Whether it starts with one line per connection, all folded."""
 
     def traits(self, name: str) -> Traits:
         colors = {one.name: one.color for one in self.connections if one.color}
@@ -114,13 +114,13 @@ class Setup:
 
 
 FEW_CONNECTIONS = 8
-"""Of more than so many each costs less: what one may do at any time they do in turns."""
+"""With more than these, connections take turns, so that each costs less."""
 INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass
 class Context:
-    """One for all screens of a console."""
+    """Shared by all screens of a console."""
 
     store: Store
     clock: Clock
@@ -128,30 +128,29 @@ class Context:
     feeds: Sequence[Feed] = ()
     connections: Mapping[str, OpenConnection] = field(default_factory=dict)
     zone: tzinfo | None = UTC
-    """In which times of day are shown now (None: the machine's own)."""
+    """The current display zone; None: the machine's own."""
     config_path: Path | None = None
     history: list[str] = field(default_factory=list)
-    """The commands that were typed, the newest last."""
+    """Commands typed so far, the newest last."""
     action_runs: ActionRuns = field(default_factory=ActionRuns)
-    """The actions that run here, whatever is on the screen."""
+    """Actions running in this console, whatever is on the screen."""
     recordings: Recordings | None = None
-    """What is kept of all this; None: nothing is."""
+    """None: nothing is recorded."""
     replay: Replay | None = None
-    """What is played, in a console that shows a recording."""
+    """Set in a console that plays a recording."""
     saved: Saved = field(default_factory=Saved)
-    """The filters that have names."""
+    """The saved filters."""
     _other_zone: tzinfo | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Where times are shown in UTC anyway, the other zone is the machine's own."""
         self._other_zone = None if self.zone is UTC else UTC
 
     def toggle_zone(self) -> None:
-        """Times in UTC, or in the display zone (else the machine's own)."""
+        """Switch between UTC and the display zone (else the machine's own)."""
         self.zone, self._other_zone = self._other_zone, self.zone
 
     def conn(self, key: QueueKey) -> OpenConnection | None:
-        """The connection of a queue; None in a console that has nothing but readings."""
+        """The connection of a queue; None in a console that only has readings."""
         return self.connections.get(key[0])
 
     def filters(self, key: QueueKey) -> Words:
@@ -163,32 +162,32 @@ class Context:
 
     @property
     def corner_text(self) -> str:
-        """What stands at the end of the first line: the interval and the time."""
+        """The end of the first line: the interval and the time."""
         if self.replay is not None:
             return self.replay.corner_text(self.zone)
         seconds = max((feed.interval_seconds for feed in self.feeds), default=0.0)
         return f"every {seconds:g} s · {formats.clock(self.clock.utc(), self.zone)}"
 
     def sample_now(self) -> None:
-        """Sample all databases now, those too that are waiting to be tried again."""
+        """Sample all databases now, including those waiting for a retry."""
         for feed in self.feeds:
             feed.sample_now()
 
     @property
     def recordings_root(self) -> Path | None:
-        """Where what was recorded of these connections is read."""
+        """The folder that recordings of these connections are read from."""
         if self.replay is not None:
             return self.replay.root
         return None if self.recordings is None else self.recordings.root
 
     @property
     def why_no_database(self) -> str:
-        """Why nothing can be done or asked where a connection has no place, in words."""
+        """Why no action or query is possible for a connection without a database."""
         what = "This console only shows readings" if self.replay is None else "This is a recording"
         return f"{what}: nothing can be done from here."
 
     def change_interval(self, step: int) -> None:
-        """Look less (1) or more (-1) often."""
+        """Sample less (1) or more (-1) often."""
         for feed in self.feeds:
             longer = [s for s in INTERVALS if s > feed.interval_seconds]
             shorter = [s for s in INTERVALS if s < feed.interval_seconds]

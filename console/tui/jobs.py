@@ -1,6 +1,6 @@
-"""Work that waits for a database, in threads of its own; what comes of it comes to the event loop.
+"""Work that waits for a database runs in threads; results are delivered to the event loop.
 
-A job's thread is a daemon: quitting waits for nobody. It never touches a widget.
+The threads are daemons, so quitting never waits for them. They never touch a widget.
 """
 
 from __future__ import annotations
@@ -45,43 +45,43 @@ def start_job(
     done: Callable[[T], None],
     failed: Callable[[ConsoleError], None],
 ) -> None:
-    """Do `work` in a thread; then `done` or `failed` in the event loop, if `owner` is still there.
+    """Do `work` in a thread; then call `done` or `failed` in the event loop if `owner` is attached.
 
-    An error that nobody foresaw is told like any other; the log has its traceback.
+    An unexpected error is shown like any other; the log has its traceback.
     """
     app = owner.app
 
-    def tell(call: Callable[[Any], None], value: object) -> None:
-        def told() -> None:
-            if owner.is_attached:
-                call(value)
-
-        # The loop may be gone by now; then nobody wants to know.
-        with contextlib.suppress(RuntimeError):
-            app.post_message(JobFinished(told))
+    def deliver(call: Callable[[Any], None], value: object) -> None:
+        _post(app, lambda: call(value) if owner.is_attached else None)
 
     def run() -> None:
         try:
-            found = work()
-        except ConsoleError as error:
-            tell(failed, error)
-        except Exception as error:  # noqa: BLE001  # a thread that dies tells nobody
-            tell(failed, _unforeseen(error))
+            result = work()
+        except Exception as error:  # noqa: BLE001  # or the thread would die silently
+            deliver(failed, _as_console_error(error))
         else:
-            tell(done, found)
+            deliver(done, result)
 
     threading.Thread(target=run, name="job", daemon=True).start()
 
 
-def _unforeseen(error: Exception) -> ConsoleError:
+def _post(app: App[Any], deliver: Callable[[], None]) -> None:
+    # Once the event loop has stopped there is nothing left to deliver to.
+    with contextlib.suppress(RuntimeError):
+        app.post_message(JobFinished(deliver))
+
+
+def _as_console_error(error: Exception) -> ConsoleError:
+    if isinstance(error, ConsoleError):
+        return error
     _LOG.error("a job failed", exc_info=error)
     return ConsoleError("The console could not do that.", why=f"{type(error).__name__}: {error}")
 
 
 class LatestQuery(Generic[T]):
-    """Something that a screen asks again and again: one at a time, and the newest wins.
+    """A query that a screen repeats: one at a time, and the newest wins.
 
-    While one is under way the next waits; of several that wait only the last is asked.
+    While one runs the next one waits; of several that wait only the last is run.
     """
 
     def __init__(
@@ -97,23 +97,23 @@ class LatestQuery(Generic[T]):
         self.busy = False
 
     def submit(self, work: Callable[[], T], *, wait: bool = True) -> None:
-        """Ask. `wait=False`: not at all where one is under way; for what comes again anyway."""
+        """Run it. `wait=False`: drop it if another is running, as for periodic queries."""
         if self.busy:
             self._next = work if wait else self._next
             return
         self.busy = True
-        start_job(self._owner, work, self._answered, self._refused)
+        start_job(self._owner, work, self._on_done, self._on_error)
 
-    def _answered(self, found: T) -> None:
-        if not self._go_on():
-            self._done(found)
+    def _on_done(self, result: T) -> None:
+        if not self._run_next():
+            self._done(result)
 
-    def _refused(self, error: ConsoleError) -> None:
-        if not self._go_on():
+    def _on_error(self, error: ConsoleError) -> None:
+        if not self._run_next():
             self._failed(error)
 
-    def _go_on(self) -> bool:
-        """Whether the answer is to an old question: then the newer one is asked."""
+    def _run_next(self) -> bool:
+        """Whether this result is outdated, because a newer query was waiting; that one is run."""
         self.busy = False
         if self._next is None:
             return False
@@ -122,31 +122,29 @@ class LatestQuery(Generic[T]):
         return True
 
 
-# Actions that run in this console: in threads of their own, whatever is on the screen.
+# Actions run in threads of their own, whatever is on the screen.
 #
-# Quitting stops each after the batch that runs, and the process waits for that batch: so what was
-# done is in the audit, and the same action planned again finishes the rest.
+# Quitting stops each after its current batch, and the process waits for that batch: so the audit
+# is complete, and the same action planned again finishes the rest.
 
 
 class Work(Protocol):
-    """What can run here: an action's plan, or something that is about no queue."""
+    """What can be run: an action's plan, or a bench."""
 
     @property
     def verb(self) -> str: ...
 
     @property
     def count(self) -> int | None:
-        """Messages or steps; None: they are not counted."""
+        """Messages or steps; None: not counted."""
         ...
 
     @property
-    def run(self) -> Callable[[Control, OnProgress], Result]:
-        """Does it."""
-        ...
+    def run(self) -> Callable[[Control, OnProgress], Result]: ...
 
 
 def _control() -> Control:
-    from console.actions.execute import Control  # noqa: PLC0415  # not before something runs
+    from console.actions.execute import Control  # noqa: PLC0415  # loaded when first needed
 
     return Control()
 
@@ -158,7 +156,7 @@ class ActionRun:
     number: int
     key: QueueKey
     verb: str
-    """As its form is called."""
+    """The name of its form."""
     work: Work
     began_at: float
     """By the context's clock."""
@@ -168,7 +166,7 @@ class ActionRun:
     error: ConsoleError | None = None
     finished: threading.Event = field(default_factory=threading.Event)
     seen: bool = False
-    """Whether somebody has seen how it ended."""
+    """Whether its result was seen by the operator."""
 
     @property
     def active(self) -> bool:
@@ -176,20 +174,20 @@ class ActionRun:
 
     @property
     def name(self) -> str:
-        """What it is and on what, safe to show."""
+        """The verb and the queue; safe to show."""
         return f"{self.work.verb} {plain(self.key[2])}"
 
     @property
     def summary(self) -> str:
-        told, planned = self.progress, self.work.count
-        total = planned if told is None else told.total
-        done = 0 if told is None else told.done
+        progress = self.progress
+        total = self.work.count if progress is None else progress.total
+        done = 0 if progress is None else progress.done
         counts = f"{done:,} of {total:,}" if total else f"{done:,} so far"
         return f"{self.name}: {counts}{self.state}"
 
     @property
     def state(self) -> str:
-        """What is not as usual; empty: it just runs."""
+        """Empty while it simply runs."""
         if self.error is not None:
             return ", FAILED"
         if self.result is not None:
@@ -200,7 +198,7 @@ class ActionRun:
 
 
 class ActionRuns:
-    """All of them, the oldest first."""
+    """All runs, the oldest first."""
 
     def __init__(self) -> None:
         self._all: list[ActionRun] = []
@@ -208,7 +206,7 @@ class ActionRuns:
 
     @property
     def all(self) -> tuple[ActionRun, ...]:
-        """Those that run, and those that ended and nobody has seen that."""
+        """Those that are running, and those whose result was not seen yet."""
         return tuple(one for one in self._all if one.active or not one.seen)
 
     @property
@@ -220,30 +218,26 @@ class ActionRuns:
         app: App[None],
         key: QueueKey,
         verb: str,
-        planned: Work,
+        work: Work,
         now: float,
-        over: Callable[[ActionRun], None],
+        on_finished: Callable[[ActionRun], None],
     ) -> ActionRun:
-        """Do what the plan says; `over` is called in the event loop when that has ended."""
+        """Carry out the plan; `on_finished` is called in the event loop."""
         self._number += 1
-        running = ActionRun(self._number, key, verb, planned, now)
+        running = ActionRun(self._number, key, verb, work, now)
         self._all = [*self.all, running]
 
-        def tell(told: Progress) -> None:
-            running.progress = told
+        def on_progress(progress: Progress) -> None:
+            running.progress = progress
 
         def run() -> None:
             try:
-                running.result = planned.run(running.control, tell)
-            except ConsoleError as error:
-                running.error = error
-            except Exception as error:  # noqa: BLE001  # a thread that dies tells nobody
-                running.error = _unforeseen(error)
+                running.result = work.run(running.control, on_progress)
+            except Exception as error:  # noqa: BLE001  # or the thread would die silently
+                running.error = _as_console_error(error)
             finally:
                 running.finished.set()
-            # The loop may be gone by now; then nobody wants to know.
-            with contextlib.suppress(RuntimeError):
-                app.post_message(JobFinished(lambda: over(running)))
+            _post(app, lambda: on_finished(running))
 
         threading.Thread(target=run, name=running.name, daemon=True).start()
         return running
@@ -252,20 +246,20 @@ class ActionRuns:
         return next((one for one in self._all if one.number == number), None)
 
     def stop(self) -> None:
-        """Each after the batch that runs. Does not wait."""
+        """Stop each after its current batch, without waiting."""
         for running in self.active:
             running.control.stop()
 
-    def wait(self, told: Callable[[str], None]) -> None:
-        """Until all have ended. Ctrl-C leaves them: what runs then is undone by the server."""
+    def wait(self, on_line: Callable[[str], None]) -> None:
+        """Until all have finished. On Ctrl-C the server rolls the current batches back."""
         for running in self.active:
-            told(f"{running.summary}. Ctrl-C interrupts it.")
+            on_line(f"{running.summary}. Ctrl-C interrupts it.")
         for running in self.active:
             running.finished.wait()
         for running in self._all:
             if running.control.stopped:
                 for line in _end(running):
-                    told(line)
+                    on_line(line)
 
 
 def _end(running: ActionRun) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Where one can go from anywhere. Screens know these ways, and not each other.
+"""How screens open each other, without importing each other.
 
-They are loaded when they are opened: the console shall start at once.
+Each is imported when it is first opened, so that the console starts at once.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from console.tui.jobs import ActionRun
 
 
 class Navigator(App[None]):
-    """The application, as far as it opens screens on top of what is there."""
+    """The part of the application that opens screens."""
 
     context: Context
 
@@ -44,19 +44,19 @@ class Navigator(App[None]):
 
         below = self.screen
         if isinstance(below, QueueScreen) and below.key == key:
-            # As from a finding of that queue: Escape shall not lead through it twice.
+            # As from a finding of that queue: Escape must not lead through it twice.
             below.show_tab(tab)
         else:
             self.push_screen(QueueScreen(self.context, key, tab))
 
     def open_finding(self, finding: FindingView) -> None:
-        """A finding as it was shown: its evidence, and what repairs it."""
+        """A finding as it was shown: its evidence and its repair."""
         from console.tui.dialogs.finding import FindingDialog  # noqa: PLC0415
 
         self.push_screen(FindingDialog(self.context, finding))
 
     def open_message(self, key: QueueKey, message: str) -> None:
-        """One message, by the key that a page of messages gave."""
+        """One message, by its key on a page of messages."""
         from console.tui.screens.message import MessageScreen  # noqa: PLC0415
 
         self.push_screen(MessageScreen(self.context, key, message))
@@ -68,8 +68,8 @@ class Navigator(App[None]):
         self.push_screen(WaitsScreen(self.context, connection))
 
     def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
-        """The verbs that a queue has. `words`: filters that stand in the form; `state`: the one
-        that all messages are in which they are for, if it is known."""
+        """The verbs of a queue. `words`: filters for the form; `state`: the state of all messages
+        that are meant, if known."""
         from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
 
         self.push_screen(VerbsDialog(self.context, key, words, state))
@@ -83,14 +83,14 @@ class Navigator(App[None]):
         /,
         **options: str,
     ) -> None:
-        """One verb's form. `options` are its other fields, by the command line's names; `queue`: as
-        the catalog has it, where somebody has just looked it up."""
+        """One verb's form. `options`: its other fields, by the command line's names; `queue`: its
+        catalog entry, if it was just looked up."""
         from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
 
         self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
 
     def open_running(self, number: int = 0) -> None:
-        """An action that runs here; 0: the one that there is, or which of several."""
+        """A running action; 0: the only one, or a choice of several."""
         runs = self.context.action_runs.all
         found = (
             self.context.action_runs.get(number) if number else runs[0] if len(runs) == 1 else None
@@ -105,7 +105,7 @@ class Navigator(App[None]):
             self.notify("No action runs here.", timeout=3)
 
     def _screen_of_run(self, running: ActionRun) -> Screen[None]:
-        """The screen of an action that runs already."""
+        """The screen of an action that is already running."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
         from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
@@ -127,13 +127,13 @@ class Navigator(App[None]):
         self.push_screen(AuditScreen(self.context, connection, key))
 
     def open_install(self, connection: str, **options: str) -> None:
-        """A new queue. `options` are the form's fields, by the command line's names."""
+        """A new queue. `options`: the form's fields, by the command line's names."""
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
 
         self.push_screen(InstallScreen(self.context, connection, options))
 
     def open_adopt(self, connection: str, **options: str) -> None:
-        """A table that is a queue already."""
+        """Adopt an existing table."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
 
         self.push_screen(AdoptScreen(self.context, connection, options))
@@ -145,26 +145,26 @@ class Navigator(App[None]):
         self.push_screen(SmokeScreen(self.context, key, options))
 
     def open_runs(self, id_: str = "") -> None:
-        """The runs of the pipeline on this machine; `id_`: the one to begin at."""
+        """The pipeline runs on this machine; `id_`: where the cursor starts."""
         from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
 
         if isinstance(self.screen, RunsScreen):
-            # As from the form of a rollup: Escape shall not lead through it twice.
+            # As from the form of a rollup: Escape must not lead through it twice.
             self.pop_screen()
         self.push_screen(RunsScreen(self.context, id_))
 
     def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
-        """The form of a job of the pipeline."""
+        """The form of a pipeline job."""
         from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
 
         self.push_screen(PipelineScreen(self.context, verb, key, options))
 
     def open_bench(self, connection: str, **options: str) -> None:
-        """How fast the designs are on a connection; the bench that runs, where one does."""
+        """A bench on a connection, or the one that is running."""
         from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
 
         if isinstance(self.screen, BenchScreen):
-            # Escape shall not lead through it twice.
+            # Escape must not lead through it twice.
             self.pop_screen()
         runs = [one for one in self.context.action_runs.all if one.verb == "bench"]
         self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))

@@ -1,4 +1,4 @@
-"""Text on a screen: made fit for a line, styled by its meaning, drawn again when it changes."""
+"""Text on a screen: safe, shortened, styled by meaning, and redrawn only when it changes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -33,9 +33,9 @@ def describe_error(error: ConsoleError) -> str:
     return "\n".join(map(plain, str(error).splitlines()))
 
 
-def sentence(words: str) -> str:
-    """`no rights` as a sentence: `No rights.`"""
-    return f"{words[:1].upper()}{words[1:]}."
+def sentence(text: str) -> str:
+    """`no rights` becomes `No rights.`"""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def shorten(text: str, width: int) -> str:
@@ -48,24 +48,24 @@ def shorten(text: str, width: int) -> str:
 
 
 def whole_seconds(seconds: float) -> str:
-    """A duration that is counted up or down on the screen: no tenths that flicker."""
+    """A duration that counts up or down on the screen: without tenths, which would flicker."""
     return f"{seconds:.0f} s" if seconds < 59.5 else formats.duration(round(seconds))
 
 
 def figure(snapshot: QueueSnapshot, name: str) -> str:
-    """One figure of a queue: `·` where it has none, `?` where it is not known, `≈` estimated."""
+    """A figure of a queue: `·` not applicable, `?` unknown, `≈` estimated."""
     value = getattr(snapshot, name)
     if value is None:
         return formats.UNKNOWN if name in snapshot.unknown else formats.NOT_APPLICABLE
     if name == "age_seconds":
-        return formats.duration(max(value, 0.0))  # two clocks: never younger than nothing
+        return formats.duration(max(value, 0.0))  # two clocks: never negative
     if name in {"push_per_second", "pop_per_second"}:
         return formats.rate(value)
     return formats.count(value, estimated=name in snapshot.estimated)
 
 
 def sparkline(values: Sequence[int | None]) -> str:
-    """A bar a value, from 0 to the highest of them. None leaves a gap; only a 0 is the lowest."""
+    """One bar per value, from 0 to the highest. None is a gap; only 0 gets the lowest bar."""
     highest = max((value for value in values if value is not None), default=0)
 
     def bar(value: int | None) -> str:
@@ -97,23 +97,23 @@ SEVERITY_STYLES = {Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
 """Other severities have no style."""
 
 MARK = "▌"
-"""Before a connection's name, in the colour that it is given."""
+"""Precedes a connection's name, in the connection's colour."""
 
 
 def style_of(widget: Widget, name: str) -> Style:
-    """The style of this name in the style sheet; without a background of its own, the widget's."""
+    """The style of this name in the style sheet; by default on the widget's own background."""
     if not name:
         return Style.null()
     return cast("ConsoleApp", widget.app).style_named(name)
 
 
 def mark_style(color: str) -> str:
-    """The name of the style of a connection's mark in this colour; empty without one."""
+    """The style name of a connection's mark; empty without a colour."""
     return f"mark-{color}" if color else ""
 
 
 class TextView(Static):
-    """Data, never markup. Only another number of lines lays the whole screen out again."""
+    """Data, never markup. The screen is laid out again only when the number of lines changes."""
 
     _shown = Text()
 
@@ -125,12 +125,12 @@ class TextView(Static):
 
     @property
     def plain_text(self) -> str:
-        """What is shown, without its colours."""
+        """What is shown, without styles."""
         return self._shown.plain
 
 
 class Paragraph(TextView):
-    """Other words may need another height, even with as many line ends."""
+    """Text that wraps: any change may need another height."""
 
     DEFAULT_CSS = "Paragraph { width: 100%; height: auto; }"
 
@@ -141,31 +141,31 @@ class Paragraph(TextView):
 
 
 def error_text(widget: Widget, error: ConsoleError) -> Text:
-    """All three parts, in as many lines as they take, in the styles of the widget."""
-    said = Text(plain(error.what), style_of(widget, "critical"))
+    """What failed, why, and what to do next, on as many lines as needed."""
+    text = Text(plain(error.what), style_of(widget, "critical"))
     for part in (error.why, error.next_step):
         for line in part.splitlines():
-            said.append(f"\n{plain(line)}", style_of(widget, "quiet"))
-    return said
+            text.append(f"\n{plain(line)}", style_of(widget, "quiet"))
+    return text
 
 
-def show_lines(words: TextView, lines: Sequence[Text]) -> None:
-    """Show these lines; one that is not to be wrapped is cut off at the screen's edge."""
-    width = max(20, words.app.size.width - 2)
+def show_lines(view: TextView, lines: Sequence[Text]) -> None:
+    """Show these lines; those with `no_wrap` are truncated at the screen's edge."""
+    width = max(20, view.app.size.width - 2)
     for line in lines:
         if line.no_wrap:
             line.truncate(width, overflow="ellipsis")
-    words.set_text(Text("\n").join(lines))
+    view.set_text(Text("\n").join(lines))
 
 
-def show_parts(words: TextView, parts: Sequence[tuple[str, str]]) -> None:
-    """Show these texts one behind the other, each in its style."""
-    words.set_text(Text.assemble(*((text, style_of(words, name)) for text, name in parts)))
+def show_parts(view: TextView, parts: Sequence[tuple[str, str]]) -> None:
+    """Show these (text, style name) pairs on one line."""
+    view.set_text(Text.assemble(*((text, style_of(view, name)) for text, name in parts)))
 
 
 def open_input(line: Input, text: str) -> None:
-    """Have it in sight, with this in it. It has the keys at once: focus() would let those that
-    come next go the old way."""
+    """Show this input line with this text and focus it at once: focus() is deferred, and the next
+    keys would go to the old widget."""
     line.value = text
     line.display = True
     line.cursor_position = len(text)
