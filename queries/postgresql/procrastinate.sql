@@ -101,8 +101,8 @@ m.attempts > 0
 -- define: own_function
 '"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
 
--- name: gate
--- one row: the search path, until the transaction ends; its functions name its tables without a schema
+-- name: wait_for_relay
+-- one row: no relay here, but the search path, until the transaction ends; its functions name its tables without a schema
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
 
 -- define: last_beat
