@@ -33,7 +33,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
-from tests.contract import at_work_pgmq
+from tests.contract import pgmq_library
 from tests.servers import PATIENCE_SECONDS, connect
 
 ROOT = Path(__file__).parents[1]
@@ -454,9 +454,9 @@ def used(console: Console, url: str) -> list[str]:
         console.made(MADE, url, design=one["design"])
         if "complete" in json.dumps(one["verbs"]) or "requeue" in one["verbs"]["postgresql"]:
             console.made(CLAIMED, url, design=one["design"])
-    at_work_pgmq.install(url)
-    at_work_pgmq.run(url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{\"a\": 1}')")
-    at_work_pgmq.run(url, ADOPTED)
+    pgmq_library.install(url)
+    pgmq_library.run(url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{\"a\": 1}')")
+    pgmq_library.run(url, ADOPTED)
     console.made(ADOPTING, url)
     return [*(one["design"] for one in made), "jobs", "orders"]
 

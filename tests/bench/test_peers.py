@@ -19,7 +19,7 @@ from console.engines import Database
 from console.engines.embedded import EmbeddedServer
 from tests.bench.test_bench import SMALL, found_by, nothing_left
 from tests.cli.calls import Console
-from tests.contract import at_work_pgmq
+from tests.contract import pgmq_library
 from tests.servers import connect, value
 from tests.template import CopiedServer
 
@@ -137,7 +137,7 @@ def extension_server(place: Path) -> EmbeddedServer:
     place.chmod(0o755)  # the server may run as another user
     control = "default_version = '1'\nschema = pgmq\nrelocatable = false\n"
     (folder / "pgmq.control").write_text(control)
-    (folder / "pgmq--1.sql").write_text(at_work_pgmq.SQL.read_text())
+    (folder / "pgmq--1.sql").write_text(pgmq_library.SQL.read_text())
     return CopiedServer.start(settings={"extension_control_path": f"{place}:$system"})
 
 

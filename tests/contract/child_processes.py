@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which is killed in the midst of its jobs."""
+"""Processes of a test: programs of other languages, and workers that are killed at their jobs."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from typing import Any
 def foreign_process(
     words: Sequence[str], more: Mapping[str, str], folder: Path | None = None
 ) -> Iterator["subprocess.Popen[str]"]:
-    """It has `more` in its environment, what it writes comes by stdout, and it is killed."""
+    """A program with `more` in its environment, both outputs on stdout; killed at the end."""
     with subprocess.Popen(
         words,
         cwd=folder,
@@ -34,7 +34,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 def killed(work: Callable[..., object], *given: Any, number: int = 1) -> list[Any]:
-    """What it told, `number` times; `work` gets what is given, and the pipe to tell it by."""
+    """Run `work(*given, pipe)` in a process, kill it after `number` reports; the reports."""
     ours, theirs = _FORKING.Pipe(duplex=False)
     process = _FORKING.Process(target=work, args=(*given, theirs), daemon=True)
     with closing(ours):
@@ -43,7 +43,7 @@ def killed(work: Callable[..., object], *given: Any, number: int = 1) -> list[An
         try:
             found = []
             for _ in range(number):
-                assert ours.poll(_PATIENCE_SECONDS), "it has said nothing"
+                assert ours.poll(_PATIENCE_SECONDS), "it has reported nothing"
                 found.append(ours.recv())
         finally:
             process.kill()

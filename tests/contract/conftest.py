@@ -12,7 +12,7 @@ from console.engines import PRODUCTS, Database, open_database
 from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.variants import Variant
-from tests.contract.workers import Crew
+from tests.contract.workers import WorkerPool
 from tests.servers import TIMEOUTS, Server, fresh_database, fresh_mssql_database, url_of
 
 Use = Callable[[Variant], Client]
@@ -154,7 +154,7 @@ def use_postgresql(postgresql: Database) -> Iterator[Use]:
 
 
 @pytest.fixture(scope="session")
-def crew() -> Iterator[Crew]:
+def worker_pool() -> Iterator[WorkerPool]:
     """Four processes for producers and consumers."""
-    with Crew(4) as crew:
-        yield crew
+    with WorkerPool(4) as worker_pool:
+        yield worker_pool

@@ -21,8 +21,8 @@ from tests.contract.client import Client, in_utc
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
 from tests.contract.installs import done_together
+from tests.contract.message_actions import all_messages, archived, planned, source_of
 from tests.contract.messages import sender
-from tests.contract.moving import archived, held, planned, source_of
 from tests.contract.traffic import Sender, Traffic
 from tests.contract.variants import BEHAVIOURS, TELLING, Variant
 
@@ -148,7 +148,7 @@ def archived_by_actions(client: Client) -> list[dict[str, Any]]:
 
 def senders(client: Client) -> list[Sender]:
     """Of all messages in the queue, in any state."""
-    return [sender(str(message.payload)) for message in held(client)]
+    return [sender(str(message.payload)) for message in all_messages(client)]
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
@@ -201,4 +201,4 @@ def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> Non
     assert sum(ledger.out for ledger in ledgers) == 120
     assert all(ledger.balanced for ledger in ledgers)
     assert sorted(row["payload"] for row in archived_by_actions(client)) == sorted(payloads)
-    assert held(client) == []
+    assert all_messages(client) == []

@@ -28,7 +28,7 @@ from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.moving import planned
+from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents, entries
 from tests.contract.variants import DEFAULTS, Variant
 from tests.filling import fill

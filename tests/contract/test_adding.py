@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.contract import at_work_pgmq
+from tests.contract import pgmq_library
 from tests.contract.adding.copied import OWN, Copy
 
 DESIGNS = "console/designs/__init__.py"
@@ -132,8 +132,8 @@ def test_a_preset(copy: Copy, database_url: str) -> None:
         ("schema: pgmq", "schema: mine"),
         ("pgmq.", "mine."),
     )
-    sql = at_work_pgmq.SQL.read_text().replace("pgmq", "mine")
-    at_work_pgmq.run(database_url, sql)
-    at_work_pgmq.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
+    sql = pgmq_library.SQL.read_text().replace("pgmq", "mine")
+    pgmq_library.run(database_url, sql)
+    pgmq_library.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
     copy.use("use_mine", database_url)
     assert copy.touched == [f"{QUERIES}/mine.sql"]

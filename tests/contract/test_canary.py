@@ -15,7 +15,7 @@ from console.audit import Outcome
 from console.monitor.message import Message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.moving import planned
+from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.traffic import at_work
 from tests.contract.variants import BEHAVIOURS, Variant

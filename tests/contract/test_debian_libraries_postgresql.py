@@ -121,7 +121,7 @@ _LACKING: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class DebianAtWork:
+class DebianApp:
     """A library in its own language: `prelude` says what a script of its finds there."""
 
     url: str
@@ -177,16 +177,16 @@ class DebianAtWork:
         run_in(self.url, self.schema, script)
 
 
-def delayed_job(url: str) -> DebianAtWork:
-    return DebianAtWork(url, ("ruby", "-e"), RUBY, "their_ruby")
+def delayed_job(url: str) -> DebianApp:
+    return DebianApp(url, ("ruby", "-e"), RUBY, "their_ruby")
 
 
-def laravel(url: str) -> DebianAtWork:
-    return DebianAtWork(url, ("php", "-r"), LARAVEL, "their_php")
+def laravel(url: str) -> DebianApp:
+    return DebianApp(url, ("php", "-r"), LARAVEL, "their_php")
 
 
-def symfony(url: str) -> DebianAtWork:
-    return DebianAtWork(url, ("php", "-r"), SYMFONY, "their_php")
+def symfony(url: str) -> DebianApp:
+    return DebianApp(url, ("php", "-r"), SYMFONY, "their_php")
 
 
 def discovered(console: Console, preset: str) -> list[str]:

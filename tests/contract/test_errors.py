@@ -11,7 +11,7 @@ from console.monitor.errors import error_groups
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import all_pages, ids_of, seen
-from tests.contract.moving import planned
+from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS, Variant
 

@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import foreign_process
-from tests.contract.fetched import from_npm
 from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.packages import from_npm
 from tests.servers import Server, connect, fresh_database, run_in, value, wait_until
 
 _WORKER = """
@@ -38,7 +38,7 @@ await (process.env.STAYS ? run : runOnce)({
 
 
 @dataclass(frozen=True)
-class GraphileAtWork:
+class GraphileApp:
     """Its tables in one schema, and what its application would do."""
 
     url: str
@@ -106,22 +106,22 @@ JOBS = '"Their_Worker"._private_jobs'
 
 
 @pytest.fixture(scope="module")
-def its_tables(server: Server) -> Iterator[GraphileAtWork]:
+def its_tables(server: Server) -> Iterator[GraphileApp]:
     with fresh_database(server.url) as url:
-        at_work = GraphileAtWork(url, from_npm("graphile-worker"))
+        at_work = GraphileApp(url, from_npm("graphile-worker"))
         at_work.install()
         yield at_work
 
 
 @pytest.fixture
-def graphile(its_tables: GraphileAtWork) -> GraphileAtWork:
+def graphile(its_tables: GraphileApp) -> GraphileApp:
     """Its tables, with no jobs yet."""
     its_tables.empty()
     return its_tables
 
 
 @pytest.fixture
-def console(graphile: GraphileAtWork) -> Console:
+def console(graphile: GraphileApp) -> Console:
     """The command line on its database."""
     return Console(graphile.url)
 
@@ -132,9 +132,7 @@ def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_its_jobs_are_found_and_told_as_they_are(
-    console: Console, graphile: GraphileAtWork
-) -> None:
+def test_its_jobs_are_found_and_told_as_they_are(console: Console, graphile: GraphileApp) -> None:
     graphile.add("send")
     graphile.add("send", '{"fails": true, "n": 8}', max_attempts="1")
     graphile.add("send", '{"fails": true, "n": 9}')
@@ -176,7 +174,7 @@ def test_its_jobs_are_found_and_told_as_they_are(
 
 @pytest.mark.long
 def test_what_failed_is_rescheduled_once_each_under_its_workers(
-    console: Console, graphile: GraphileAtWork
+    console: Console, graphile: GraphileApp
 ) -> None:
     for n in range(40):
         graphile.add("send", f'{{"fails": true, "n": {n}}}', max_attempts="1")
@@ -199,7 +197,7 @@ def test_what_failed_is_rescheduled_once_each_under_its_workers(
 
 @pytest.mark.long
 def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
-    console: Console, graphile: GraphileAtWork
+    console: Console, graphile: GraphileApp
 ) -> None:
     old = graphile.add("hang", '{"price": 1}', job_key="'article'")
     graphile.leave()
@@ -221,7 +219,7 @@ def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
 
 
 def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
-    console: Console, graphile: GraphileAtWork
+    console: Console, graphile: GraphileApp
 ) -> None:
     graphile.add("hang", queue_name="'articles'")
     graphile.add("send", queue_name="'articles'")
@@ -248,7 +246,7 @@ def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
 
 
 def test_rows_that_row_security_hides_are_not_told_as_none(
-    console: Console, graphile: GraphileAtWork
+    console: Console, graphile: GraphileApp
 ) -> None:
     graphile.add("send")
     console.done("adopt", "jobs", "--preset", "graphile-worker")

@@ -15,7 +15,7 @@ from console.monitor.messages import follow, message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.moving import source_of
+from tests.contract.message_actions import source_of
 from tests.contract.variants import SMALL_RING, Variant
 
 KEPT = 3

@@ -18,8 +18,8 @@ from console.monitor.figures import COUNTED, STATES
 from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call
-from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork, over_and_over
 from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp, over_and_over
 from tests.servers import connect, wait_until
 
 STUCK_SECONDS = 300.0
@@ -29,17 +29,17 @@ UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = now() - interval 
 
 
 @pytest.fixture
-def procrastinate(console: Console) -> ProcrastinateAtWork:
+def procrastinate(console: Console) -> ProcrastinateApp:
     """Its tables, in a schema that is on nobody's search path."""
-    at_work = ProcrastinateAtWork(console.url, "Their_Jobs")
+    at_work = ProcrastinateApp(console.url, "Their_Jobs")
     at_work.install()
     return at_work
 
 
 @pytest.fixture
-def pgqueuer(console: Console) -> PgQueuerAtWork:
+def pgqueuer(console: Console) -> PgQueuerApp:
     """Its tables under a prefix of its own."""
-    at_work = PgQueuerAtWork(console.url, "app", "shop_")
+    at_work = PgQueuerApp(console.url, "app", "shop_")
     at_work.install()
     return at_work
 
@@ -79,7 +79,7 @@ def listed(console: Console, name: str, *words: str) -> list[dict[str, Any]]:
 
 
 def test_both_are_found_at_work_and_their_figures_are_their_own(
-    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
+    console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     procrastinate.defer("send", 5)
     procrastinate.defer("send", 2, fails=True)
@@ -147,7 +147,7 @@ def _words(command: str) -> list[str]:
 
 
 def test_what_failed_is_retried_by_procrastinates_own_function(
-    console: Console, procrastinate: ProcrastinateAtWork
+    console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     failing = procrastinate.defer("send", 3, fails=True)
     procrastinate.work()
@@ -179,7 +179,7 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
 
 @pytest.mark.long
 def test_what_failed_is_retried_once_each_under_their_workers(
-    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
+    console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     """None twice, none lost: by their own events and log."""
     tasks = procrastinate.defer("send", 30, fails=True)
@@ -209,7 +209,7 @@ def test_what_failed_is_retried_once_each_under_their_workers(
 
 
 def test_a_job_that_a_worker_left_is_released_and_no_other(
-    console: Console, procrastinate: ProcrastinateAtWork
+    console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     procrastinate.defer("report", 2)
     console.done("adopt", "jobs", "--preset", "procrastinate")
@@ -228,7 +228,7 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
 
 
 def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
-    console: Console, procrastinate: ProcrastinateAtWork
+    console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     jobs = procrastinate.defer("report", 12)
     console.done("adopt", "jobs", "--preset", "procrastinate")
@@ -248,7 +248,7 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
 
 @pytest.mark.long
 def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
-    console: Console, pgqueuer: PgQueuerAtWork
+    console: Console, pgqueuer: PgQueuerApp
 ) -> None:
     jobs = pgqueuer.enqueue("mail", 6)
     console.done("adopt", "mails", "--preset", "pgqueuer")
@@ -270,7 +270,7 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
 
 @pytest.mark.long
 def test_release_goes_by_the_threshold_that_status_goes_by(
-    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork, tmp_path: Path
+    console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp, tmp_path: Path
 ) -> None:
     """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
     to the plan, the claims and the doctor than to the figures."""
@@ -318,7 +318,7 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
 
 @pytest.mark.long
 def test_what_is_held_is_requeued_as_pgqueuer_does_it(
-    console: Console, pgqueuer: PgQueuerAtWork
+    console: Console, pgqueuer: PgQueuerApp
 ) -> None:
     held = pgqueuer.enqueue("mail", 2)
     pgqueuer.work(works=False)
@@ -351,7 +351,7 @@ def retrying(console: Console, name: str) -> dict[str, Any] | None:
 
 @pytest.mark.long
 def test_what_procrastinate_tries_again_for_days_is_a_finding(
-    console: Console, procrastinate: ProcrastinateAtWork
+    console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     (job, _) = procrastinate.defer("send_again", 2)
     procrastinate.work()
@@ -373,10 +373,10 @@ def test_what_procrastinate_tries_again_for_days_is_a_finding(
 
 @pytest.mark.long
 def test_what_pgqueuer_tries_again_for_days_is_a_finding(
-    console: Console, pgqueuer: PgQueuerAtWork
+    console: Console, pgqueuer: PgQueuerApp
 ) -> None:
     pgqueuer.enqueue("mail", 2)
-    job, _ = pgqueuer.ask_again("mail"), pgqueuer.ask_again("mail")
+    job, _ = pgqueuer.retry_later("mail"), pgqueuer.retry_later("mail")
     pgqueuer.enqueue("report", 1)
     for name, part in (("mail", "mail"), ("report", "report")):
         console.done("adopt", name, "--preset", "pgqueuer", "--queue", part)
@@ -392,7 +392,7 @@ def test_what_pgqueuer_tries_again_for_days_is_a_finding(
 
 
 def test_what_is_not_allowed_says_why(
-    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
+    console: Console, procrastinate: ProcrastinateApp, pgqueuer: PgQueuerApp
 ) -> None:
     del procrastinate
     pgqueuer.enqueue("mail", 2)
@@ -436,7 +436,7 @@ def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
 
 
 def test_adopting_what_is_not_there_or_not_one(
-    console: Console, procrastinate: ProcrastinateAtWork
+    console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     for words, complaint in {
         ("x", "--preset", "nope"): "pgqueuer, procrastinate",
@@ -450,7 +450,7 @@ def test_adopting_what_is_not_there_or_not_one(
         answer = console("adopt", *words)
         assert (answer.status, answer.out) == (2, b""), answer
         assert complaint in answer.err
-    ProcrastinateAtWork(console.url, "others").install()
+    ProcrastinateApp(console.url, "others").install()
     answer = console("adopt", "x", "--preset", "procrastinate")
     assert answer.status == 2
     assert "Their_Jobs.procrastinate_jobs, others.procrastinate_jobs" in answer.err

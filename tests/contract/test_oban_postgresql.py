@@ -15,8 +15,8 @@ from psycopg.types.json import Jsonb
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import killed
-from tests.contract.fetched import from_pip
 from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.packages import from_pip
 from tests.servers import connect, run_in, value, wait_until
 
 PACKAGE = "oban==0.7.0"
@@ -37,7 +37,7 @@ def installed() -> Path:
 
 
 @dataclass(frozen=True)
-class ObanAtWork:
+class ObanApp:
     """Its tables in one schema, and what its application would do."""
 
     url: str
@@ -127,7 +127,7 @@ class ObanAtWork:
             thread.join(60)
 
 
-def _hang(of: ObanAtWork, queue: str, number: int, told: PipeEnd) -> None:
+def _hang(of: ObanApp, queue: str, number: int, told: PipeEnd) -> None:
     told.send([job[0] for job in of.begin(queue).fetch(number)])
     threading.Event().wait()
 
@@ -136,7 +136,7 @@ def _hang(of: ObanAtWork, queue: str, number: int, told: PipeEnd) -> None:
 class Producer:
     """Takes jobs of one queue."""
 
-    of: ObanAtWork
+    of: ObanApp
     queue: str
     node: str = "worker.1"
     uuid: str = field(default_factory=lambda: str(uuid4()))
@@ -165,11 +165,11 @@ JOBS = "their_oban.oban_jobs"
 
 
 @pytest.fixture
-def oban(console: Console) -> ObanAtWork:
-    return ObanAtWork(console.url, installed())
+def oban(console: Console) -> ObanApp:
+    return ObanApp(console.url, installed())
 
 
-def filled(oban: ObanAtWork) -> None:
+def filled(oban: ObanApp) -> None:
     oban.insert("mail", 7)
     oban.insert("mail", 2, later=True)
     oban.insert("report", 3)
@@ -189,7 +189,7 @@ def discovered(console: Console) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork) -> None:
+def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanApp) -> None:
     oban.install()
     filled(oban)
     found = discovered(console)
@@ -228,7 +228,7 @@ def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork)
 
 @pytest.mark.long
 def test_what_was_discarded_is_retried_once_each_under_its_workers(
-    console: Console, oban: ObanAtWork
+    console: Console, oban: ObanApp
 ) -> None:
     oban.install()
     jobs = oban.insert("mail", 60)
@@ -245,9 +245,7 @@ def test_what_was_discarded_is_retried_once_each_under_its_workers(
     assert value(console.url, f"SELECT max(attempt) FROM {JOBS}") == 2
 
 
-def test_what_a_dead_producer_left_is_rescued_and_no_other(
-    console: Console, oban: ObanAtWork
-) -> None:
+def test_what_a_dead_producer_left_is_rescued_and_no_other(console: Console, oban: ObanApp) -> None:
     oban.install()
     oban.insert("mail", 6)
     oban.run("UPDATE oban_jobs SET max_attempts = 5 WHERE id % 3 > 0")
@@ -271,7 +269,7 @@ def test_what_a_dead_producer_left_is_rescued_and_no_other(
 
 @pytest.mark.long
 def test_what_a_killed_producer_left_is_run_once_under_others(
-    console: Console, oban: ObanAtWork
+    console: Console, oban: ObanApp
 ) -> None:
     oban.install()
     jobs = oban.insert("mail", 40)
@@ -297,7 +295,7 @@ def test_what_a_killed_producer_left_is_run_once_under_others(
 
 
 @pytest.mark.long
-def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanAtWork) -> None:
+def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanApp) -> None:
     oban.install(elixir=True)
     oban.insert("mail", 3)
     oban.run(

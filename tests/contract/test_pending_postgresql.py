@@ -12,7 +12,7 @@ from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.messages import sender
 from tests.contract.variants import BEHAVIOURS, Variant
-from tests.contract.workers import Consume, Crew, Schedule, schedule
+from tests.contract.workers import Consume, Schedule, WorkerPool, schedule
 from tests.servers import connect, wait_until
 
 DUE = [v for v in BEHAVIOURS if v.order is Order.DUE]
@@ -72,12 +72,12 @@ def test_a_message_becomes_due(use_postgresql: Use) -> None:
 
 @pytest.mark.long
 def test_consumers_in_processes_of_their_own_pop_nothing_early(
-    use_postgresql: Use, crew: Crew
+    use_postgresql: Use, worker_pool: WorkerPool
 ) -> None:
     client = use_postgresql(ARCHIVED)
     url, queue = client.url, client.queue
 
-    outcome = crew.run(
+    outcome = worker_pool.run(
         [Schedule(url, queue, producer, 150, within_seconds=1.5) for producer in range(2)],
         [
             Consume(url, queue, 0, rollbacks=0.05, late_commits=0.05),

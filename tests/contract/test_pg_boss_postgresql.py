@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import foreign_process
-from tests.contract.fetched import from_npm
 from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.packages import from_npm
 from tests.servers import run_in, value, wait_until
 
 _DRIVE = """
@@ -47,7 +47,7 @@ await new Promise((_) => boss.work(%s, { batchSize: 3 }, async (jobs) => {
 
 
 @dataclass(frozen=True)
-class PgBossAtWork:
+class PgBossApp:
     """Its tables in one schema, and what its application would do."""
 
     url: str
@@ -118,11 +118,11 @@ for (let n = 0; n < 5; n++) await boss.send("report", { n });
 
 
 @pytest.fixture
-def boss(console: Console) -> PgBossAtWork:
-    return PgBossAtWork(console.url, from_npm("pg-boss"))
+def boss(console: Console) -> PgBossApp:
+    return PgBossApp(console.url, from_npm("pg-boss"))
 
 
-def theirs(boss: PgBossAtWork, *queues: str) -> list[dict[str, int]]:
+def theirs(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
     """Its own count of each."""
     told = boss.do(
         f"return await Promise.all({json.dumps(queues)}"
@@ -139,7 +139,7 @@ def theirs(boss: PgBossAtWork, *queues: str) -> list[dict[str, int]]:
 
 @pytest.mark.long
 def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
-    console: Console, boss: PgBossAtWork
+    console: Console, boss: PgBossApp
 ) -> None:
     boss.do(_MADE)
     left = boss.leave("report")
@@ -179,7 +179,7 @@ def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
 
 @pytest.mark.long
 def test_what_failed_is_retried_once_each_under_its_workers(
-    console: Console, boss: PgBossAtWork
+    console: Console, boss: PgBossApp
 ) -> None:
     boss.do(
         """

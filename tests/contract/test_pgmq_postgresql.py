@@ -16,7 +16,7 @@ from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
-from tests.contract import at_work_pgmq as pgmq
+from tests.contract import pgmq_library as pgmq
 from tests.contract.figures import counts, figures
 from tests.servers import EXTERNAL_URL, Server, fresh_database, value, wait_until
 

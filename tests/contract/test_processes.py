@@ -12,7 +12,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.messages import intact, sender
 from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
-from tests.contract.workers import Consume, Crew, Outcome, Produce
+from tests.contract.workers import Consume, Outcome, Produce, WorkerPool
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +64,12 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_two_producers_and_two_consumers(
-    use: Use, crew: Crew, variant: Variant, count: int, share: float
+    use: Use, worker_pool: WorkerPool, variant: Variant, count: int, share: float
 ) -> None:
     client = use(variant)
     url, queue = client.url, client.queue
 
-    outcome = crew.run(
+    outcome = worker_pool.run(
         [
             Produce(url, queue, 0, count, rollbacks=share, late_commits=share),
             Produce(url, queue, 1, count, batch=7, rollbacks=share, late_commits=share),
@@ -95,12 +95,12 @@ IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT, Order.
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("variant", IN_ORDER, ids=str)
 def test_one_consumer_gets_the_messages_of_each_producer_in_their_order(
-    use: Use, crew: Crew, variant: Variant, batch: int, count: int, share: float
+    use: Use, worker_pool: WorkerPool, variant: Variant, batch: int, count: int, share: float
 ) -> None:
     client = use(variant)
     url, queue = client.url, client.queue
 
-    outcome = crew.run(
+    outcome = worker_pool.run(
         [
             Produce(url, queue, 0, count, batch=batch, rollbacks=share, late_commits=share),
             Produce(url, queue, 1, count, batch=batch, rollbacks=share),
@@ -119,13 +119,13 @@ NUMBERED = [v for v in BEHAVIOURS if v.order in {Order.NUMBERS, Order.STRICT}]
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("variant", NUMBERED, ids=str)
 def test_each_of_several_consumers_empties_a_filled_queue_in_the_order_of_numbers(
-    use: Use, crew: Crew, variant: Variant, batch: int
+    use: Use, worker_pool: WorkerPool, variant: Variant, batch: int
 ) -> None:
     client = use(variant)
     url, queue = client.url, client.queue
-    filled = crew.run([Produce(url, queue, n, 100, batch=3 * n + 1) for n in range(2)], [])
+    filled = worker_pool.run([Produce(url, queue, n, 100, batch=3 * n + 1) for n in range(2)], [])
 
-    emptied = crew.run([], [Consume(url, queue, n, batch=batch) for n in range(3)])
+    emptied = worker_pool.run([], [Consume(url, queue, n, batch=batch) for n in range(3)])
 
     check_each_once(client, Outcome(filled.pushed, emptied.taken), [])
     for consumer in range(3):

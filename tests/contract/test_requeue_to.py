@@ -19,17 +19,17 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import done_together
-from tests.contract.moving import (
+from tests.contract.message_actions import (
     KEEPING,
     SMALL,
+    all_messages,
     default,
-    entitle,
-    held,
-    no_incomplete,
     planned,
+    require_no_incomplete,
+    run_one_batch,
+    set_titles,
     source_of,
-    tried,
-    whole,
+    stable_fields,
 )
 from tests.contract.variants import Variant
 
@@ -54,7 +54,7 @@ def failed(client: Client, *payloads: Payload) -> None:
 
 
 def in_state(client: Client, state: str) -> Counter[object]:
-    return Counter(message.payload for message in held(client) if message.state == state)
+    return Counter(message.payload for message in all_messages(client) if message.state == state)
 
 
 @pytest.mark.thinned(5)
@@ -68,13 +68,15 @@ def test_errors_become_messages_of_the_other_queue(
     failed(client, *client.payloads(*range(20, 26)))
     other.push_many(other.payloads(90, 91))
     there = in_state(other, "ready")
-    before = held(client)
+    before = all_messages(client)
     errors = Counter(message.payload for message in before if message.state == "error")
     made = planned(client, to(client, other))
     assert made.count == errors.total() == 8
     assert any("behind 2 that are ready" in line for line in made.consequences)
     assert any("attempts start at 0" in line for line in made.consequences)
-    assert list(map(whole, held(client))) == list(map(whole, before)), "a plan changes nothing"
+    assert list(map(stable_fields, all_messages(client))) == list(map(stable_fields, before)), (
+        "a plan changes nothing"
+    )
 
     done = requeue(client, other)
 
@@ -83,10 +85,10 @@ def test_errors_become_messages_of_the_other_queue(
         8,
         f"to {other.queue.label}",
     )
-    assert {m.id for m in held(client)} == {m.id for m in before if m.state != "error"}
+    assert {m.id for m in all_messages(client)} == {m.id for m in before if m.state != "error"}
     assert in_state(other, "ready") == there + errors
-    no_incomplete(client)
-    no_incomplete(other)
+    require_no_incomplete(client)
+    require_no_incomplete(other)
     assert requeue(client, other).ledger == Ledger()
     came = other.drain(3)
     assert {message.attempts for message in came} == {1}
@@ -96,12 +98,14 @@ def test_errors_become_messages_of_the_other_queue(
 def test_titles_go_along_and_the_script_is_what_a_dba_reads(use: Use) -> None:
     client, other = use(default("split")), use(default("status"))
     fill(client)
-    entitle(client)
-    errors = [message for message in held(client) if message.state == "error"]
+    set_titles(client)
+    errors = [message for message in all_messages(client) if message.state == "error"]
     assert f"{other.queue.name}_push" in planned(client, to(client, other)).sql
     requeue(client, other)
-    assert {(m.title, m.payload) for m in held(other)} == {(m.title, m.payload) for m in errors}
-    assert len({m.title for m in held(other)}) == 2
+    assert {(m.title, m.payload) for m in all_messages(other)} == {
+        (m.title, m.payload) for m in errors
+    }
+    assert len({m.title for m in all_messages(other)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
     assert reason == f"no json payload, as {other.queue.name} wants it"
     assert (made.count, made.left_alone[reason]) == (5, 6)
 
-    assert tried(client, action, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
+    assert run_one_batch(client, action, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
     done = execute.execute(client.database, action, made, batching=Batching(batch=4))
     assert done.ledger == Ledger(5, 5, 5)
     assert in_state(client, "error") == Counter(bad)
@@ -150,7 +154,7 @@ def test_what_is_over_the_other_limit_stays(use: Use, variant: Variant) -> None:
     made = planned(client, action)
     reason = f"over {other.queue.name}'s limit of {limit} bytes"
     assert (made.count, made.left_alone) == (2, {reason: 2})
-    assert tried(client, action, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
+    assert run_one_batch(client, action, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
     other = use(default("ring", max_bytes=limit))
     assert requeue(client, other).ledger.out == 2
     assert in_state(client, "error") == Counter(["ü" * 11, "x" * 11])
@@ -197,8 +201,8 @@ def test_a_push_that_fails_undoes_its_batch(use_postgresql: Use) -> None:
     lying = Client(other.database, replace(other.queue, options=options))
     with pytest.raises(UsageError, match="over the limit"):
         requeue(client, lying)
-    assert len(held(client)) == 4
-    assert held(other) == []
+    assert len(all_messages(client)) == 4
+    assert all_messages(other) == []
     assert requeue(client, other).ledger.out == 3
 
 
@@ -212,7 +216,7 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     ledgers = done_together(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 60
     assert all(set(ledger.skipped) <= {CHANGED} for ledger in ledgers)
-    assert held(client) == []
+    assert all_messages(client) == []
     assert in_state(other, "ready") == Counter(payloads)
 
 

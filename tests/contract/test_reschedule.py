@@ -21,8 +21,8 @@ from console.monitor.message import Message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
+from tests.contract.message_actions import source_of
 from tests.contract.messages import sender
-from tests.contract.moving import source_of
 from tests.contract.traffic import Traffic
 from tests.contract.variants import BEHAVIOURS, Variant, mostly
 

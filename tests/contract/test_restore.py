@@ -25,25 +25,25 @@ from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import done_together
-from tests.contract.moving import (
+from tests.contract.message_actions import (
     KEEPING,
     SMALL,
+    all_messages,
     all_payloads,
-    alter,
+    alter_archived,
     archive_of,
     archived,
     default,
-    entitle,
-    held,
-    no_incomplete,
+    plan_restore,
     planned,
     purge,
+    require_no_incomplete,
     restore,
-    restoring,
     run,
+    run_one_batch,
+    set_titles,
     source_of,
-    tried,
-    whole,
+    stable_fields,
 )
 from tests.contract.variants import CORE, TELLING, Variant, mostly
 from tests.servers import connect
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.thinned(3)
 HERE = [variant for variant in TELLING if variant.design.name != "broker"]
 
 
-def pushed_anew(message: Message) -> tuple[object, ...]:
+def pushed_again(message: Message) -> tuple[object, ...]:
     """What a push keeps."""
     return (message.state, message.payload, message.due_at, message.title)
 
@@ -67,21 +67,21 @@ def keeps(client: Client, message: Message) -> bool:
 def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
     client = use(variant)
     fill(client)
-    entitle(client)
+    set_titles(client)
     if variant.order is Order.DUE:
         with client.database.transaction("push") as connection:
             for due_in, number in ((3600.0, 50), (7200.0, 51)):
                 payloads = client.payloads(number)
                 due = push.PushExtras(due_in_seconds=due_in)
                 push.push_many_with(connection, client.queue, payloads, due)
-    before = held(client)
+    before = all_messages(client)
     scheduled = purge(client, "state=scheduled").ledger.out if variant.order is Order.DUE else 0
     assert scheduled == (2 if variant.order is Order.DUE else 0)
     taken = purge(client).ledger.out
     assert len(archived(client)) == taken + scheduled > scheduled
-    left = {message.id for message in held(client)}
+    left = {message.id for message in all_messages(client)}
 
-    made = restoring(client)
+    made = plan_restore(client)
     assert made.count == taken
     assert archived(client), "a plan changes nothing"
     done = restore(client)
@@ -89,12 +89,12 @@ def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
     assert (done.outcome, done.ledger.out) == (audit.Outcome.DONE, taken)
     assert restore(client).ledger.out == scheduled
     assert archived(client) == []
-    after = held(client)
-    assert Counter(map(pushed_anew, after)) == Counter(map(pushed_anew, before))
-    kept = [whole(message) for message in before if keeps(client, message)]
-    assert [m for m in kept if m not in map(whole, after)] == []
+    after = all_messages(client)
+    assert Counter(map(pushed_again, after)) == Counter(map(pushed_again, before))
+    kept = [stable_fields(message) for message in before if keeps(client, message)]
+    assert [m for m in kept if m not in map(stable_fields, after)] == []
     assert left <= {message.id for message in after}
-    no_incomplete(client)
+    require_no_incomplete(client)
     again = restore(client)
     assert (again.ledger, again.plan.detail) == (Ledger(), "the archive has nothing from a purge")
 
@@ -134,7 +134,7 @@ def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
     before = all_payloads(client)
     purge(client, "state=error")
     one, two = archived(client)
-    alter(client, two["archive_id"], id=one["id"])
+    alter_archived(client, two["archive_id"], id=one["id"])
 
     assert restore(client).ledger.out == 2
 
@@ -144,11 +144,11 @@ def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
 
     purge(client, "state=error")
     one, two = archived(client)
-    in_use = next(m for m in held(client) if m.state == "claimed").id
+    in_use = next(m for m in all_messages(client) if m.state == "claimed").id
     key = one["id"].__class__
-    alter(client, one["archive_id"], id=key(in_use), state="claimed")
-    alter(client, two["archive_id"], id=key(in_use))
-    made = restoring(client)
+    alter_archived(client, one["archive_id"], id=key(in_use), state="claimed")
+    alter_archived(client, two["archive_id"], id=key(in_use))
+    made = plan_restore(client)
     assert "as they were: 0 with their id, 2 with a new one" in made.consequences
     assert "those that were claimed come back as errors" in made.consequences
 
@@ -156,11 +156,11 @@ def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
 
     back = ids_of_all(client) - ids
     assert len(back) == 2
-    errors = {message.id for message in held(client) if message.state == "error"}
+    errors = {message.id for message in all_messages(client) if message.state == "error"}
     assert errors == back
     assert not errors & {*filled.ids["error"], in_use}
     assert all_payloads(client) == before
-    no_incomplete(client)
+    require_no_incomplete(client)
     # Later pushes and pops meet no id that was given away.
     client.push_many(client.payloads(*range(70, 75)))
     assert len(client.drain(2)) >= 5
@@ -171,7 +171,7 @@ def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
 
 def ids_of_all(client: Client) -> set[str | None]:
     """Each message has one of its own."""
-    ids = [message.id for message in held(client)]
+    ids = [message.id for message in all_messages(client)]
     assert len(set(ids)) == len(ids)
     return set(ids)
 
@@ -179,12 +179,12 @@ def ids_of_all(client: Client) -> set[str | None]:
 def test_done_ones_come_back_done(use: Use) -> None:
     client = use(default("split"))
     fill(client)
-    before = [whole(message) for message in held(client)]
+    before = [stable_fields(message) for message in all_messages(client)]
     run(client, Archive(source_of(client), reason="Friday"))
-    assert len(held(client)) < len(before)
+    assert len(all_messages(client)) < len(before)
     assert restore(client).plan.count == 0, "nothing was purged"
     restore(client, reason="friday")
-    assert sorted(map(str, map(whole, held(client)))) == sorted(map(str, before))
+    assert sorted(map(str, map(stable_fields, all_messages(client)))) == sorted(map(str, before))
 
 
 def test_a_ring_that_is_too_full(use: Use) -> None:
@@ -192,14 +192,14 @@ def test_a_ring_that_is_too_full(use: Use) -> None:
     size = int(client.queue.options["size"])
     client.push_many(client.payloads(*range(20)))
     purge(client)
-    made = restoring(client)
+    made = plan_restore(client)
     assert f"needs 20 slots, {size - 20} are free" in made.consequences
     assert any("goes behind 0 messages" in line for line in made.consequences)
     client.drain()  # steps over the void numbers, so that a push counts them as free
     filler = client.payloads(*range(100, 100 + size - 8))
     assert None not in client.push_many(filler)
 
-    made = restoring(client)
+    made = plan_restore(client)
     assert made.obstacles == ("needs 20 slots, 8 are free",)
     with pytest.raises(RefusedError, match="cannot be done"):
         execute.execute(client.database, Restore(source_of(client)), made)
@@ -231,7 +231,7 @@ def test_a_ring_that_is_full_of_purged_numbers(use: Use) -> None:
     payloads = client.payloads(*range(size))
     client.push_many(payloads)
     purge(client, f"limit={size - 1}")
-    made = restoring(client)
+    made = plan_restore(client)
     assert made.obstacles == (
         f"needs {size - 1} slots, 0 are free; "
         f"a relay frees {size - 1} more, whose messages were purged",
@@ -246,13 +246,13 @@ def test_what_was_ready_again_in_hand_comes_back_there(use: Use) -> None:
     client.push_many(client.payloads(*range(6)))
     client.pop_many(3, "worker-1")
     run(client, Release(source_of(client), stuck_after_seconds=0.0, force=True))
-    before = [whole(message) for message in held(client)]
+    before = [stable_fields(message) for message in all_messages(client)]
     assert Counter(message.attempts for message in before) == {1: 3, None: 3}
     purge(client, "limit=3")
-    made = restoring(client)
+    made = plan_restore(client)
     assert made.consequences == ("as they were: 3 with their id, 0 with a new one",)
     restore(client)
-    assert [whole(message) for message in held(client)] == before
+    assert [stable_fields(message) for message in all_messages(client)] == before
     assert [message.payload for message in client.drain()] == client.payloads(*range(6))
 
 
@@ -260,12 +260,12 @@ def test_what_is_never_due_is_never_due_again(use_postgresql: Use) -> None:
     client = use_postgresql(default("pending"))
     call(client, "push", payload="never", due_time="infinity")
     call(client, "push", payload="long ago", due_time="2001-02-03T04:05:06Z")
-    before = [whole(message) for message in held(client)]
+    before = [stable_fields(message) for message in all_messages(client)]
     assert purge(client).ledger.out == purge(client, "state=scheduled").ledger.out == 1
     assert {row["state"] for row in archived(client)} == {"ready", "scheduled"}
     assert restore(client).plan.by_state == {"scheduled": 1}
     assert restore(client).plan.by_state == {"ready": 1}
-    assert [pushed_anew(m) for m in held(client)] == [pushed_anew(m) for m in before]
+    assert [pushed_again(m) for m in all_messages(client)] == [pushed_again(m) for m in before]
     assert [message.payload for message in client.drain()] == ["long ago"]
 
 
@@ -283,7 +283,9 @@ def test_what_is_over_the_limit_by_now_stays(use: Use, variant: Variant) -> None
     made = planned(smaller, action)
     assert made.left_alone == {f"over the queue's limit of {limit} bytes": 1}
     assert made.count == 2
-    assert tried(smaller, action, made.cutoff) == Ledger(3, 2, 2, failed=dict(made.left_alone))
+    assert run_one_batch(smaller, action, made.cutoff) == Ledger(
+        3, 2, 2, failed=dict(made.left_alone)
+    )
     assert restore(smaller).ledger.out == 2
     assert len(archived(client)) == 1
 
@@ -340,7 +342,7 @@ def test_a_batch_that_fails_leaves_all_in_the_archive(
     monkeypatch.setattr(action, "run_batch", cut_off)
     with pytest.raises(KeyboardInterrupt):
         execute.execute(client.database, action, made, batching=Batching(batch=3))
-    assert (len(held(client)), len(archived(client))) == (6, 4)
+    assert (len(all_messages(client)), len(archived(client))) == (6, 4)
     assert restore(client).ledger.out == 4
     assert all_payloads(client) == before
 
@@ -372,6 +374,6 @@ def test_no_sequence_loses_or_doubles_anything(use: Use, variant: Variant) -> No
         for step in steps:
             step(client)
             assert all_payloads(client) == before
-            no_incomplete(client)
+            require_no_incomplete(client)
 
     law()

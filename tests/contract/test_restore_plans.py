@@ -16,14 +16,14 @@ from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
-from tests.contract.moving import (
-    alter,
+from tests.contract.message_actions import (
+    alter_archived,
     archived,
     default,
+    plan_restore,
     planned,
     purge,
     restore,
-    restoring,
     run,
     source_of,
 )
@@ -49,7 +49,7 @@ def test_a_plan_says_where_they_come(use: Use, name: str, line: str) -> None:
     if name == "ring":
         client.drain()
     client.push_many(client.payloads(*range(10, 17)))
-    made = restoring(client, "limit=4")
+    made = plan_restore(client, "limit=4")
     assert f"4 are pushed again and get a new id; {line}" in made.consequences
     assert any(text.startswith("  in the archive for ") for text in made.lines())
     if name == "ring":
@@ -63,10 +63,10 @@ def test_what_was_popped_was_delivered(use: Use, name: str) -> None:
     popped = client.pop_many(2)
     purge(client)
     ids = [f"id={message.id}" for message in popped]
-    assert [restoring(client, word).count for word in ids] == [0, 0]
+    assert [plan_restore(client, word).count for word in ids] == [0, 0]
     assert restore(client, "newer=1h").ledger.out == 4
     assert restore(client).ledger.out == 0
-    made = restoring(client, popped=True)
+    made = plan_restore(client, popped=True)
     assert (made.count, made.detail) == (2, "popped messages")
     assert any("delivered once" in line for line in made.consequences)
     assert restore(client, ids[0], popped=True).ledger.out == 1
@@ -90,17 +90,17 @@ def test_the_last_purge_is_what_is_meant(use: Use, monkeypatch: pytest.MonkeyPat
     second = purge(client, "limit=8", reason="stale: prices")
     archive_four(client)
 
-    made = restoring(client)
+    made = plan_restore(client)
     assert (made.count, made.detail) == (8, f"of action {second.action_id}, the last purge")
-    assert restoring(client, "limit=3").count == 3
-    assert restoring(client, "keep-newest=6").count == 2
-    assert restoring(client, action=first.action_id).count == 9
-    assert restoring(client, reason="PRICES").count == 8
-    assert restoring(client, reason="prices_").count == 0
-    assert restoring(client, "newer=1h").count == 25
+    assert plan_restore(client, "limit=3").count == 3
+    assert plan_restore(client, "keep-newest=6").count == 2
+    assert plan_restore(client, action=first.action_id).count == 9
+    assert plan_restore(client, reason="PRICES").count == 8
+    assert plan_restore(client, reason="prices_").count == 0
+    assert plan_restore(client, "newer=1h").count == 25
 
     assert restore(client).ledger.out == 8
-    made = restoring(client)
+    made = plan_restore(client)
     assert (made.count, made.detail) == (9, f"of action {first.action_id}, the last purge")
     assert made.as_json()["detail"] == made.detail
 
@@ -130,11 +130,11 @@ def test_filters_on_the_archive(use: Use) -> None:
     purge(client)
     rows = archived(client)
     long_ago = rows[0]["archived_at"] - timedelta(hours=2)
-    alter(client, rows[0]["archive_id"], archived_at=long_ago)
+    alter_archived(client, rows[0]["archive_id"], archived_at=long_ago)
     errors = [row for row in rows if row["state"] == "error"]
 
     def count(*words: str) -> int:
-        return restoring(client, *words).count
+        return plan_restore(client, *words).count
 
     assert count() == len(rows) == 7
     assert count("older=1h") == 1
@@ -152,7 +152,7 @@ def test_filters_on_the_archive(use: Use) -> None:
     assert count("state=error", "limit=1") == 1
     odd = "'; DROP TABLE x; -- %s :name \\ \"é"
     assert count(f"error~{odd}") == count(f"claimed_by={odd}") == count(f"payload.a={odd}") == 0
-    assert restoring(client, reason=odd).count == 0
+    assert plan_restore(client, reason=odd).count == 0
     with pytest.raises(UsageError, match="not a key"):
         count("id=seventeen")
     with pytest.raises(UsageError, match="takes no messages in the state"):

@@ -12,8 +12,8 @@ from sqlalchemy import create_engine
 
 from tests.cli.calls import Console
 from tests.contract import stand_in
-from tests.contract.fetched import from_pip
 from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.packages import from_pip
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import wait_until
 

@@ -18,7 +18,7 @@ from console.verbs.verb import Plan, Target, values_from_texts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.moving import archived
+from tests.contract.message_actions import archived
 from tests.contract.test_subscribers_seen import made, popped
 from tests.contract.traffic import at_work
 

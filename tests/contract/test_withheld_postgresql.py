@@ -15,7 +15,7 @@ from console.monitor.memory import Memory
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client, looked
 from tests.contract.conftest import Use
-from tests.contract.moving import default
+from tests.contract.message_actions import default
 from tests.contract.traffic import at_work
 from tests.servers import connect, wait_until
 

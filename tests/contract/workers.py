@@ -215,7 +215,7 @@ def _end_badly(dice: random.Random, job: Produce | Consume) -> None:
         raise _RollBackError
 
 
-class Crew:
+class WorkerPool:
     """Processes that live as long as the suite; each run gets as many as it has jobs."""
 
     def __init__(self, size: int) -> None:

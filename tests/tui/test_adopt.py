@@ -22,7 +22,7 @@ from console.tui.widgets.field import Field
 from console.verbs.queues import ADOPT
 from console.verbs.verb import texts_from_words, words_from_texts
 from tests.cli.own_presets import TABLE, User, run
-from tests.contract.at_work import ProcrastinateAtWork
+from tests.contract.python_libraries import ProcrastinateApp
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 
@@ -160,7 +160,7 @@ async def test_from_the_list_to_the_catalog(database_url: str) -> None:
 
 @pytest.mark.long  # the same screen in the test before; presets in contract/test_adopt
 async def test_what_a_library_keeps_is_adopted_by_its_preset(database_url: str) -> None:
-    at_work = ProcrastinateAtWork(database_url)
+    at_work = ProcrastinateApp(database_url)
     await asyncio.to_thread(at_work.install)
     await asyncio.to_thread(at_work.defer, "send", 2)
     await asyncio.to_thread(at_work.defer, "report", 1)

@@ -52,12 +52,12 @@ def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> R
     return done
 
 
-def held(client: Client) -> list[Message]:
+def all_messages(client: Client) -> list[Message]:
     """All that is in the queue, with whole payloads, in the order in which it is walked."""
     return list(seen(client, limit=1000, payload_bytes=100_000).messages)
 
 
-def whole(message: Message) -> Message:
+def stable_fields(message: Message) -> Message:
     """What does not change while it lies there, and where it lies."""
     return replace(message, key="", age_seconds=None, slot=None, number=None)
 
@@ -76,7 +76,7 @@ def archived(client: Client) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 
-def alter(client: Client, archive_id: int, **values: Any) -> None:
+def alter_archived(client: Client, archive_id: int, **values: Any) -> None:
     """Change a row of the archive."""
     table = archive_of(client)
     with client.database.transaction("alter") as connection:
@@ -88,10 +88,12 @@ def alter(client: Client, archive_id: int, **values: Any) -> None:
 def all_payloads(client: Client) -> Counter[object]:
     """Of the queue and of its archive together."""
     in_archive = (as_text(row["payload"]) for row in archived(client))
-    return Counter(as_text(message.payload) for message in held(client)) + Counter(in_archive)
+    return Counter(as_text(message.payload) for message in all_messages(client)) + Counter(
+        in_archive
+    )
 
 
-def entitle(client: Client) -> None:
+def set_titles(client: Client) -> None:
     """Give every message a title of its own, where the design has titles."""
     if "status" not in client.queue.roles:
         return
@@ -103,7 +105,7 @@ def entitle(client: Client) -> None:
             connection.execute(table.update().where(table.c.id == id_).values(**title))
 
 
-def no_incomplete(client: Client) -> None:
+def require_no_incomplete(client: Client) -> None:
     """Of a split queue, no half of a message is left anywhere."""
     if client.queue.design.table_suffix == "":
         return
@@ -121,7 +123,7 @@ def as_text(payload: object) -> object:
     return repr(payload) if isinstance(payload, (list, dict)) else payload
 
 
-def tried(client: Client, action: MessageAction, cutoff: Any) -> Ledger:
+def run_one_batch(client: Client, action: MessageAction, cutoff: Any) -> Ledger:
     """One batch of all that match, with nothing skipped before; it is undone."""
     with client.database.session("act") as session:
         selection = action.select(
@@ -142,5 +144,5 @@ def restore(client: Client, *words: str, **options: Any) -> Result:
     return run(client, Restore(source_of(client), **options), *words)
 
 
-def restoring(client: Client, *words: str, **options: Any) -> Plan:
+def plan_restore(client: Client, *words: str, **options: Any) -> Plan:
     return planned(client, Restore(source_of(client), **options), *words)

@@ -1,10 +1,10 @@
-"""procrastinate and pgqueuer at work: on tables that they made themselves, by their own workers."""
+"""Applications of procrastinate and pgqueuer, on these libraries' own tables and workers."""
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection as PipeEnd
 from typing import Any, TypeVar
@@ -36,42 +36,41 @@ def conninfo(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A worker in the midst of one job."""
+class BlockedJob:
+    """A job that blocks its worker until the end of `during`."""
 
-    taken: threading.Event
-    go_on: threading.Event
+    taken: threading.Event = field(default_factory=threading.Event)
+    finish: threading.Event = field(default_factory=threading.Event)
 
-    def at(self, _: int) -> None:
-        """What it does with the job."""
+    def run(self, _: int) -> None:
         self.taken.set()
-        self.go_on.wait(60)
+        self.finish.wait(60)
 
     @contextmanager
     def during(self, work: Callable[[], object]) -> Iterator[None]:
-        """The work goes on beside what is done meanwhile; its worker has taken the job by then."""
+        """Run the worker beside the block, which begins once the worker has taken the job."""
         thread = threading.Thread(target=work)
         thread.start()
         try:
             assert self.taken.wait(30)
             yield
         finally:
-            self.go_on.set()
+            self.finish.set()
             thread.join(60)
 
 
-def _tell_and_hang(told: PipeEnd) -> Callable[[int], None]:
-    """What a worker does with its jobs that is to be killed."""
+def _report_and_hang(reports: PipeEnd) -> Callable[[int], None]:
+    """The task of a worker that is to be killed."""
 
-    def at(job: int) -> None:
-        told.send(job)
+    def run(job: int) -> None:
+        reports.send(job)
         threading.Event().wait()
 
-    return at
+    return run
 
 
 def over_and_over(work: Callable[[], None]) -> AbstractContextManager[object]:
-    """Workers that begin, work on all that is due, and end, one after the other."""
+    """One worker after the other, each of which works on all due jobs and ends."""
 
     def again() -> Iterator[None]:
         while True:
@@ -82,8 +81,8 @@ def over_and_over(work: Callable[[], None]) -> AbstractContextManager[object]:
 
 
 @dataclass(frozen=True)
-class ProcrastinateAtWork:
-    """Its tables in one schema, and what its application would do."""
+class ProcrastinateApp:
+    """An application whose tables are in one schema."""
 
     url: str
     schema: str = "public"
@@ -94,7 +93,7 @@ class ProcrastinateAtWork:
         self.run(lambda app: app.schema_manager.apply_schema_async())
 
     def run(self, drive: Callable[[App], Awaitable[T]]) -> T:
-        """Do it with an application that is open."""
+        """With an open procrastinate App."""
 
         async def opened() -> T:
             async with self._app().open_async() as app:
@@ -129,41 +128,41 @@ class ProcrastinateAtWork:
         return app
 
     def defer(self, task: str, number: int = 1, *, later: bool = False, **more: Any) -> list[int]:
-        """Defer so many jobs; their ids. `lock` and `queueing_lock` are of each of them."""
-        how: dict[str, Any] = {
+        """Defer `number` jobs, each with the `lock` or `queueing_lock` in `more`; their ids."""
+        options: dict[str, Any] = {
             name: more.pop(name) for name in ("lock", "queueing_lock") if name in more
         }
         if later:
-            how["schedule_in"] = {"hours": 1}
+            options["schedule_in"] = {"hours": 1}
 
         async def drive(app: App) -> list[int]:
-            deferrer = app.configure_task(task, **how)
+            deferrer = app.configure_task(task, **options)
             return [await deferrer.defer_async(n=n, **more) for n in range(number)]
 
         return self.run(drive)
 
     def work(self) -> None:
-        """A worker works on all that is due, and ends."""
+        """A worker works on all due jobs, and ends."""
         self.run(lambda app: _work(app, None))
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A worker is in the midst of one report."""
-        held = Held(threading.Event(), threading.Event())
+        """A worker is busy with one report."""
+        job = BlockedJob()
 
         async def hold() -> None:
-            await self.report(held.at)
+            await self.report(job.run)
 
-        with held.during(lambda: asyncio.run(hold())):
+        with job.during(lambda: asyncio.run(hold())):
             yield
 
     async def report(self, at: Callable[[int], None], number: int = 1) -> None:
-        """A worker works on all reports, so many at once."""
+        """A worker works on all reports, `number` at a time."""
         async with self._app(at).open_async() as app:
             await _work(app, ["reports"], number)
 
     def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
-        """A worker is killed in the midst of so many reports, so long ago; their ids."""
+        """A worker was killed at `number` reports, `silent` ago; their ids."""
         jobs = killed(_report_for_ever, self, number, number=number)
         beat = f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'"
         run_in(self.url, self.schema, beat)
@@ -178,7 +177,7 @@ class ProcrastinateAtWork:
         return list(self.run(lambda app: app.job_manager.list_jobs_async(**words)))
 
     def stalled(self, seconds: float) -> list[int | None]:
-        """The ids of jobs whose workers have no heartbeat, as it tells them itself."""
+        """The ids of jobs whose workers have no heartbeat, by the library's own function."""
         found = self.run(
             lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=seconds)
         )
@@ -193,8 +192,8 @@ class ProcrastinateAtWork:
             return [row[0] for row in connection.execute(query.encode(), [job])]
 
 
-def _report_for_ever(of: ProcrastinateAtWork, number: int, told: PipeEnd) -> None:
-    asyncio.run(of.report(_tell_and_hang(told), number))
+def _report_for_ever(of: ProcrastinateApp, number: int, reports: PipeEnd) -> None:
+    asyncio.run(of.report(_report_and_hang(reports), number))
 
 
 async def _work(app: App, queues: list[str] | None, number: int = 1) -> None:
@@ -221,8 +220,8 @@ async def _picked(queries: Queries, entrypoint: str) -> Job:
 
 
 @dataclass(frozen=True)
-class PgQueuerAtWork:
-    """Its tables under a prefix in a schema, and what its application would do."""
+class PgQueuerApp:
+    """An application whose tables have a prefix, in one schema."""
 
     url: str
     schema: str
@@ -233,7 +232,7 @@ class PgQueuerAtWork:
         return f"{self.prefix}pgqueuer"
 
     def run(self, drive: Callable[[Queries], Awaitable[T]]) -> T:
-        """Do it on a connection of its own."""
+        """On a connection of its own."""
 
         async def opened() -> T:
             words = make_url(self.url).translate_connect_args(username="user")
@@ -275,7 +274,7 @@ class PgQueuerAtWork:
         return self.run(drive)
 
     def work(self, *, works: bool) -> None:
-        """A manager works on all that is due, and ends: what it cannot do is held."""
+        """A manager works on all due jobs, and ends; failed jobs are held."""
 
         async def drive(queries: Queries) -> None:
             manager = PgQueuer(queries.driver, queries=queries)
@@ -291,58 +290,57 @@ class PgQueuerAtWork:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A manager is in the midst of one report."""
-        held = Held(threading.Event(), threading.Event())
+        """A manager is busy with one report."""
+        job = BlockedJob()
 
         async def hold(queries: Queries) -> None:
             manager = PgQueuer(queries.driver, queries=queries)
 
             @manager.entrypoint("report")
-            async def report(job: Job) -> None:
-                held.taken.set()
-                await asyncio.to_thread(held.go_on.wait, 60)
+            async def report(_: Job) -> None:
+                await asyncio.to_thread(job.run, 0)
 
             await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
 
-        with held.during(lambda: self.run(hold)):
+        with job.during(lambda: self.run(hold)):
             yield
 
-    def hang(self, entrypoint: str, told: PipeEnd) -> None:
-        """A manager is in the midst of one job, until it is killed."""
+    def hang(self, entrypoint: str, reports: PipeEnd) -> None:
+        """A manager is busy with one job, until it is killed."""
 
         async def hold(queries: Queries) -> None:
             manager = PgQueuer(queries.driver, queries=queries)
 
             @manager.entrypoint(entrypoint, concurrency_limit=1)
             async def work(job: Job) -> None:
-                await asyncio.to_thread(_tell_and_hang(told), int(job.id))
+                await asyncio.to_thread(_report_and_hang(reports), int(job.id))
 
             await manager.run(dequeue_timeout=_AT_ONCE, batch_size=1)
 
         self.run(hold)
 
-    def ask_again(self, entrypoint: str) -> int:
-        """A manager's job asks for another try in an hour, as its QueueManager then does it."""
+    def retry_later(self, entrypoint: str) -> int:
+        """A job raises RetryRequested, which delays it by an hour, as in a QueueManager."""
 
         async def drive(queries: Queries) -> int:
             job = await _picked(queries, entrypoint)
             raised = RetryRequested(delay=timedelta(hours=1), reason="no host")
-            told = TracebackRecord.from_exception(exc=raised, job_id=job.id)
-            await queries.retry_job(job, raised.delay, told)
+            record = TracebackRecord.from_exception(exc=raised, job_id=job.id)
+            await queries.retry_job(job, raised.delay, record)
             return int(job.id)
 
         return self.run(drive)
 
     def leave(self, entrypoint: str, *, beats: bool) -> int:
-        """A manager is killed in the midst of a job, an hour ago unless it beats; the job's id."""
-        (job,) = killed(PgQueuerAtWork.hang, self, entrypoint)
+        """A manager was killed at a job, an hour ago unless `beats`; the job's id."""
+        (job,) = killed(PgQueuerApp.hang, self, entrypoint)
         if not beats:
             past = "heartbeat = now() - interval '1 h', updated = now() - interval '1 h'"
             run_in(self.url, self.schema, f'UPDATE "{self.table}" SET {past} WHERE id = {job}')
         return int(job)
 
     def size(self, entrypoint: str | None = None) -> dict[str, int]:
-        """Its own figures: how many jobs of each status."""
+        """Jobs of each status, by the library's own function."""
         found = self.run(lambda queries: queries.queue_size())
         sums: dict[str, int] = {}
         for row in found:
@@ -351,7 +349,7 @@ class PgQueuerAtWork:
         return sums
 
     def stale(self, seconds: float) -> list[int]:
-        """The ids of picked jobs without a heartbeat, as it tells them itself."""
+        """The ids of picked jobs without a heartbeat, by the library's own function."""
         found = self.run(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
         return [int(job.id) for job in found]
 
