@@ -13,7 +13,7 @@ from console.designs import design
 from console.engines import open_database
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import Lake
-from tests.faults.ring_ledger import Ledger, is_whole
+from tests.faults.queue_client import Ledger, is_whole
 
 DOOMED = "doomed"
 """Of this queue messages are purged for good; its own clients work on it, and nothing comes from

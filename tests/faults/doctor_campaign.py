@@ -28,7 +28,7 @@ from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as together
 from tests.faults.doctor_tools import diagnose_ring, numbers
-from tests.faults.modelled_ring import InHand, Mirror, astray, left_behind
+from tests.faults.modelled_ring import InHand, ReaderModel, astray, left_behind
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
 
@@ -53,7 +53,7 @@ _PATIENCE_SECONDS = 0.2
 _THRESHOLDS: Thresholds = replace(
     DEFAULTS, stuck_after_seconds=0.0, age_seconds=Limits(warning=86_400.0)
 )
-STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "look": 10, "mend_now": 1}
+STEPS = {"burst": 30, "transaction": 30, "end_one": 12, "look": 10, "try_repairs": 1}
 STEPS |= dict.fromkeys(("resize", "release", "complete"), 4)
 """Relative frequencies."""
 
@@ -122,7 +122,7 @@ class Case(RingFaults):
     def try_repairs(self) -> None:
         """Diagnose in between, after open transactions have ended."""
         self.end_all()
-        self.mend()
+        self.repair_all()
 
     def look(self) -> None:
         """The diagnosis in between: nothing about a side with an open transaction."""
@@ -140,7 +140,7 @@ class Case(RingFaults):
             self.tally.wrong.append(f"under way {drawing}, hidden {hidden}, told {unseen}")
 
     def compare(
-        self, who: Mirror, found: Sequence[Finding], lost: dict[LostKind, set[int]]
+        self, who: ReaderModel, found: Sequence[Finding], lost: dict[LostKind, set[int]]
     ) -> None:
         """Each lost number is named, with its subscriber, and no other is."""
         named: dict[tuple[LostKind, ...], set[int]] = {}
@@ -154,7 +154,7 @@ class Case(RingFaults):
             self._wrong("unexplained", (who.name, kinds), of_kind - told)
             self._wrong("false_alarms", (who.name, kinds), told - of_kind)
 
-    def _codes(self, who: Mirror, lost: dict[LostKind, set[int]]) -> set[str]:
+    def _codes(self, who: ReaderModel, lost: dict[LostKind, set[int]]) -> set[str]:
         slowest = min(self.all, key=lambda one: one.store.next_pop)
         expected = codes_of(who.store, lost, slowest=who is slowest)
         if any(row.claimed for row in who.hand.values()):
@@ -194,9 +194,9 @@ class Case(RingFaults):
     def repair_all(self) -> Diagnosis:
         """Do what `doctor --fix --yes NAME` does, also to the model; the diagnosis before it."""
         self.steps["doctor --fix"] += 1
-        self.callers_leave()
+        self.close_callers()
         before = self.diagnosis()
-        strangers = {one.subscriber for one in before.findings} - self.mirrors.keys()
+        strangers = {one.subscriber for one in before.findings} - self.readers.keys()
         self._wrong("false_alarms", "findings of nobody's", strangers)
         for who in self.all:
             lost = astray(who.store)
@@ -217,7 +217,7 @@ class Case(RingFaults):
         self.agree()
         return before
 
-    def _repair_model(self, who: Mirror) -> None:
+    def _repair_model(self, who: ReaderModel) -> None:
         lost, store = astray(who.store), who.store
         store.parked |= {(n, False) for n in lost[LostKind.ORPHAN]}
         if len(lost[LostKind.SPENT]) <= store.size:
@@ -225,7 +225,7 @@ class Case(RingFaults):
         store.parked -= {(n, False) for n in lost[LostKind.PARKED_HOLE]}
         store.parked |= {(n, True) for n in lost[LostKind.HOLE]}
         store.parked -= {(n, True) for n in lost[LostKind.VOID]}
-        for row in who.hand.values():  # its owner is gone: callers_leave
+        for row in who.hand.values():  # its owner is gone: close_callers
             row.claimed = False
 
     def finish(self) -> None:
@@ -235,7 +235,7 @@ class Case(RingFaults):
         late: dict[str, set[int]] = {}
         for who in self.all:
             lost = astray(who.store)
-            if who.waiting <= model.MOST_PARKED_LOOKED_AT:
+            if who.waiting <= model.MOST_PARKED_READ:
                 holes = lost[LostKind.PARKED_HOLE] | lost[LostKind.HOLE]
                 orphans, voids = lost[LostKind.ORPHAN], lost[LostKind.VOID]
                 assert left_behind(who.store) == (orphans, holes, voids)
@@ -247,7 +247,7 @@ class Case(RingFaults):
             self.tally.counts["late"] += len(numbers_)
             # A late commit is popped late, by the number that a pop parked for it.
             late[who.name] = numbers_ - {n for n, void in who.store.parked if not void}
-        before = self.mend()
+        before = self.repair_all()
         for finding in before.findings:
             if finding.code.name == "orphan":
                 late[finding.subscriber] -= set(numbers(finding))
@@ -277,7 +277,7 @@ class Case(RingFaults):
         left = {finding.code.name for finding in after.findings}
         assert left <= _STAYS, left
 
-    def _settle(self, who: Mirror) -> None:
+    def _settle(self, who: ReaderModel) -> None:
         """Everything comes, in the order of its numbers."""
         live = who.store.slots.values()
         expected = [id_ for id_, row in sorted(who.hand.items()) if not row.claimed]
@@ -286,7 +286,7 @@ class Case(RingFaults):
         ids = [message.id for message in drained]
         assert sorted(ids) == sorted(expected), "not what is there came"
         assert len(ids) == len(set(ids))
-        if who.waiting <= model.MOST_PARKED_LOOKED_AT:
+        if who.waiting <= model.MOST_PARKED_READ:
             assert ids == expected, "it came in another order than that of the numbers"
         if self.in_hand:
             for message in drained:

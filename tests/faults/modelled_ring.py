@@ -1,6 +1,6 @@
-"""A ring and the model of its protocol, called alike: what becomes of the ring is known without it.
+"""A ring together with the model of its protocol: every call is made on both and compared.
 
-Only how far a crash threw the sequences, and what clients in processes of their own did, is read
+Only how far a crash moved the sequences, and what clients in processes of their own did, is read
 from the ring's tables.
 """
 
@@ -17,10 +17,9 @@ from console.doctor.number_proof import LostKind, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
 from tests.faults import ring_model_subscribers as together
-from tests.faults.ring_ledger import Ledger
+from tests.faults.queue_client import Ledger, payload
 from tests.faults.ring_model import Live, Store, Transaction, finish
 from tests.faults.ring_tools import Popped, Ring, make_ring
-from tests.faults.ring_worker import payload
 from tests.servers import wait_until
 
 _NUMBERS = """
@@ -69,25 +68,24 @@ class InHand:
 
 
 @dataclass
-class Open:
-    """A transaction on the ring and on the model."""
+class OpenTransaction:
+    """On the ring and on the model."""
 
     connection: psycopg.Connection
     txs: dict[str, Transaction]
     pushed: list[str] = field(default_factory=list)
     popped: list[tuple[str, Popped, int]] = field(default_factory=list)
-    """Each with who popped it and its number; 0: it came from in_hand."""
+    """(reader, message, number); number 0: from in_hand."""
     drew: set[tuple[str, Side]] = field(default_factory=set)
     prepared: str = ""
 
     @property
     def all(self) -> list[Transaction]:
-        """A push is seen by all."""
         return [*self.txs.values()]
 
 
-class Mirror:
-    """A ring as whoever pops from it has it, and its model: of several subscribers, one."""
+class ReaderModel:
+    """The model of a ring as its consumers, or one subscriber's, see it."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -96,11 +94,11 @@ class Mirror:
         self.hand: dict[int, InHand] = {}
         self.ledger = Ledger()
         self.highest = 0
-        """The highest number that was popped since the last relay."""
+        """The highest number popped since the last relay."""
 
     @property
     def waiting(self) -> int:
-        """Parked numbers; of more than a pop looks at, chance has which it takes."""
+        """Parked numbers; of more than a pop reads, chance has which it takes."""
         return sum(not void for _, void in self.store.parked)
 
     def state(self) -> tuple[Any, ...]:
@@ -114,7 +112,7 @@ class Mirror:
         )
 
     def real(self, connection: psycopg.Connection) -> tuple[Any, ...]:
-        """The same of the ring."""
+        """The same, of the ring."""
         ring = self.ring
         (now,) = connection.execute(ring.sql(_NUMBERS)).fetchall()
         rows = []
@@ -130,19 +128,19 @@ class Mirror:
         )
 
     def read(self, connection: psycopg.Connection) -> None:
-        """The model becomes as the ring is, where nobody is under way."""
+        """Set the model to the ring's state, when no transaction is open."""
         (size, base, next_push, next_pop), live, parked, rows = self.real(connection)
         self.store = Store(size, base, next_push, next_pop, live, parked)
         self.hand = {id_: InHand(*row) for id_, row in rows.items()}
         self.highest = 0
 
     def again(self, count: int, held: set[int]) -> list[int]:
-        """Which rows of in_hand the next pop of so many takes first."""
+        """The rows of in_hand that the next pop of so many takes first."""
         ready = {id_ for id_, row in self.hand.items() if not row.claimed}
         return sorted(ready - held)[:count]
 
     def complete(self, connection: psycopg.Connection, id_: int) -> bool:
-        """A claim is finished; one that was released cannot."""
+        """Whether the claim could be completed: not if it was released."""
         row = self.hand[id_]
         values = [*([self.name] if self.name else []), id_, row.attempts]
         call = self.ring.sql(f"SELECT {{complete}}({', '.join(['%s'] * len(values))})")
@@ -159,8 +157,8 @@ class ModelledRing:
 
     def __init__(self, url: str, seed: int, subscribers: int = 0) -> None:
         self.chance = chance = random.Random(seed)
-        # With subscribers a pop that finds nothing may sweep: until it ends it holds slots that are
-        # free, which the model does not know.
+        # With subscribers an empty pop may sweep: until its transaction ends it locks free slots,
+        # which the model does not know.
         chosen = [{}, {"in_hand": "on"}, *([{"archive_at_pop": "on"}] if not subscribers else [])]
         options = chance.choice(chosen)
         size = chance.choice([chance.randint(1, 8), chance.randint(9, 40)])
@@ -172,33 +170,33 @@ class ModelledRing:
         self.in_hand = "in_hand" in options
         self.archives = "archive_at_pop" in options
         rings = [self.ring.of(name) for name in names] or [self.ring]
-        self.mirrors = {ring.queue.subscriber: Mirror(ring) for ring in rings}
-        self.open: list[Open] = []
+        self.readers = {ring.queue.subscriber: ReaderModel(ring) for ring in rings}
+        self.open: list[OpenTransaction] = []
         self.free: list[psycopg.Connection] = []
         self.admin = self.ring.connect()
         self.steps: Counter[str] = Counter()
         self._serial = 0
 
     @property
-    def all(self) -> list[Mirror]:
+    def all(self) -> list[ReaderModel]:
         """In the order of the subscribers."""
-        return [*self.mirrors.values()]
+        return [*self.readers.values()]
 
     @property
     def stores(self) -> list[Store]:
         """The models."""
         return [one.store for one in self.all]
 
-    def begin(self) -> Open:
+    def begin(self) -> OpenTransaction:
         """A transaction on a session of its own."""
         connection = self.free.pop() if self.free else self.ring.connect()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        started = Open(connection, {one.name: one.store.begin() for one in self.all})
+        started = OpenTransaction(connection, {one.name: one.store.begin() for one in self.all})
         self.open.append(started)
         return started
 
-    def call(self, on: Open) -> None:
-        """One call of the four, compared."""
+    def call(self, on: OpenTransaction) -> None:
+        """One of the four calls, compared."""
         who = self.chance.choice(self.all)
         before = who.store.next_push, who.store.next_pop
         if self.chance.random() < 0.55:
@@ -210,7 +208,7 @@ class ModelledRing:
         if who.store.next_pop != before[1]:
             on.drew.add((who.name, Side.POP))
 
-    def _push(self, on: Open) -> None:
+    def _push(self, on: OpenTransaction) -> None:
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
         texts = [payload("own", self._serial + n) for n in range(1, count + 1)]
         self._serial += count
@@ -225,10 +223,10 @@ class ModelledRing:
         assert stored == expected, (stored, expected)
         on.pushed += [text for text, n in zip(texts, stored, strict=True) if n is not None]
 
-    def _pop(self, on: Open, who: Mirror) -> None:
+    def _pop(self, on: OpenTransaction, who: ReaderModel) -> None:
         tx = on.txs[who.name]
-        if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_LOOKED_AT:
-            return  # which ones a pop looks at is then left to chance
+        if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_READ:
+            return  # which ones a pop reads is then random
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
         who.store.held = who.ring.held(on.connection) if who.name else None
         if count == 1:
@@ -252,12 +250,12 @@ class ModelledRing:
         of = [*(0 for _ in again), *(live.message_id for live in expected)]
         on.popped += [(who.name, *pair) for pair in zip(came, of, strict=True)]
 
-    def held(self, who: Mirror) -> set[int]:
-        """What open transactions have popped."""
+    def held(self, who: ReaderModel) -> set[int]:
+        """Popped by open transactions."""
         return {m.id for one in self.open for name, m, _ in one.popped if name == who.name}
 
-    def end(self, it: Open, how: str) -> None:
-        """Commit, roll back, or let its caller or its backend die."""
+    def end(self, it: OpenTransaction, how: str) -> None:
+        """Commit, roll back, or kill its connection or backend."""
         self.steps[how] += 1
         if how == "prepare":
             it.prepared = f"{self.ring.queue.name} {self._serial} {len(self.open)}"
@@ -289,11 +287,11 @@ class ModelledRing:
         if how == "commit":
             self._account(it)
 
-    def _account(self, it: Open) -> None:
+    def _account(self, it: OpenTransaction) -> None:
         for who in self.all:
             who.ledger.acknowledged.update(it.pushed)
         for name, message, number in it.popped:
-            who = self.mirrors[name]
+            who = self.readers[name]
             who.highest = max(who.highest, number)
             if not self.in_hand:
                 who.ledger.popped[message.payload] += 1
@@ -301,12 +299,11 @@ class ModelledRing:
                 who.hand[message.id] = InHand(message.payload, message.attempts)
 
     def end_all(self) -> None:
-        """Nobody is under way any more."""
         while self.open:
             self.end(self.open[0], self.chance.choice(["commit", "roll back"]))
 
     def relay(self, wanted: int | None) -> None:
-        """Of both; refused where what is live does not fit."""
+        """On both; refused where the live messages do not fit."""
         if together.relay(self.stores, wanted or self.stores[0].size):
             self.steps["resize" if wanted else "relay"] += 1
             self.ring.relay(wanted)
@@ -318,12 +315,11 @@ class ModelledRing:
                 self.ring.relay(wanted)
                 raise AssertionError("a resize below the live messages was not refused")
 
-    def complete_one(self, who: Mirror, id_: int) -> None:
-        """A claim is finished; one that was released cannot."""
+    def complete_one(self, who: ReaderModel, id_: int) -> None:
         self.steps["complete"] += who.complete(self.admin, id_)
 
-    def sessions_are_gone(self) -> None:
-        """The server was down: only what was prepared is there still."""
+    def end_sessions(self) -> None:
+        """The server was down: only prepared transactions are left."""
         for it in [it for it in self.open if not it.prepared]:
             for tx in it.all:
                 tx.roll_back()
@@ -334,8 +330,8 @@ class ModelledRing:
         self.free.clear()
         self.admin = self.ring.connect()
 
-    def callers_leave(self) -> None:
-        """Nobody lives who has claimed."""
+    def close_callers(self) -> None:
+        """No session that has claims is left."""
         pids = [connection.info.backend_pid for connection in self.free]
         for connection in self.free:
             connection.close()
@@ -344,22 +340,21 @@ class ModelledRing:
         wait_until(lambda: not self.admin.execute(there, [pids]).fetchall(), "callers leave")
 
     def waiting(self) -> int:
-        """The most parked numbers that one has."""
+        """The most of any reader."""
         return max(who.waiting for who in self.all)
 
     def agree(self) -> None:
-        """The ring is as the model says."""
+        """Assert that the ring is in the model's state."""
         for who in self.all:
             for real, expected in zip(who.real(self.admin), who.state(), strict=True):
                 assert real == expected, (who.name, real, expected)
 
     def read(self) -> None:
-        """The model becomes as the ring is, where nobody is under way."""
+        """Set the models to the ring's state, when no transaction is open."""
         for who in self.all:
             who.read(self.admin)
 
     def close(self) -> None:
-        """Give back what it holds."""
         for connection in [self.admin, *self.free, *(it.connection for it in self.open)]:
             connection.close()
         self.ring.close()

@@ -22,8 +22,8 @@ from psycopg.conninfo import make_conninfo
 from console.actions.relay import RelayResult
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
-from tests.faults import ring_worker
-from tests.faults.ring_ledger import Counts, Ledger
+from tests.faults import queue_client
+from tests.faults.queue_client import Counts, Ledger
 from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
 from tests.servers import PATIENCE_SECONDS, connect, kill_session, wait_until
 from tests.warm import Forked
@@ -42,7 +42,7 @@ class Clients:
 
     @property
     def stop_file(self) -> Path:
-        """When it is there, clients end."""
+        """When it exists, clients end."""
         return self.folder / "stop"
 
     def start(
@@ -54,9 +54,8 @@ class Clients:
         name: str = "",
         **more: object,
     ) -> Forked:
-        """One more client."""
         name = f"{name or 'client'}{len(self.processes)}"
-        orders = {
+        task = {
             "name": name,
             "conninfo": self.conninfo,
             "log": str(self.folder / f"{name}.log"),
@@ -72,44 +71,44 @@ class Clients:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=2,
-            module=ring_worker.__name__,
+            module=queue_client.__name__,
         )
         self.processes.append(process)
         assert process.stdin is not None
         with process.stdin:
-            process.stdin.write(json.dumps(orders).encode())
+            process.stdin.write(json.dumps(task).encode())
         return process
 
     def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL one of them: what it had in its hands is in doubt."""
+        """SIGKILL one of them: its current call is in doubt."""
         chance.choice(self.processes).kill()
 
     def finish(self, seconds: float = PATIENCE_SECONDS) -> None:
-        """Let all end what they do."""
+        """Let all finish their transactions."""
         self.stop_file.touch()
         for process in self.processes:
             status = process.wait(seconds)
             assert status in {0, -signal.SIGKILL}, f"a client ended with {status}"
 
     def ledger(self, name: str = "", marks: Container[str] = ()) -> Ledger:
-        """What their logs say, of those whose name begins with this one."""
+        """Of the clients whose name begins so."""
         return Ledger.read(sorted(self.folder.glob(f"{name}*.log")), marks)
 
     def kill_all(self, name: str) -> None:
-        """SIGKILL those whose name begins with this one."""
+        """SIGKILL those whose name begins so."""
         for log in list(self.folder.glob(f"{name}*.log")):
             process = self.processes[int(log.stem.removeprefix(name))]
             process.kill()
             process.wait()
 
     def progress(self, name: str = "") -> int:
-        """Bytes that were logged, by those whose name begins so: grows as long as calls succeed."""
+        """Bytes logged by those whose name begins so: grows while calls succeed."""
         return sum(log.stat().st_size for log in self.folder.glob(f"{name}*.log"))
 
 
 @contextmanager
 def clients(url: str, options: str = "") -> Iterator[Clients]:
-    """Clients that end at the latest with the block; `options` as libpq takes them."""
+    """None is left after the block; `options`: libpq's."""
     with connect(url) as connection:
         info = connection.info
         dsn = make_conninfo(info.dsn, password=info.password, options=options)
@@ -135,7 +134,7 @@ def traffic(
 
 
 def wait_for_progress(of: Clients, more_bytes: int) -> None:
-    """Until so much more was logged, however long it takes: while there is progress at all."""
+    """Until so much more is logged, however long it takes, as long as there is any progress."""
 
     def more_than(logged: int) -> Callable[[], bool]:
         return lambda: of.progress() > logged
@@ -148,7 +147,7 @@ def wait_for_progress(of: Clients, more_bytes: int) -> None:
 
 
 def try_relay(ring: Ring, chance: random.Random) -> RelayResult | None:
-    """To a random size, through the console's action; None where it was refused or cut off."""
+    """To a random size, by the console's action; None where it was refused or interrupted."""
     with suppress(RefusedError, UsageError, ConnectionFailedError):
         return ring.relay(chance.randint(1, _LARGEST))
     return None
@@ -166,7 +165,7 @@ def kill_backend(ring: Ring, chance: random.Random) -> bool:
 
 
 def settle(of: Clients, ring: Ring, *, relays: int, kills: int) -> Counts:
-    """End the clients, bring all orphans back by a relay, drain; the counts."""
+    """Stop the clients, recover all orphans by a relay, drain; the counts."""
     of.finish()
     drained = relay_and_drain(ring)
     ledger = of.ledger()
@@ -175,7 +174,7 @@ def settle(of: Clients, ring: Ring, *, relays: int, kills: int) -> Counts:
 
 
 def relay_and_drain(ring: Ring) -> list[str]:
-    """All that lives in the ring, which holds nothing afterwards."""
+    """All live messages; the ring must be empty afterwards."""
     ring.relay()
     drained = [message.payload for message in (*parked_in_turn(ring), *ring.drain())]
     after = ring.measure()
@@ -186,7 +185,7 @@ def relay_and_drain(ring: Ring) -> list[str]:
 
 
 def parked_in_turn(ring: Ring) -> list[Popped]:
-    """Park all that lives among holes, in a table that traffic has churned: each has its turn."""
+    """Park all live messages among holes, in a churned table: each must have its turn."""
     found: list[Popped] = []
     now = ring.measure()
     numbers = [*range(now.next_pop, now.next_push), *range(-300, 0)]
@@ -237,7 +236,7 @@ def campaign(server: EmbeddedServer, seed: int, seconds: float, content: str = "
 
 
 def main() -> None:
-    """Print a table, a campaign a line."""
+    """Print a table, a line per campaign."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of traffic, for each seed")

@@ -1,4 +1,4 @@
-"""What befalls a ring and its model: transactions that end somehow, crashes, traffic, relays."""
+"""Faults on a ring and its model: transactions that end in all ways, crashes, traffic, relays."""
 
 from collections import Counter
 
@@ -7,7 +7,8 @@ from console.doctor.number_proof import Side
 from console.doctor.repairs import release_claims
 from console.engines.embedded import EmbeddedServer
 from tests.faults import ring_model as model
-from tests.faults.modelled_ring import Mirror, ModelledRing
+from tests.faults.modelled_ring import ModelledRing, ReaderModel
+from tests.faults.queue_client import Ledger
 from tests.faults.ring_campaign import (
     CONSUMER,
     PRODUCER,
@@ -17,17 +18,16 @@ from tests.faults.ring_campaign import (
     try_relay,
     wait_for_progress,
 )
-from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_tools import wait_for_server
 from tests.servers import wait_until
 
-_MOST_WAITING = model.MOST_PARKED_LOOKED_AT - 16
+_MOST_WAITING = model.MOST_PARKED_READ - 16
 _MOST_OPEN = 2
 _EVENTS = ["client", "client", "terminate", "backend", "server", "relay"]
 
 
 class RingFaults(ModelledRing):
-    """What is done to one ring, and to its model."""
+    """Applies faults to a ring and its model."""
 
     def __init__(self, server: EmbeddedServer, url: str, seed: int, subscribers: int = 0) -> None:
         super().__init__(url, seed, subscribers)
@@ -35,31 +35,31 @@ class RingFaults(ModelledRing):
         self.skipped: dict[tuple[str, Side], set[int]] = {
             (who.name, side): set() for who in self.all for side in Side
         }
-        """The numbers that crashes took."""
+        """Numbers lost in crashes."""
         self.mixed = False
-        """Clients in processes of their own were there, so it is not known who took which."""
+        """Clients in processes of their own ran, so it is not known which of them lost a number."""
 
-    def mend(self) -> Diagnosis:
-        """The doctor comes; who is under way has ended."""
+    def repair_all(self) -> Diagnosis:
+        """By the doctor, when no transaction is open."""
         raise NotImplementedError
 
     def step(self, name: str) -> None:
-        """One of `STEPS` or a crash, a restart, traffic; and then ring and model are alike."""
+        """One of `STEPS`, or a crash, restart or traffic; then ring and model must agree."""
         if self.waiting() > _MOST_WAITING:
             self.end_all()
-            self.mend()
+            self.repair_all()
         getattr(self, name)()
         self.agree()
 
     def burst(self) -> None:
-        """Transactions that commit, a call each."""
+        """Committed transactions of one call."""
         for _ in range(self.chance.randint(1, 12)):
             it = self.begin()
             self.call(it)
             self.end(it, "commit")
 
     def transaction(self) -> None:
-        """Some calls, some of them undone to a savepoint; then any end, or none yet."""
+        """Some calls, some rolled back to a savepoint; then any end, or none yet."""
         ends = ["commit", "roll back", "roll back", "terminate", "hang up"]
         if len(self.open) < _MOST_OPEN:
             ends += ["leave open", "leave open", "prepare"]
@@ -81,19 +81,19 @@ class RingFaults(ModelledRing):
             self.end(it, how)
 
     def end_one(self) -> None:
-        """One that was left open, or prepared."""
+        """End one that was left open or prepared."""
         if self.open:
             it = self.chance.choice(self.open)
-            ways = ["commit", "commit", "roll back", *(["terminate"] * (not it.prepared))]
-            self.end(it, self.chance.choice(ways))
+            ends = ["commit", "commit", "roll back", *(["terminate"] * (not it.prepared))]
+            self.end(it, self.chance.choice(ends))
 
     def resize(self) -> None:
-        """To a random size, where what is live fits."""
+        """To a random size, if the live messages fit."""
         self.end_all()
         self.relay(self.chance.choice([None, self.chance.randint(1, 50)]))
 
     def release(self) -> None:
-        """All claims, by force: whoever works on one cannot finish it any more."""
+        """All claims, by force: they can no longer be completed."""
         if not self.in_hand:
             return
         self.end_all()
@@ -105,7 +105,7 @@ class RingFaults(ModelledRing):
                 row.claimed = False
 
     def complete(self) -> None:
-        """Some claims are finished; an attempt that was released cannot."""
+        """Complete some claims; released ones cannot be."""
         for who in self.all:
             held = self.held(who)
             for id_ in list(who.hand):
@@ -113,10 +113,10 @@ class RingFaults(ModelledRing):
                     self.complete_one(who, id_)
 
     def restart(self) -> None:
-        """In good order: not a number is skipped."""
+        """A clean restart skips no number."""
         self.steps["restart"] += 1
         self.server.restart()
-        self.sessions_are_gone()
+        self.end_sessions()
 
     def crash(self) -> None:
         """kill -9 of the server or of one backend, which makes the whole server recover."""
@@ -138,34 +138,34 @@ class RingFaults(ModelledRing):
         else:
             assert kill_backend(self.ring, self.chance)
             wait_for_server(self.ring.url)
-        self.sessions_are_gone()
+        self.end_sessions()
 
     def traffic(self) -> None:
-        """Clients in processes of their own, and something that happens to them."""
+        """Clients in processes of their own, and one fault."""
         self.end_all()
         self.mixed = True
-        if self.chance.random() < 0.7:  # else they meet orphans in their slots, and full of those
-            self.mend()
+        if self.chance.random() < 0.7:  # else the ring may be full of orphans
+            self.repair_all()
             self.relay(self.chance.randint(60, 200))
         with clients(self.ring.url) as of:
             one_more = self.chance.choice([("", PRODUCER), (self.all[0].name, CONSUMER)])
-            for name, calls in (("", PRODUCER), *((n, CONSUMER) for n in self.mirrors), one_more):
+            for name, calls in (("", PRODUCER), *((n, CONSUMER) for n in self.readers), one_more):
                 seed = self.chance.randrange(2**32)
                 more = {"subscriber": name, "name": name and f"{name}."}
                 of.start(calls, rings=[self.ring.queue.name], seed=seed, rolled_back=0.1, **more)
             wait_for_progress(of, 20_000)
             event = self.chance.choice(_EVENTS)
             self.steps[f"traffic: {event}"] += 1
-            self._happens(of, event)
+            self._cause(of, event)
             of.finish()
             pushes = of.ledger("client")
             found = {who.name: of.ledger(f"{who.name}." * bool(who.name)) for who in self.all}
-        self._quiet()
+        self._wait_until_idle()
         for who in self.all:
             self._learn(who, pushes, found[who.name])
         self.read()
 
-    def _happens(self, of: Clients, event: str) -> None:
+    def _cause(self, of: Clients, event: str) -> None:
         if event == "client":
             of.kill_one(self.chance)
         elif event == "terminate":
@@ -178,27 +178,27 @@ class RingFaults(ModelledRing):
             self._kill(event)
         wait_for_progress(of, 5_000)
 
-    def _quiet(self) -> None:
-        """The backend of a client that was killed has ended what it did."""
+    def _wait_until_idle(self) -> None:
+        """The backends of killed clients have ended."""
         busy = "SELECT FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> %s"
         busy += " AND datname = current_database() AND backend_type = 'client backend'"
         own = [self.admin.info.backend_pid]
         wait_until(lambda: not self.admin.execute(busy.encode(), own).fetchall(), "all is quiet")
 
-    def _learn(self, who: Mirror, pushes: Ledger, pops: Ledger) -> None:
+    def _learn(self, who: ReaderModel, pushes: Ledger, pops: Ledger) -> None:
         ledger = who.ledger
         assert not pushes.errors + pops.errors, (pushes.errors + pops.errors)[:5]
         ledger.acknowledged |= pushes.acknowledged
         ledger.doubtful += pushes.doubtful
         ledger.tries += pushes.tries
-        if self.in_hand:  # what was popped is there until it is complete, in doubt or not
+        if self.in_hand:  # a popped message stays until it is completed, in doubt or not
             return
         if not self.archives:
             ledger.popped += pops.popped
             ledger.popped_in_doubt += pops.popped_in_doubt
             ledger.unknown_in_doubt += pops.unknown_in_doubt
             return
-        # The archive tells which pops that were in doubt have happened.
+        # The archive shows which of the pops in doubt were committed.
         rows = self.admin.execute(self.ring.sql("SELECT payload FROM {archive}")).fetchall()
         archived = Counter(text for (text,) in rows)
         known = ledger.popped + pops.popped

@@ -1,27 +1,28 @@
-"""Sessions that call a ring's model in turns that chance chooses; every message is counted."""
+"""Interleaves sessions on a ring's model at random, and counts every message."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from tests.faults.ring_model import Steps, Store, finish
 
 Calls = list[tuple[str, int]]
-"""What a transaction does: (call, how many messages), the last one says how it ends."""
+"""Of a transaction: (call, number of messages)."""
 
 _KINDS = ("push", "pop", "push_many", "pop_many")
 
 
 def check_interleaving(model: Any, seed: int, **of_the_ring: bool) -> None:
-    """Interleaved statement by statement, with rollbacks and relays: what committed comes out once.
+    """Statement by statement, with rollbacks and relays: what was committed is popped once.
 
-    A relay waits for nobody here: it comes where nobody holds it off.
+    Relays run where no transaction's lock would make them wait.
     """
     chance = Random(seed)
     store = model.Store(chance.randint(1, 7), chance=chance, **of_the_ring)
-    trace = _Trace()
+    committed = _Committed()
     running = [
-        _session(model, store, trace, number, _transactions(chance))
+        _session(model, store, committed, number, _transactions(chance))
         for number in range(chance.randint(2, 4))
     ]
     steps_between_relays = chance.choice([10, 30, 1000])
@@ -33,13 +34,13 @@ def check_interleaving(model: Any, seed: int, **of_the_ring: bool) -> None:
 
     assert not store.locks
     assert store.relay(max(store.size, len(store.slots)))
-    trace.popped += drain(model, store)
-    assert sorted(trace.popped) == sorted(trace.pushed)
+    committed.popped += drain(model, store)
+    assert sorted(committed.popped) == sorted(committed.pushed)
     assert not store.slots
 
 
 def _transactions(chance: Random) -> list[tuple[Calls, int]]:
-    """What one session does, and whether each ends in a rollback (0)."""
+    """One session's transactions, each with how it ends (0: rollback)."""
     return [
         (
             [(chance.choice(_KINDS), chance.randint(1, 4)) for _ in range(chance.randint(1, 3))],
@@ -49,12 +50,10 @@ def _transactions(chance: Random) -> list[tuple[Calls, int]]:
     ]
 
 
-class _Trace:
-    """What committed transactions pushed and popped."""
-
-    def __init__(self) -> None:
-        self.pushed: list[str] = []
-        self.popped: list[str] = []
+@dataclass
+class _Committed:
+    pushed: list[str] = field(default_factory=list)
+    popped: list[str] = field(default_factory=list)
 
 
 def _step(running: list[Iterator[None]], position: int) -> None:
@@ -65,21 +64,25 @@ def _step(running: list[Iterator[None]], position: int) -> None:
 
 
 def _session(
-    model: Any, store: Any, trace: _Trace, session: int, transactions: list[tuple[Calls, int]]
+    model: Any,
+    store: Any,
+    committed: _Committed,
+    session: int,
+    transactions: list[tuple[Calls, int]],
 ) -> Iterator[None]:
     for serial, (calls, ending) in enumerate(transactions):
         tx = store.begin()
         tx.is_of_one_call = len(calls) == 1
         pushed: list[str] = []
         popped: list[str] = []
-        for place, (call, n) in enumerate(calls):
-            name = f"{session}.{serial}.{place}"
+        for index, (call, n) in enumerate(calls):
+            name = f"{session}.{serial}.{index}"
             yield from _call(model, tx, call, [f"{name}.{i}" for i in range(n)], pushed, popped)
             yield
         if ending:
             tx.commit()
-            trace.pushed += pushed
-            trace.popped += popped
+            committed.pushed += pushed
+            committed.popped += popped
         else:
             tx.roll_back()
         yield
@@ -102,7 +105,7 @@ def _call(
 
 
 def drain(model: Any, store: Store) -> list[str]:
-    """Pop until there is nothing: no number left to draw, no parked one with its message."""
+    """Pop until no number is left to draw, and no parked one has its message."""
     popped = []
     while True:
         tx = store.begin()

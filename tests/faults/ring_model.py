@@ -1,8 +1,8 @@
 """The ring's protocol (DESIGN section 5) as a model in Python, statement by statement.
 
-Every call is a generator that yields between two statements. Run to its end at once it is what
-one session sees; stepped in turns with others it is what many sessions may do to each other. A
-statement sees what is committed and its own transaction's work, as READ COMMITTED does.
+Every call is a generator that yields between statements. Run to its end it behaves as a single
+session; interleaved with others, as concurrent sessions. A statement sees committed data and its
+own transaction's changes, as with READ COMMITTED.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -15,16 +15,16 @@ Steps = Generator[None, None, Result]
 Key = tuple[str, int, bool]
 """A row that can be locked: ("slot", slot, False) or ("parked", number, void)."""
 
-MOST_PARKED_LOOKED_AT = 64
-_LOWEST_LOOKED_AT = 24
+MOST_PARKED_READ = 64
+_LOWEST_READ = 24
 _CHUNK = 40
-"""So many line pointers of a page are one stretch of parked."""
+"""Line pointers of a page that make up one chunk of parked."""
 _CHUNKS_ON_PAGE = 8
 _PAGES = 4
 _NEAR = 32
-"""Batches from the end of the queue: so near, a batch looks before it draws."""
+"""So many batches from the end of the queue, a batch checks for messages before it draws."""
 PUSH_TRIES = _TRIES = 8
-_LOOKS = 4
+_CHECKS = 4
 _MOST_VOIDS = 1000
 
 
@@ -39,7 +39,7 @@ class Live:
 
 @dataclass
 class Store:
-    """What is committed, the two sequences (which no rollback turns back), and who holds a lock."""
+    """What is committed, the two sequences (which are not transactional), and the row locks."""
 
     size: int
     base: int = 1
@@ -50,12 +50,12 @@ class Store:
     locks: dict[Key, "Transaction"] = field(default_factory=dict)
     open: list["Transaction"] = field(default_factory=list)
     chance: Random = field(default_factory=lambda: Random(1))
-    """What decides where a server is free to do this or that."""
-    look_at: list[int] | None = None
-    """The parked numbers that the next pop looks at, where there are too many for one call."""
+    """Decides where a server has a choice."""
+    parked_to_read: list[int] | None = None
+    """The parked numbers that the next pop reads, where there are too many for one call."""
     held: set[int] | None = None
-    """With subscribers: the numbers that are in slots, whoever owes them. A pop of many that asks
-    how far messages have come does not ask whose they are: it draws numbers void to it as well."""
+    """With subscribers: the numbers in slots, for whichever subscriber. A pop_many that checks how
+    far messages have come ignores whose they are: it also draws numbers that are void to it."""
 
     @property
     def gap(self) -> int:
@@ -95,37 +95,37 @@ class Store:
 
 
 def most_turns(chunks: int) -> int:
-    """In how many calls each stretch has its turn: the lowest power of two that is not less."""
+    """The number of calls in which each chunk has its turn: the next power of two."""
     return 1 << (chunks - 1).bit_length()
 
 
 def chunk_of(turn: int, chunks: int) -> int:
-    """PostgreSQL's: counted from the beginning of the table."""
+    """PostgreSQL's: from the beginning of the table."""
     return turn * 31 % most_turns(chunks) % chunks
 
 
 def chunk_between(turn: int, first: int, last: int) -> int:
-    """SQL Server's: counted from the first that has a row."""
+    """SQL Server's: from the first chunk with a row."""
     chunks = last - first + 1
     return first + (turn * 31 - first) % most_turns(chunks) % chunks
 
 
-def looked_at(places: Mapping[int, tuple[int, int]], turn: int, chunks: int) -> list[int]:
-    """The parked numbers (with page and line of their rows) that a pop with this turn looks at."""
+def parked_read(places: Mapping[int, tuple[int, int]], turn: int, chunks: int) -> list[int]:
+    """The parked numbers (with page and line of their rows) that a pop with this turn reads."""
     numbers = sorted(places)
-    if len(numbers) <= MOST_PARKED_LOOKED_AT:
+    if len(numbers) <= MOST_PARKED_READ:
         return numbers
     page, on_page = divmod(chunk_of(turn, chunks), _CHUNKS_ON_PAGE)
     start, end = (page, on_page * _CHUNK + 1), (page + _PAGES, 0)
     in_turn = sorted((place, n) for n, place in places.items() if start <= place < end)
-    return sorted({*numbers[:_LOWEST_LOOKED_AT], *(n for _, n in in_turn[:_CHUNK])})
+    return sorted({*numbers[:_LOWEST_READ], *(n for _, n in in_turn[:_CHUNK])})
 
 
 class Transaction:
-    """One session's work: invisible to others until it commits."""
+    """Its changes are invisible to others until it commits."""
 
     is_of_one_call = False
-    """Whether its call began it, and so ends it: else it is the caller's."""
+    """Whether its one call begins and ends it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -136,7 +136,6 @@ class Transaction:
         self._unparked: set[tuple[int, bool]] = set()
 
     def slot(self, slot: int) -> Live | None:
-        """What this transaction sees in a slot."""
         return self._slots[slot] if slot in self._slots else self.store.slots.get(slot)
 
     def parked(self) -> set[tuple[int, bool]]:
@@ -167,15 +166,15 @@ class Transaction:
             self._unparked.discard(row)
 
     def unpark(self, rows: Iterable[tuple[int, bool]]) -> bool:
-        """Delete those rows of parked that are there and that nobody holds; whether one was."""
+        """Delete those rows of parked that exist and are not locked; whether there was one."""
         visible = self.parked()
-        gone = {row for row in rows if row in visible and self.lock(("parked", *row))}
-        self._unparked |= gone
-        self._parked -= gone
-        return bool(gone)
+        deleted = {row for row in rows if row in visible and self.lock(("parked", *row))}
+        self._unparked |= deleted
+        self._parked -= deleted
+        return bool(deleted)
 
     def savepoint(self) -> Callable[[], None]:
-        """How to roll back to this moment. Locks on rows that were taken since are given back."""
+        """A function that rolls back to it, and releases the row locks taken since."""
         kept = dict(self._slots), set(self._parked), set(self._unparked)
         held = self._held()
 
@@ -186,7 +185,6 @@ class Transaction:
         return roll_back
 
     def commit(self) -> None:
-        """Everyone sees it from now on."""
         for slot, live in self._slots.items():
             if live is None:
                 self.store.slots.pop(slot, None)
@@ -196,7 +194,7 @@ class Transaction:
         self._end()
 
     def roll_back(self) -> None:
-        """It never was; but the numbers that it drew are spent."""
+        """The numbers that it drew stay spent."""
         self._end()
 
     def _end(self) -> None:
@@ -237,7 +235,7 @@ def push(tx: Transaction, payload: str) -> Steps[int | None]:
 
 
 def push_many(tx: Transaction, payloads: Sequence[str]) -> Steps[list[int | None]]:
-    """A number for each payload; None for the last ones, which found no place."""
+    """A number for each payload; None for the last ones, which did not fit."""
     store = tx.store
     tx.touched = True
     next_push = store.next_push
@@ -279,7 +277,7 @@ def pop(tx: Transaction) -> Steps[Live | None]:
             return None
         yield
         number = store.draw(push=False)
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             yield
             if live := _take(tx, number):
                 return live
@@ -306,8 +304,8 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
         if room <= 0:
             break
         if room > 1 and gap < _NEAR * room:
-            looks = 1 if tries + voids else 2
-            room = yield from _drawn_for(tx, next_pop, room, gap, looks)
+            checks = 1 if tries + voids else 2
+            room = yield from _drawn_for(tx, next_pop, room, gap, checks)
         numbers = []
         for _ in range(room):
             numbers.append(store.draw(push=False))
@@ -329,10 +327,10 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
     return sorted(taken, key=lambda live: live.message_id)
 
 
-def _drawn_for(tx: Transaction, next_pop: int, room: int, gap: int, looks: int) -> Steps[int]:
-    """How many numbers: up to the last whose message is here; all where they are void or holes."""
+def _drawn_for(tx: Transaction, next_pop: int, room: int, gap: int, checks: int) -> Steps[int]:
+    """How many numbers: up to the last whose message is there; all if they are void or holes."""
     numbers = range(next_pop, next_pop + room)
-    for _ in range(looks):
+    for _ in range(checks):
         ready = [number for number in numbers if _is_here(tx, number)]
         yield
         if ready:
@@ -352,12 +350,12 @@ def _is_here(tx: Transaction, number: int) -> bool:
 
 
 def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:
-    """Messages whose number was popped too early; where none is there, finish the void ones."""
+    """Messages whose number was popped too early; if there are none, finish void numbers."""
     tx.touched = True
-    numbers = tx.store.look_at
+    numbers = tx.store.parked_to_read
     if numbers is None:
         numbers = sorted(number for number, void in tx.parked() if not void)
-        numbers = numbers[:MOST_PARKED_LOOKED_AT]
+        numbers = numbers[:MOST_PARKED_READ]
     yield
     if n <= 0:
         return []
@@ -395,7 +393,7 @@ def _take(tx: Transaction, number: int) -> Live | None:
 
 
 def finish(steps: Steps[Result]) -> Result:
-    """Run a call to its end, with nobody else between its statements."""
+    """Run a call to its end without interleaving."""
     while True:
         try:
             next(steps)

@@ -1,8 +1,8 @@
-"""The ring's procedures on SQL Server (queries/mssql/ring.sql) as a model, step for step.
+"""The ring's procedures on SQL Server (queries/mssql/ring.sql) as a model, step by step.
 
 As `ring_model`, with that server's locks: an UPDATE, DELETE or UPDLOCK locks a row before it
-evaluates its conditions, and gives it back where they do not hold; what another transaction has
-locked so is skipped (READPAST). A plain read skips what another one has written, and no more.
+evaluates its conditions, and releases it if they do not hold; rows locked by others are skipped
+(READPAST). A plain read only skips rows that others have written.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.faults import ring_model
-from tests.faults.ring_model import MOST_PARKED_LOOKED_AT, Key, Live, Steps
+from tests.faults.ring_model import MOST_PARKED_READ, Key, Live, Steps
 
 _TRIES = 8
-_LOOKS = 2
+_CHECKS = 2
 _MOST_VOIDS = 1000
 
 
 @dataclass
 class Store(ring_model.Store):
-    """The same; chance decides in which order one query reads two numbers."""
+    """Chance decides in which order one query reads two numbers."""
 
     keeps_its_lock: bool = True
-    """Whether the first read's lock lasts to the end of the transaction, as REPEATABLEREAD says."""
+    """Whether the first read's lock lasts until the transaction ends (REPEATABLEREAD)."""
 
     def begin(self) -> "Transaction":
         """A new transaction."""
@@ -39,35 +39,33 @@ class Store(ring_model.Store):
 
 
 class Transaction(ring_model.Transaction):
-    """One session's work, under that server's locks."""
-
     store: Store
     size = 0
-    """The ring's, as the call that runs has read it."""
+    """The ring's, as the current call has read it."""
 
     def hold_configuration(self) -> None:
-        """The first statement of each call: the ring's size, with a lock that lasts."""
+        """The first statement of each call: reads the ring's size, and keeps the lock."""
         self.touched = self.store.keeps_its_lock
         self.size = self.store.size
 
     def read(self, slot: int) -> Live | None:
-        """SELECT ... WITH (READPAST, READCOMMITTEDLOCK); None too where another one has written."""
+        """SELECT ... WITH (READPAST, READCOMMITTEDLOCK); None also where another has written."""
         if any(slot in other._slots for other in self.store.open if other is not self):
             return None
         return self.slot(slot)
 
     def has(self, number: int) -> bool:
-        """The same: whether this number's message is in its slot."""
+        """Whether this number's message is in its slot, by such a read."""
         live = self.read(number % self.size)
         return live is not None and live.message_id == number
 
     def read_parked(self) -> set[tuple[int, bool]]:
-        """The same of the parked numbers."""
+        """The parked numbers, by such a read."""
         others = (other for other in self.store.open if other is not self)
         return self.parked().difference(*(other._unparked for other in others))
 
     def lock_where(self, key: Key, holds: Callable[[], bool]) -> Steps[bool]:
-        """Lock first, then evaluate; others may come between the two."""
+        """Lock first, then evaluate; other sessions may run in between."""
         holder = self.store.locks.get(key)
         if holder not in {None, self}:
             return False
@@ -80,13 +78,13 @@ class Transaction(ring_model.Transaction):
         return False
 
     def park(self, number: int, *, void: bool) -> None:
-        """INSERT ... WHERE NOT EXISTS: no other one has that key in its hands."""
+        """INSERT ... WHERE NOT EXISTS: no other transaction may be deleting that key."""
         for other in self.store.open:
             assert other is self or (number, void) not in other._unparked, "an insert waits"
         super().park(number, void=void)
 
     def take(self, numbers: Iterable[int]) -> Steps[list[Live]]:
-        """UPDATE of the slots that hold these numbers' messages: what was in them."""
+        """UPDATE of the slots with these numbers' messages; returns those."""
         taken = []
         for number in numbers:
             slot = number % self.size
@@ -124,7 +122,7 @@ def push(tx: Transaction, payload: str) -> Steps[int | None]:
                 return None
             yield
         number = store.draw(push=True)
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             yield
             if (yield from tx.lock_free(number)):
                 tx.write(number % tx.size, Live(number, number, payload))
@@ -137,7 +135,7 @@ def push(tx: Transaction, payload: str) -> Steps[int | None]:
 
 
 def push_many(tx: Transaction, payloads: Sequence[str]) -> Steps[list[int | None]]:
-    """A number for each payload; None for the last ones, which found no place."""
+    """A number for each payload; None for the last ones, which did not fit."""
     store = tx.store
     tx.hold_configuration()
     wanted = len(payloads)
@@ -148,7 +146,7 @@ def push_many(tx: Transaction, payloads: Sequence[str]) -> Steps[list[int | None
     yield
     numbers = store.draw_many(room, push=True)
     free: list[int] = []
-    for _ in range(_LOOKS):
+    for _ in range(_CHECKS):
         yield
         free = []
         for number in numbers:
@@ -207,7 +205,7 @@ def pop(tx: Transaction) -> Steps[Live | None]:
                 return None
         yield
         number = store.draw(push=False)
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             yield
             if tx.has(number):
                 yield
@@ -263,7 +261,7 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
 
 
 def _both(store: Store) -> Steps[tuple[int, int]]:
-    """Both next numbers by one query, which says nothing of the order."""
+    """Both next numbers by one query, which may read them in either order."""
     if store.chance.random() < 0.5:
         next_push = store.next_push
         yield
@@ -274,26 +272,26 @@ def _both(store: Store) -> Steps[tuple[int, int]]:
 
 
 def _take_range(tx: Transaction, numbers: range) -> Steps[list[Live]]:
-    """Near the end of the queue only what lies between the first message and the last."""
+    """Near the end of the queue only from the first message to the last."""
     found: list[Live] = []
     is_near = tx.store.chance.random() < 0.5
-    for _ in range(_LOOKS):
+    for _ in range(_CHECKS):
         yield
-        stretch = list(numbers)
+        span = list(numbers)
         if is_near:
             here = [number for number in numbers if tx.has(number)]
-            stretch = [number for number in numbers if here and here[0] <= number <= here[-1]]
+            span = [number for number in numbers if here and here[0] <= number <= here[-1]]
             yield
-        found += yield from tx.take(stretch)
+        found += yield from tx.take(span)
         if len(found) == len(numbers):
             break
     return found
 
 
 def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:
-    """Messages whose number was popped too early; where none is there, finish the void ones."""
+    """Messages whose number was popped too early; if there are none, finish void numbers."""
     numbers = sorted(number for number, void in tx.read_parked() if not void)
-    numbers = numbers[:MOST_PARKED_LOOKED_AT]
+    numbers = numbers[:MOST_PARKED_READ]
     if n <= 0 or not numbers:
         return []
     yield

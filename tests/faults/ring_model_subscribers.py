@@ -1,7 +1,7 @@
-"""The model of a ring with subscribers: a ring of its own for each, all pushed to as one.
+"""The model of a ring with subscribers: each has a ring of its own, and pushes go to all of them.
 
-What subscribers have in common is the size, the numbers of pushes, and that a slot is free only
-where it is for all. Pops are `ring_model`'s, of one of them. Each call is run to its end at once.
+They share the size and the push numbers, and a slot is free only if it is free for all. Pops are
+`ring_model`'s, on one of them. Calls are not interleaved.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def _draw(txs: Sequence[Transaction]) -> int:
 
 
 def _is_free(txs: Sequence[Transaction], slot: int) -> bool:
-    """To this push, and locked by it from now on."""
+    """If so, it is locked."""
     if any(tx.slot(slot) is not None for tx in txs):
         return False
     return all(tx.lock_slot(slot) for tx in txs)
@@ -31,7 +31,7 @@ def _write(txs: Sequence[Transaction], number: int, payload: str) -> None:
 
 
 def _leave_out(txs: Sequence[Transaction], number: int) -> None:
-    """It carries nothing: who has parked it forgets it, to the others it is void."""
+    """A number without a message: unparked where it was parked, elsewhere void."""
     for tx in txs:
         if not tx.unpark([(number, False)]):
             tx.park(number, void=True)
@@ -52,7 +52,7 @@ def push(txs: Sequence[Transaction], payload: str) -> int | None:
 
 
 def push_many(txs: Sequence[Transaction], payloads: Sequence[str]) -> list[int | None]:
-    """A number for each payload; None for the last ones, which found no place."""
+    """A number for each payload; None for the last ones, which did not fit."""
     size = txs[0].store.size
     room = min(len(payloads), size, size - _gap(txs))
     numbers = [_draw(txs) for _ in range(room)]
@@ -66,9 +66,9 @@ def push_many(txs: Sequence[Transaction], payloads: Sequence[str]) -> list[int |
 
 
 def relay(stores: Sequence[Store], new_size: int) -> bool:
-    """Renumber what somebody owes; False, and nothing changed, where it is more than `new_size`.
+    """Renumber what any subscriber owes; False, and no change, if that is more than `new_size`.
 
-    Each goes on at the first message that it owes; those behind it that it has popped are void.
+    Each continues at the first message that it owes; later ones that it has popped are void.
     """
     live = sorted({one.message_id for store in stores for one in store.slots.values()})
     if len(live) > new_size:

@@ -1,4 +1,4 @@
-"""A ring on a real server, for tests: installing, calling, looking, mending."""
+"""A ring on a real server: install it, call it, read and repair it."""
 
 import itertools
 import time
@@ -30,21 +30,21 @@ class Popped:
 
 @dataclass(frozen=True)
 class Ring:
-    """One ring, and the connections to it."""
+    """With its connections."""
 
     url: str
     database: Database
     queue: Queue
 
     def of(self, subscriber: str) -> "Ring":
-        """As one of its subscribers has it."""
+        """As one of its subscribers sees it."""
         with self.database.transaction("read the catalog") as connection:
             now = find(connection, self.queue.name, self.queue.schema)
         return replace(self, queue=now.of(subscriber))
 
     @property
     def _mine(self) -> list[str]:
-        """What its pops take besides."""
+        """The extra argument of its pops."""
         return [self.queue.subscriber] if self.queue.subscriber else []
 
     @property
@@ -55,12 +55,12 @@ class Ring:
 
     @property
     def _is_owed(self) -> str:
-        """Of a slot r: by the subscriber whose ring this is."""
+        """A condition on slot r: owed by this subscriber."""
         owed = " AND r.message_id > (SELECT p.message_id FROM {popped} AS p WHERE p.slot = r.slot"
         return f"{owed} AND p.subscriber = {self.number})" * bool(self.number)
 
     def connect(self, *settings: str) -> psycopg.Connection:
-        """A session of its own, autocommit, with these settings."""
+        """A new autocommit session with these settings."""
         connection = connect(self.url)
         for setting in settings:
             connection.execute(SQL("SET {}").format(SQL(setting)))
@@ -89,14 +89,14 @@ class Ring:
 
     @property
     def content_tables(self) -> list[Identifier]:
-        """Where messages lie; none: in the slots."""
+        """Empty: messages are in the slots."""
         schema, name = self.queue.schema, self.queue.name
         numbers = range(self.queue.partitions)
         return [Identifier(schema, f"{name}_content_{number}") for number in numbers]
 
     @property
     def _contents(self) -> Composable:
-        """(first_id, message) of all that is kept, wherever it lies."""
+        """(first_id, message) of all messages, wherever they are stored."""
         tables = self.content_tables
         if not tables:
             slots = SQL("(SELECT first_id, message FROM {} WHERE reference_count > 0)")
@@ -105,7 +105,7 @@ class Ring:
         return SQL("({})").format(SQL(" UNION ALL ").join(map(each.format, tables)))
 
     def contents(self, connection: psycopg.Connection) -> dict[int, str]:
-        """first_id -> message of all that is kept."""
+        """first_id -> message."""
         return dict(connection.execute(self.sql("SELECT * FROM {contents} AS c")).fetchall())
 
     def push(self, connection: psycopg.Connection, payload: str) -> int | None:
@@ -138,23 +138,21 @@ class Ring:
         return [Popped(*row) for row in rows]
 
     def relay(self, new_size: int | None = None) -> RelayResult:
-        """The console's own action."""
         return relay(self.database, self.queue, new_size)
 
     def measure(self) -> Measure:
-        """Sizes, numbers, counts."""
         product = self.database.product
         with self.database.transaction("measure the ring") as connection:
             return sql.row(connection, Measure, "ring.measure", self.queue.scope(product))
 
     def parked(self, connection: psycopg.Connection) -> set[tuple[int, bool]]:
-        """The rows of parked."""
+        """(number, void)."""
         query = "SELECT number, void FROM {parked}"
         query += f" WHERE subscriber = {self.number}" * bool(self.number)
         return set(connection.execute(self.sql(query)).fetchall())
 
     def most_turns(self, connection: psycopg.Connection) -> int:
-        """In how many calls each parked number has its turn, by ring.sql's proof."""
+        """The number of calls in which each parked number has its turn, as ring.sql proves."""
         size = self.sql("SELECT pg_relation_size({parked_name}) / 1024")
         row = connection.execute(size).fetchone()
         assert row is not None
@@ -171,12 +169,12 @@ class Ring:
         ).fetchall()
 
     def held(self, connection: psycopg.Connection) -> set[int]:
-        """The numbers in slots, whoever still owes them or nobody."""
+        """The numbers in slots, whether owed or not."""
         query = self.sql("SELECT message_id FROM {ring} WHERE message_id IS NOT NULL")
         return {number for (number,) in connection.execute(query)}
 
     def park_orphans(self, connection: psycopg.Connection) -> int:
-        """The repair without a lock. Only for when no transaction of a popper is open."""
+        """The repair without a lock: only while no transaction that pops is open."""
         repair = """
             INSERT INTO {parked} (number, void, parked_at)
             SELECT r.message_id, false, clock_timestamp() FROM {ring} AS r
@@ -187,7 +185,7 @@ class Ring:
         return connection.execute(self.sql(repair)).rowcount
 
     def drained(self, connection: psycopg.Connection) -> bool:
-        """No number is left to draw, and no parked number has its message."""
+        """No number is left to draw, and no parked one has its message."""
         waiting = """
             SELECT count(*) FROM {parked} AS p
             INNER JOIN {ring} AS r ON r.message_id = p.number WHERE NOT p.void
@@ -207,8 +205,8 @@ class Ring:
                     return drained
                 assert time.monotonic() < deadline, "the ring does not get empty"
 
-    def lay(self, connection: psycopg.Connection, store: Store) -> None:
-        """Make it as the model has it; its messages lie in its slots."""
+    def set_state(self, connection: psycopg.Connection, store: Store) -> None:
+        """Set it to the model's state, with messages in slots."""
         numbers = {slot: live.message_id for slot, live in store.slots.items()}
         with connection.transaction(), connection.cursor() as cursor:
             for statement in (
@@ -233,7 +231,7 @@ class Ring:
             cursor.executemany(park, sorted(store.parked))
 
     def fill(self, count: int) -> list[str]:
-        """Push so many; their payloads."""
+        """Push so many messages; their payloads."""
         texts = [f"message {number}" for number in range(count)]
         with self.connect() as connection:
             assert None not in self.push_many(connection, texts)
@@ -244,18 +242,17 @@ class Ring:
         return [message.payload for message in self.drain()]
 
     def close(self) -> None:
-        """Give the console's connections back."""
         self.database.close()
 
 
 Make = Callable[..., Ring]
-"""As the fixture `make` does."""
+"""The fixture `make`."""
 
 _numbers = itertools.count(1)
 
 
 def make_ring(url: str, name: str = "", **options: object) -> Ring:
-    """Install a ring and open it; its name is its own and wants quoting, unless given."""
+    """Install a ring; by default with a new name that needs quoting."""
     name = name or f"ring {next(_numbers)}"
     database = open_database(url)
     design = DESIGNS["ring"]
@@ -268,15 +265,15 @@ def make_ring(url: str, name: str = "", **options: object) -> Ring:
 
 
 def move_on(ring: Ring, connection: psycopg.Connection, to: int) -> None:
-    """A long time later: both sequences stand there."""
+    """A long time later: set both sequences."""
     for side in ("push", "pop"):
         connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, %s, false)"), [to])
 
 
 def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
-    """A page of parked whose rows moved up by churn; the number at (0,258), whose message came.
+    """A page of parked after churn: the number at (0,258) has its message.
 
-    28 holes on the first places, dead line pointers after them, 100 holes from 158 to 257.
+    28 holes at the first line pointers, dead ones after them, 100 holes from 158 to 257.
     """
     park = "INSERT INTO {parked} SELECT generate_series(%s::bigint, %s), false, now()"
     connection.execute(ring.sql("ALTER TABLE {parked} SET (autovacuum_enabled = off)"))
@@ -289,13 +286,18 @@ def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
     connection.execute(ring.sql(park), [201, 300])
     connection.execute(ring.sql(park), [500, 500])
     rows = connection.execute(ring.sql("SELECT number, ctid::text FROM {parked}")).fetchall()
-    places: dict[int, str] = dict(rows)
-    assert [places[n] for n in (28, 201, 300, 500)] == ["(0,28)", "(0,158)", "(0,257)", "(0,258)"]
+    ctids: dict[int, str] = dict(rows)
+    assert [ctids[n] for n in (28, 201, 300, 500)] == [
+        "(0,28)",
+        "(0,158)",
+        "(0,257)",
+        "(0,258)",
+    ]
     return 500
 
 
 def wait_for_server(url: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Until the server takes connections (after a crash it recovers first)."""
+    """Until it accepts connections, after its recovery."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,9 +1,9 @@
-"""The ring's campaign with subscribers: each one's four counts, and who comes and goes meanwhile.
+"""The ring's campaign with subscribers, some of which come and go: the four counts of each.
 
 `python -m tests.faults.subscriber_campaign --seeds N --seconds S --subscribers K`.
 
-Every transaction of a client leaves a mark in a table of its own, so nothing stays in doubt: of
-each message is known how often it was pushed, and each subscriber has to get it as often.
+Every transaction of a client inserts a mark into a table, so nothing stays in doubt: it is known
+how often each message was pushed, and each subscriber must get it as often.
 """
 
 import argparse
@@ -23,19 +23,19 @@ from console.catalog import find
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
 from tests.faults.doctor_tools import try_repairs
+from tests.faults.queue_client import Counts, Ledger, is_whole
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay
-from tests.faults.ring_ledger import Counts, Ledger, is_whole
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
 from tests.servers import fresh_database, wait_until
 
 _LATE = "late"
 """Subscribes under traffic, and stays."""
 _BRIEF = "brief"
-"""Subscribes and unsubscribes, again and again; nobody pops for it."""
+"""Subscribes and unsubscribes repeatedly; has no consumers."""
 MARKS = "marks"
-"""The table of those, of one that `keep_marks` prepared."""
+"""The table, created by `keep_marks`."""
 _PUSHES = "push."
-"""What the producers' logs begin with; those of a subscriber's consumers with its name."""
+"""The prefix of producers' logs; that of consumers' logs is their subscriber."""
 _STALLED_SECONDS = 0.2
 OPTIONS: tuple[Mapping[str, str], ...] = (
     {},
@@ -45,27 +45,27 @@ OPTIONS: tuple[Mapping[str, str], ...] = (
     {"in_hand": "on"},
     {"content": "apart", "in_hand": "on"},
 )
-"""What a seed's ring is installed with, in turn."""
+"""Of a seed's ring, in turn."""
 
 
 def keep_marks(ring: Ring) -> None:
-    """Clients can leave marks in its database; of those before there are none."""
+    """Create or empty the table of marks."""
     with ring.connect() as connection:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {MARKS} (mark text)")
         connection.execute(f"DELETE FROM {MARKS}")
 
 
 def marks_of(ring: Ring) -> set[str]:
-    """Of all transactions that have committed."""
+    """Of all committed transactions."""
     with ring.connect() as connection:
         return {mark for (mark,) in connection.execute(f"SELECT mark FROM {MARKS}")}
 
 
 @dataclass
 class _Campaign:
-    """One ring with its clients. `first`: subscriber -> from which push on it gets every message.
+    """One ring and its clients. `first`: subscriber -> the push from which on it gets everything.
 
-    One that began at the oldest message may get earlier ones too: those that still lay there.
+    Those that subscribed from the oldest message may get earlier ones that were still there.
     """
 
     ring: Ring
@@ -78,7 +78,7 @@ class _Campaign:
     kills: int = 0
 
     def start(self, calls: list[str], name: str, **more: object) -> None:
-        """A client of the ring, whose log begins with the name."""
+        """A client; `name`: the prefix of its log."""
         claims = [self.ring.queue.name] if self.ring.queue.options["in_hand"] == "on" else []
         self.of.start(
             calls,
@@ -93,7 +93,6 @@ class _Campaign:
         )
 
     def consume(self, subscriber: str) -> None:
-        """One or two consumers of the subscriber."""
         for _ in range(self.chance.randint(1, 2)):
             self.start(CONSUMER, f"{subscriber}.", subscriber=subscriber)
 
@@ -108,7 +107,7 @@ class _Campaign:
         self.go_on(lambda: self.of.progress(f"{subscriber}.") > 0)
 
     def go_on(self, enough: Callable[[], bool]) -> None:
-        """Wait; where rolled back and killed pops fill the ring, mend it."""
+        """Wait; repair the ring when rolled back and killed pops have filled it."""
         before, since = self.of.progress(), time.monotonic()
 
         def gets_there() -> bool:
@@ -125,7 +124,7 @@ class _Campaign:
         wait_until(gets_there, "the clients get on")
 
     def progress(self, more_bytes: int) -> None:
-        """Until so much more was pushed, and popped."""
+        """Until so much more is logged by producers and consumers."""
         wanted = [(name, self.of.progress(name) + more_bytes) for name in (_PUSHES, "s0.")]
         self.go_on(lambda: all(self.of.progress(name) >= least for name, least in wanted))
 
@@ -137,13 +136,13 @@ class _Campaign:
             self.relays += try_relay(self.ring, self.chance) is not None
 
     def kill_consumers(self) -> None:
-        """All of one subscriber, and others begin."""
+        """All of one subscriber; new ones begin."""
         subscriber = self.chance.choice([*self.first])
         self.of.kill_all(f"{subscriber}.")
         self.consume(subscriber)
 
     def kill_producers(self) -> None:
-        """All of them, and others begin."""
+        """All of them; new ones begin."""
         self.of.kill_all(_PUSHES)
         self.produce()
 
@@ -152,7 +151,7 @@ class _Campaign:
             self.start(PRODUCER, _PUSHES)
 
     def come_and_go(self) -> None:
-        """A subscriber without consumers: what it owes is skipped, then it is let go."""
+        """A subscriber without consumers: skip what it owes, then unsubscribe it."""
         try:
             subscribing.subscribe(self.ring.database, self.ring.queue, _BRIEF, "oldest")
             for to in ("older=1s", "now"):
@@ -162,7 +161,7 @@ class _Campaign:
             self.end_brief()
 
     def end_brief(self) -> None:
-        """Where a kill came between."""
+        """After an interruption."""
         try:
             now = self.now.queue
         except RefusedError:
@@ -172,18 +171,18 @@ class _Campaign:
 
     @property
     def now(self) -> Ring:
-        """With the subscribers that it has by now."""
+        """With its current subscribers."""
         return self.ring.of(next(iter(self.first)))
 
     @property
     def whole(self) -> Ring:
-        """The same, as all have it."""
+        """The same, as a whole."""
         with self.ring.database.transaction("read the catalog") as connection:
             queue = find(connection, self.ring.queue.name, self.ring.queue.schema)
         return replace(self.ring, queue=queue)
 
     def settle(self) -> Mapping[str, Counts]:
-        """Drain it, for each: what became of every message that it was to get."""
+        """Drain it; the counts of each subscriber."""
         self.of.finish()
         self.end_brief()
         self.repair_all()
@@ -228,8 +227,8 @@ class _Campaign:
         return Counts(owed.total(), doubt, lost.total(), doubled.total(), self.relays, self.kills)
 
     def _nothing_is_left(self, pushed: Counter[str]) -> None:
-        """No message, no content; in the archive each once, as popped by all."""
-        if self.repair is None:  # else there may be holes, at which a sweep stops
+        """No message or content; each is in the archive once, as popped by all."""
+        if self.repair is None:  # else there may be holes, where a sweep stops
             self.ring.relay()
         maintained = maintain_plan.plan(self.ring.database, self.now.queue)
         maintain.maintain(self.ring.database, maintained)
@@ -254,13 +253,13 @@ def campaign(
     repair: Callable[[Ring], object] | None = None,
     **options: str,
 ) -> Mapping[str, Counts]:
-    """Pushers, consumers of each subscriber, relays, kills; of each subscriber the four counts.
+    """Producers, consumers of each subscriber, relays, kills; the counts of each subscriber.
 
-    `repair`: what is done in the place of relays, and brings back as much as they do.
+    `repair`: done instead of relays; must recover as much.
     """
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(subscribers)]
-    # After a crash at most 33 numbers are spent; beyond a ring's size they want a relay.
+    # A crash spends at most 33 numbers; more than a ring's size would need a relay.
     size = chance.randint(20 if repair is None else 64, 400)
     with fresh_database(server.url) as url:
         ring = make_ring(url, size=size, max_bytes=300, subscribers=",".join(names), **options)
@@ -301,7 +300,7 @@ def campaign(
 
 
 def main() -> None:
-    """Print a table, a subscriber of a campaign a line; exit 1 where a seed failed."""
+    """Print a table, a line per subscriber; exit 1 if a seed failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)

@@ -15,8 +15,7 @@ from tests.faults.campaign import campaign
 from tests.faults.campaign_balance import DOOMED, Locations, MessageCounts, Result, balance
 from tests.faults.campaign_calls import Call, Defects, Order, Trouble
 from tests.faults.campaign_traffic import size
-from tests.faults.ring_ledger import Ledger
-from tests.faults.ring_worker import payload
+from tests.faults.queue_client import Ledger, payload
 from tests.servers import wait_until
 from tests.template import SETTINGS
 

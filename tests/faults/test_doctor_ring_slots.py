@@ -289,7 +289,7 @@ def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool
         )
         @given(laid())
         def check(state: Store) -> None:
-            ring.lay(connection, state)
+            ring.set_state(connection, state)
             with check_context(ring.database, ring.queue) as context:
                 found = find_lost_numbers(context)
             for kind, expected in astray(state).items():

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 
 from console.errors import ConsoleError
 from tests.faults import ring_model as model
-from tests.faults.ring_model import MOST_PARKED_LOOKED_AT, Store, Transaction, finish
+from tests.faults.ring_model import MOST_PARKED_READ, Store, Transaction, finish
 from tests.faults.ring_tools import Make, Ring
 
 SIZES = st.integers(1, 7)
@@ -79,7 +79,7 @@ class RingMachine(RuleBasedStateMachine):
     def lay_out(self, size: int, first: int) -> None:
         """An empty ring of that size whose numbers start there."""
         self.store = Store(size, base=first, next_push=first, next_pop=first)
-        self.ring.lay(self.connection, self.store)
+        self.ring.set_state(self.connection, self.store)
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:
@@ -134,20 +134,20 @@ class RingMachine(RuleBasedStateMachine):
         return [], [message.payload for message in messages]
 
     def _take_turns(self) -> None:
-        """The model looks where the ring will; no number is passed over for too many calls."""
+        """The model checks where the ring will; no number is passed over for too many calls."""
         rows = self.connection.execute(self.ring.sql(PLACES)).fetchall()
         places = {number: (int(page), int(line)) for number, page, line in rows}
         row = self.connection.execute(self.ring.sql(TURN)).fetchone()
         assert row is not None
         turn, chunks = row
-        looked_at = model.looked_at(places, turn, chunks) if places else []
-        assert len(looked_at) <= MOST_PARKED_LOOKED_AT
-        self.store.look_at = looked_at
+        parked_read = model.parked_read(places, turn, chunks) if places else []
+        assert len(parked_read) <= MOST_PARKED_READ
+        self.store.parked_to_read = parked_read
         self.most_turns = max(self.most_turns, model.most_turns(max(chunks, 1)))
         self.passed_over = {
             number: self.passed_over.get(number, 0) + 1
             for number in places
-            if number not in looked_at
+            if number not in parked_read
         }
         assert max(self.passed_over.values(), default=0) < self.most_turns
 
@@ -182,7 +182,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
     def pops_run_ahead(self, how_many: int, lost: int) -> None:
-        """More numbers are parked than one call looks at, the lowest of them holes."""
+        """More numbers are parked than one call reads, the lowest of them holes."""
         self.pop_early(how_many)
         self.give_up_numbers(push=True, how_many=min(lost, how_many))
 

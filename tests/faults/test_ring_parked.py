@@ -79,7 +79,7 @@ def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, one_by_one: bool
 
 
 def _looked_at(ring: Ring, connection: psycopg.Connection) -> set[int]:
-    """The numbers that a call looks at, where each has its message."""
+    """The numbers that a call reads, where each has its message."""
     with connection.transaction(force_rollback=True):
         found = {message.id for message in ring.pop_many(connection, 1000)}
     assert len(found) <= 64

@@ -10,10 +10,9 @@ import psycopg
 import pytest
 
 from tests.cli.calls import Console
+from tests.faults.queue_client import Ledger, payload
 from tests.faults.ring_campaign import Clients, clients
-from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_tools import Ring, make_ring
-from tests.faults.ring_worker import payload
 from tests.faults.subscriber_campaign import MARKS, keep_marks, marks_of
 from tests.servers import wait_until
 

@@ -23,7 +23,7 @@ FUTURE = datetime(2090, 1, 1, tzinfo=UTC)
 
 
 def rows(*numbers: int, **more: Any) -> list[Any]:
-    """QueueArchive rows as the lake gives them, in their order."""
+    """Archived rows as the lake gives them, in their order."""
     return [
         {"message": f"a{n} 1", "payload": f"m{n}".encode(), "title": None, "due_us": None, **more}
         for n in numbers

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ring_ledger import Ledger
-from tests.faults.ring_worker import BEFORE, DONE, LOST, UNDONE
+from tests.faults.queue_client import BEFORE, DONE, LOST, UNDONE, Ledger
 
 
 def written(log: Path, *events: dict[str, object]) -> list[Path]:
