@@ -1,4 +1,4 @@
-"""Serves metrics over HTTP. Databases are asked by threads of their own, never by a scrape."""
+"""Serves metrics over HTTP. Databases are sampled by threads of their own, not by a scrape."""
 
 import ipaddress
 import logging
@@ -31,10 +31,10 @@ QUEUE = ("connection", "schema", "queue", "design")
 class ConnectionState:
     reading: Reading
     sampled_at: float | None
-    """When the last sample succeeded, as Unix time; None: none has."""
+    """Of the last successful sample, as Unix time; None: there is none."""
     diagnoses: Sequence[Diagnosis] = ()
     examined_at: float | None = None
-    """When the doctor last ran, as Unix time."""
+    """Of the last examination, as Unix time."""
 
     @property
     def up(self) -> bool:
@@ -81,19 +81,20 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         ((_labels(queue), float(up)) for queue, up in read),
     )
     readable = [queue for queue, up in read if up]
-    for field, name, unit, words in GAUGES:
+    for field, name, unit, help_text in GAUGES:
         known = ((_labels(queue), getattr(queue, field)) for queue in readable)
-        yield _gauge(f"dbq_queue_{name}", words, QUEUE, known, unit)
-    for field, name, words in COUNTERS:
-        counter = CounterMetricFamily(f"dbq_queue_{name}", words, labels=QUEUE, unit="messages")
+        yield _gauge(f"dbq_queue_{name}", help_text, QUEUE, known, unit)
+    for field, name, help_text in COUNTERS:
+        counter = CounterMetricFamily(f"dbq_queue_{name}", help_text, labels=QUEUE, unit="messages")
         for queue in readable:
             if (value := getattr(queue, field)) is not None:
                 counter.add_metric(_labels(queue), value)
         yield counter
-    for kind, words in LATENCIES.items():
+    for kind, help_text in LATENCIES.items():
         yield _gauge(
             f"dbq_queue_{kind}_seconds",
-            f"{words}: percentiles of a sample of the last 5 minutes; too few messages: no series.",
+            f"{help_text}: percentiles of a sample of the last 5 minutes; "
+            "too few messages: no series.",
             (*QUEUE, "quantile"),
             _quantiles(kind, readable),
             "seconds",
@@ -122,9 +123,9 @@ def _of_subscribers(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
         for one in queue.subscribers or ()
     ]
     labels = (*QUEUE, "subscriber")
-    for field, name, unit, words in SUBSCRIBER_GAUGES:
+    for field, name, unit, help_text in SUBSCRIBER_GAUGES:
         values = ((named, getattr(one, field)) for named, one in of)
-        yield _gauge(f"dbq_subscriber_{name}", words, labels, values, unit)
+        yield _gauge(f"dbq_subscriber_{name}", help_text, labels, values, unit)
     counter = CounterMetricFamily(
         "dbq_subscriber_popped_messages",
         "Messages popped by the subscriber, or skipped, since the exporter's first sample.",
@@ -150,12 +151,12 @@ def _quantiles(
 def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     def gauge(
         name: str,
-        words: str,
+        help_text: str,
         values: Iterable[tuple[ConnectionState, float | None]],
         unit: str = "",
     ) -> Metric:
         labelled = (([one.reading.connection], value) for one, value in values)
-        return _gauge(f"dbq_{name}", words, CONNECTION, labelled, unit)
+        return _gauge(f"dbq_{name}", help_text, CONNECTION, labelled, unit)
 
     yield gauge("up", "Whether the last sample succeeded.", [(one, float(one.up)) for one in seen])
     yield gauge(
@@ -195,17 +196,19 @@ def _of_findings(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
             found += [
                 ([*labels, severity.word], float(counted[severity]))
                 for severity in SEVERITIES
-                # That there is none is known only after everything was examined.
+                # A zero is true only if everything was examined.
                 if counted[severity] or not diagnosis.unseen
             ]
-    words = "Findings of the doctor; no series where it could not examine everything."
-    yield _gauge("dbq_queue_findings", words, (*QUEUE, "severity"), found)
-    words = "Findings of the doctor by code; no series where there are none."
-    yield _gauge("dbq_queue_findings_by_code", words, (*QUEUE, "code", "severity"), coded)
-    words = "Findings that an operator has silenced or acknowledged: no other series counts them."
-    yield _gauge("dbq_queue_findings_silenced", words, (*QUEUE, "code", "severity"), silenced)
-    words = "What the doctor could not examine."
-    yield _gauge("dbq_queue_unexamined", words, QUEUE, unseen)
+    help_text = "Findings of the doctor; no series where it could not examine everything."
+    yield _gauge("dbq_queue_findings", help_text, (*QUEUE, "severity"), found)
+    help_text = "Findings of the doctor by code; no series where there are none."
+    yield _gauge("dbq_queue_findings_by_code", help_text, (*QUEUE, "code", "severity"), coded)
+    help_text = (
+        "Findings that an operator has silenced or acknowledged: no other series counts them."
+    )
+    yield _gauge("dbq_queue_findings_silenced", help_text, (*QUEUE, "code", "severity"), silenced)
+    help_text = "What the doctor could not examine."
+    yield _gauge("dbq_queue_unexamined", help_text, QUEUE, unseen)
 
 
 def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
@@ -216,7 +219,7 @@ def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
             queue, found = diagnosis.queue, diagnosis.consumers
             figures = diagnosis.figures
             if found is None or found.missing or figures is None or figures.problem:
-                continue  # a part of them would be a false figure
+                continue  # a part of them is a false figure
             labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
             there = [consumer for consumer in found.consumers if consumer.sessions != 0]
             for does in (POP, PUSH):
@@ -224,10 +227,12 @@ def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
                 counted.append(([*labels, does], float(len(of))))
                 connected = sum(consumer.sessions or 0 for consumer in of)
                 sessions.append(([*labels, does], float(connected)))
-    words = "Consumers (pop) and producers (push) seen when the doctor last ran; by their names."
-    yield _gauge("dbq_queue_consumers", words, (*QUEUE, "does"), counted)
-    words = "Sessions of the consumers and producers that were seen."
-    yield _gauge("dbq_queue_consumer_sessions", words, (*QUEUE, "does"), sessions)
+    help_text = (
+        "Consumers (pop) and producers (push) seen when the doctor last ran; by their names."
+    )
+    yield _gauge("dbq_queue_consumers", help_text, (*QUEUE, "does"), counted)
+    help_text = "Sessions of the consumers and producers that were seen."
+    yield _gauge("dbq_queue_consumer_sessions", help_text, (*QUEUE, "does"), sessions)
 
 
 def _by_code(
@@ -239,12 +244,12 @@ def _by_code(
 
 def _gauge(
     name: str,
-    words: str,
+    help_text: str,
     labels: Sequence[str],
     values: Iterable[tuple[Sequence[str], float | None]],
     unit: str = "",
 ) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=labels, unit=unit)
+    family = GaugeMetricFamily(name, help_text, labels=labels, unit=unit)
     for of, value in values:
         if value is not None:
             family.add_metric(of, value)
@@ -260,7 +265,7 @@ _STOP_SECONDS = 10.0
 
 
 class Watch:
-    """What is known of one connection: its figures, and the doctor's findings."""
+    """Samples one connection and examines its queues."""
 
     def __init__(
         self,
@@ -274,7 +279,7 @@ class Watch:
         self._lock = threading.Lock()
         self._seen = ConnectionState(Reading(database.label), None)
         self._round: list[Diagnosis] = []
-        """What the round has found that is under way."""
+        """Of the round that is in progress."""
         self._watcher = Watcher(
             Sampler(
                 database,
@@ -289,7 +294,7 @@ class Watch:
 
     @property
     def seen(self) -> ConnectionState:
-        """What is known now, without asking anybody."""
+        """The present state, without a query."""
         with self._lock:
             return self._seen
 
@@ -297,7 +302,7 @@ class Watch:
         self._watcher.start()
 
     def stop(self) -> None:
-        """End what is under way, and let the connection go."""
+        """Stop, and close the connection."""
         self._watcher.stop(_STOP_SECONDS)
         self._database.close()
 
@@ -314,7 +319,7 @@ class Watch:
         if examined.error is not None:
             name = self._database.label
             _LOG.warning("%s: the doctor failed: %s", name, type(examined.error).__name__)
-            # What was found before says nothing about now.
+            # Earlier findings say nothing about now.
             self._round.clear()
             with self._lock:
                 self._seen = replace(self._seen, diagnoses=())
@@ -332,15 +337,15 @@ class _Collector(Collector):
         yield from families([watch.seen for watch in self._watches])
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: what there is depends on the queues."""
+        """Nothing: the series depend on the queues."""
         yield from ()
 
 
 class Exporter:
-    """Watches and the server in front of them, from `start` to `stop`."""
+    """The watches and their HTTP server."""
 
     def __init__(self, watches: Sequence[Watch], host: str, port: int) -> None:
-        """UsageError where the address cannot be listened at."""
+        """UsageError: the address cannot be listened on."""
         self._watches = watches
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(watches))
@@ -353,12 +358,11 @@ class Exporter:
         self.url = f"http://{_shown(host)}:{self._server.server_port}/metrics"
 
     def start(self) -> None:
-        """Begin to look; until the first sample is done, nothing is up."""
+        """Begin to sample; until the first sample, nothing is up."""
         for watch in self._watches:
             watch.start()
 
     def stop(self) -> None:
-        """End: no more scrapes, no more looks."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_STOP_SECONDS)
@@ -367,8 +371,7 @@ class Exporter:
 
 
 def address(listen: str, *, anywhere: bool) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`. RefusedError for another than a loopback address, unless that
-    is meant."""
+    """Host and port of `HOST:PORT`. RefusedError: no loopback address, unless `anywhere`."""
     host, colon, digits = listen.rpartition(":")
     if not colon or not (digits.isascii() and digits.isdigit()) or int(digits) > 65_535:
         raise UsageError(
@@ -387,7 +390,7 @@ def address(listen: str, *, anywhere: bool) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. A name other than localhost may be anywhere."""
+    """Whether only this machine can reach it; of names, only localhost is certain."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,5 +1,5 @@
-"""Ready-made, of what `serve-metrics` serves: a dashboard for Grafana, as JSON; rules for
-Prometheus, of the limits that are configured."""
+"""For the metrics of `serve-metrics`: a dashboard for Grafana, as JSON, and alerting rules for
+Prometheus from the configured limits."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from console.formats import count, duration
 from console.monitor.limits import Limits, Thresholds
 
 SCHEMA_VERSION = 36
-"""Of Grafana's dashboard model. A newer Grafana brings it up to its own when it is imported."""
+"""Of Grafana's dashboard model; newer versions of Grafana upgrade it on import."""
 
 _WIDTH = 24
 _CHART_HEIGHT = 8
@@ -32,7 +32,7 @@ class _Chart:
     width: int = 8
     description: str = ""
     steps: Sequence[tuple[str, float]] = ()
-    """Of a single figure: from which value on which colour, above green."""
+    """Of a single figure: colours above green, and the values from which they apply."""
 
     @property
     def height(self) -> int:
@@ -57,7 +57,7 @@ def _stat(
     unit: str = "short",
     description: str = "",
 ) -> _Chart:
-    """A single figure, of that colour from the limit on."""
+    """A single figure, coloured from the limit on."""
     return _Chart(title, [(query, legend)], unit, "stat", 4, description, [(colour, limit)])
 
 
@@ -210,7 +210,7 @@ _ROWS: Mapping[str, Sequence[_Chart]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """To be imported as it is; which Prometheus, connection and queue are chosen there."""
+    """Its variables choose the Prometheus, the connection and the queue."""
     return {
         "uid": "dbq-console",
         "title": "Queues in databases (dbq-console)",
@@ -268,7 +268,7 @@ def _panels() -> Iterator[dict[str, Any]]:
         y += tallest
 
 
-def _panel(chart: _Chart, place: Mapping[str, int]) -> dict[str, Any]:
+def _panel(chart: _Chart, position: Mapping[str, int]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": chart.unit}
     if chart.steps:
         steps: list[dict[str, object]] = [{"value": None, "color": "green"}]
@@ -282,7 +282,7 @@ def _panel(chart: _Chart, place: Mapping[str, int]) -> dict[str, Any]:
         "title": chart.title,
         "description": chart.description,
         "datasource": _SOURCE,
-        "gridPos": dict(place),
+        "gridPos": dict(position),
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + at), "expr": expression, "legendFormat": legend}
@@ -292,7 +292,7 @@ def _panel(chart: _Chart, place: Mapping[str, int]) -> dict[str, Any]:
 
 
 _STALE_INTERVALS = 20
-"""An idle sampler samples up to 5 times less often; a longer silence is an outage."""
+"""An idle sampler pauses up to 5 times longer; more is an outage."""
 _STALE_LEAST_SECONDS = 120.0
 
 
@@ -301,7 +301,7 @@ _WARNING = 'severity="warning"'
 
 @dataclass(frozen=True)
 class Limited:
-    """The limits of one connection, and of its queues that have some of their own."""
+    """The limits of one connection, and of its queues that have their own."""
 
     connection: str | None
     """None: every connection that is not configured."""
@@ -310,7 +310,7 @@ class Limited:
 
 
 LASTING = "5m"
-"""What is over sooner needs nobody."""
+"""Shorter conditions raise no alert."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,7 @@ def _of_limits(matchers: Sequence[str], limits: Thresholds) -> Iterator[_Rule]:
         limits.age_seconds,
         "its oldest message has waited {{ $value | humanizeDuration }}",
     )
-    # A share of them, where they have no limit of their own, is a finding of the doctor's.
+    # Without limits of their own, their share is a finding of the doctor.
     yield from _rules(
         "DbqQueueErrors", f"dbq_queue_error_messages{where}", limits.errors, "{{ $value }} in error"
     )
@@ -414,16 +414,16 @@ def _of_limits(matchers: Sequence[str], limits: Thresholds) -> Iterator[_Rule]:
 
 
 def _rules(
-    name: str, figure: str, limits: Limits[int] | Limits[float], words: str
+    name: str, figure: str, limits: Limits[int] | Limits[float], text: str
 ) -> Iterator[_Rule]:
     for severity, limit in (("warning", limits.warning), ("critical", limits.critical)):
         if limit is not None:
             expression = f"{figure} >= {_number(limit)}"
-            summary = f"{_OF_QUEUE}: {words} ({severity} from {_words(name, limit)} on)"
+            summary = f"{_OF_QUEUE}: {text} ({severity} from {_limit_text(name, limit)} on)"
             yield _Rule(name, severity, expression, summary)
 
 
-def _words(name: str, limit: float) -> str:
+def _limit_text(name: str, limit: float) -> str:
     if name == "DbqQueueFull":
         return f"{limit * 100:g} %"
     return duration(limit) if name == "DbqQueueAge" else count(int(limit))
@@ -434,7 +434,7 @@ def _number(limit: float) -> str:
 
 
 def _promql(text: str) -> str:
-    """A string of PromQL: what is not ASCII stays, for JSON would make surrogates of it."""
+    """A PromQL string; only ASCII is escaped, since JSON would make surrogates of the rest."""
     return '"' + "".join(json.dumps(s)[1:-1] if s.isascii() else s for s in text) + '"'
 
 

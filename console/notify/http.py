@@ -1,4 +1,4 @@
-"""One POST: over TLS that is verified, without a redirect, and with an answer in a few words."""
+"""One POST: with verified TLS, without redirects, and with a short form of the answer."""
 
 import ssl
 import urllib.error
@@ -11,12 +11,10 @@ from typing import IO
 
 from console.notify.targets import NotSentError
 
-_ANSWER_BYTES = 300
+_SHOWN_BYTES = 300
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """What is told to one address is told to no other."""
-
     def redirect_request(
         self,
         req: urllib.request.Request,
@@ -32,10 +30,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def post(
     url: str, data: bytes, headers: Mapping[str, str], secrets: Sequence[str], seconds: float
 ) -> str:
-    """What it answered. NotSentError, without the secrets. `seconds`: for each step."""
+    """The answer. NotSentError, without the secrets. `seconds`: the time-out of each step."""
     try:
         request = urllib.request.Request(url, data, dict(headers), method="POST")  # noqa: S310
-        # Made anew: certificates are renewed while a recorder runs.
+        # Created for each request: certificates are renewed while a recorder runs.
         secure = urllib.request.HTTPSHandler(context=ssl.create_default_context())
         opener = urllib.request.build_opener(_NoRedirects, secure)
         with opener.open(request, timeout=seconds) as answer:
@@ -47,21 +45,21 @@ def post(
 
 
 def _refused(error: urllib.error.HTTPError, secrets: Sequence[str]) -> NotSentError:
-    """With the first words of the answer, which may repeat what was sent."""
-    said = ""
+    """With the begin of the answer, which may repeat secrets."""
+    text = ""
     with suppress(OSError, HTTPException, ValueError), error:
-        said = error.read(_ANSWER_BYTES).decode(errors="replace")
+        text = error.read(_SHOWN_BYTES).decode(errors="replace")
     for secret in filter(None, secrets):
-        said = said.replace(secret, "***")
-    said = " ".join(said.split())
+        text = text.replace(secret, "***")
+    text = " ".join(text.split())
     after = error.headers.get("Retry-After", "") if error.headers else ""
-    why = f"answered HTTP {error.code}{f': {said}' if said else ''}"
+    why = f"answered HTTP {error.code}{f': {text}' if text else ''}"
     wait = float(after) if after.isascii() and after.isdigit() else 0.0
     return NotSentError(why, reached=True, retry_after=wait)
 
 
 def _why(error: Exception, seconds: float) -> str:
-    """In words of ours and the system's: those of other errors may have the address in them."""
+    """Without the texts of other errors, which may have the address in them."""
     reason = getattr(error, "reason", error)
     if isinstance(error, ValueError):
         return "its address or its secret has signs that cannot be sent"

@@ -1,7 +1,7 @@
-"""The part of a recorder that tells receivers of findings, in threads of its own.
+"""Sends a recorder's notifications of findings, in threads of its own.
 
-One thread asks the database; each delivery has another, so that a receiver that is slow keeps
-nobody waiting: neither the recording nor other receivers.
+One thread queries the database; each delivery has another, so that a slow receiver delays neither
+the recording nor other receivers.
 """
 
 import logging
@@ -30,7 +30,7 @@ from console.notify.targets import SECONDS, Event, NotSentError, Source, Target
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 50
-"""Events in one delivery."""
+"""The most events in one delivery."""
 _STATEMENTS_SECONDS = 10.0
 _RELOAD_SECONDS = 600.0
 _REFUSED_SECONDS = 300.0
@@ -40,7 +40,7 @@ _LONGEST_RETRY_AFTER = 3_600.0
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often what is done, in seconds."""
+    """In seconds."""
 
     lease: float = LEASE_SECONDS
     renew: float = LEASE_SECONDS / 3
@@ -48,14 +48,14 @@ class Intervals:
     first_back_off: float = 2.0
     longest_back_off: float = 300.0
     sure: float = SECONDS
-    """So long at least the lease has to hold yet when something is sent."""
+    """The least rest of the lease with which something is sent."""
 
 
 INTERVALS = Intervals()
 
 
 def back_off(failures: int, intervals: Intervals = INTERVALS) -> float:
-    """How long to wait after so many failures in a row; two recorders do not go in step."""
+    """How long to wait after that many failures in a row, with jitter."""
     longest = min(
         intervals.first_back_off * 2.0 ** min(failures - 1, 30), intervals.longest_back_off
     )
@@ -64,13 +64,13 @@ def back_off(failures: int, intervals: Intervals = INTERVALS) -> float:
 
 @dataclass
 class _Delivery:
-    """What is on its way to a receiver, in a thread of its own."""
+    """A delivery to one target, in a thread of its own."""
 
     target: Target
     source: Source
     entries: Sequence[Entry]
     whole: bool
-    """Whether nothing else waits."""
+    """Whether nothing else waits for the target."""
     arrived: list[Event] = field(default_factory=list)
     error: NotSentError | None = None
 
@@ -87,13 +87,13 @@ class _Delivery:
                 self.arrived.append(event)
         except NotSentError as error:
             self.error = error
-        except Exception as error:  # noqa: BLE001  # else it would be taken for sent
+        except Exception as error:  # noqa: BLE001  # else it would count as sent
             _LOG.exception("a notification could not be sent")
             self.error = NotSentError(f"failed: {type(error).__name__}")
 
     @property
     def sent(self) -> dict[int, bool]:
-        """Which have arrived, and whether their end has."""
+        """notification_id -> whether the end of the finding has arrived too."""
         ended = {event.key: False for event in self.arrived}
         ended |= {event.key: True for event in self.arrived if event.ended}
         return {
@@ -104,9 +104,7 @@ class _Delivery:
 
 
 @dataclass
-class _Queue:
-    """How a receiver stands."""
-
+class _TargetState:
     target: Target
     delivery: _Delivery | None = None
     waiting_since: float | None = None
@@ -115,7 +113,7 @@ class _Queue:
 
 
 class Notifier:
-    """Tells the receivers of one connection what its doctor finds, where it holds the lease."""
+    """Notifies the targets of one connection of the doctor's findings while it holds the lease."""
 
     def __init__(
         self,
@@ -125,38 +123,36 @@ class Notifier:
         on_message: Callable[[str], None],
         intervals: Intervals = INTERVALS,
     ) -> None:
-        """`tell`: a word to the person at the terminal, in any thread."""
+        """`tell`: a line for the operator, in any thread."""
         self._database = database
         self._source = source
         self._on_message = on_message
         self._intervals = intervals
         self._outbox = Outbox(database, intervals.lease)
-        self._queues = [_Queue(target) for target in targets]
+        self._states = [_TargetState(target) for target in targets]
         self._targets = tuple(targets)
         self._entries: dict[int, Entry] | None = None
-        """What the outbox has; None: it has to be read."""
+        """As in the outbox; None: to be read."""
         self._reload_at = 0.0
         self._next_hold = 0.0
-        self._said = ""
+        self._reported = ""
         self._lock = threading.Lock()
-        self._news: dict[Pair, Diagnosis] = {}
-        """The newest of each queue, where this recorder sends: bounded, whatever receivers do."""
-        self._looked: set[Pair] = set()
-        self._there: set[Pair] | None = None
-        """The queues that the last whole round has examined."""
+        self._diagnoses: dict[Pair, Diagnosis] = {}
+        """The newest of each queue, if this recorder sends."""
+        self._examined_pairs: set[Pair] = set()
+        self._present: set[Pair] | None = None
+        """The queues that the last whole round examined."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"notifier {database.label}", daemon=True
         )
 
-    # None of these waits, but `stop`.
-
     def start(self) -> None:
-        """Nothing is sent on a connection that may not write the lease."""
+        """Sends nothing on a read-only connection, which cannot hold the lease."""
         if not self._targets:
             return
         if self._database.read_only:
-            self._say(
+            self._report(
                 'it sends no notifications: they need rights = "operator", for the lease by which '
                 "only one of several recorders sends, and to keep what was sent"
             )
@@ -164,32 +160,32 @@ class Notifier:
         self._thread.start()
 
     def examined(self, examined: DoctorUpdate) -> None:
-        """What the doctor said, in its thread."""
+        """Takes the doctor's diagnoses, in its thread."""
         with self._lock:
             if examined.error is not None:
-                self._looked = set()
+                self._examined_pairs = set()
             for one in examined.diagnoses:
                 pair = (one.queue.schema, one.queue.name)
-                self._news[pair] = one
-                self._looked.add(pair)
-                if self._there is not None:
-                    self._there = self._there | {pair}  # it was made since
+                self._diagnoses[pair] = one
+                self._examined_pairs.add(pair)
+                if self._present is not None:
+                    self._present = self._present | {pair}  # created since
             if examined.whole_round:
-                self._there, self._looked = self._looked, set()
-                self._news = {k: one for k, one in self._news.items() if k in self._there}
+                self._present, self._examined_pairs = self._examined_pairs, set()
+                self._diagnoses = {
+                    k: one for k, one in self._diagnoses.items() if k in self._present
+                }
 
     def stop(self, timeout_seconds: float) -> None:
-        """What is on its way is waited for and kept, so long at most; the lease is given back."""
+        """Wait for deliveries and record them, at most that long; then give the lease back."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
-    # The notifier's thread.
-
     def _run(self) -> None:
         while not self._stopped.wait(self._intervals.poll):
             self._guarded(self._step)
-        for one in self._queues:
+        for one in self._states:
             if one.delivery is not None:
                 one.delivery.thread.join(SECONDS)
         self._guarded(self._collect)
@@ -200,13 +196,13 @@ class Notifier:
             with time_limit(_STATEMENTS_SECONDS):
                 step()
         except ConsoleError as error:
-            # The samples tell of a connection that is lost.
+            # A lost connection is reported by the samples.
             self._entries = None
             self._next_hold = time.monotonic() + self._intervals.renew
             if lacks_rights(error):
                 self._next_hold = time.monotonic() + _REFUSED_SECONDS
-                self._say(f"it sends no notifications: {str(error).replace(chr(10), ' ')}")
-        except Exception:  # noqa: BLE001  # a thread that dies tells nobody ever again
+                self._report(f"it sends no notifications: {str(error).replace(chr(10), ' ')}")
+        except Exception:  # noqa: BLE001  # a dead thread sends nothing
             _LOG.exception("the notifier failed")
             self._entries = None
             self._next_hold = time.monotonic() + self._intervals.renew
@@ -216,14 +212,14 @@ class Notifier:
         if time.monotonic() >= self._next_hold:
             self._hold()
         if self._outbox.held_seconds() <= 0:
-            self._entries = None  # somebody else writes them, and knows what is newer
+            self._entries = None  # another recorder writes them
             with self._lock:
-                self._news, self._there = {}, None
+                self._diagnoses, self._present = {}, None
             return
         if self._entries is None or time.monotonic() >= self._reload_at:
             self._entries = self._outbox.unfinished()
             self._reload_at = time.monotonic() + _RELOAD_SECONDS
-        self._entries = self._with_news(self._entries)
+        self._entries = self._updated(self._entries)
         if self._outbox.held_seconds() > self._intervals.sure:
             self._deliver(self._entries)
 
@@ -231,30 +227,32 @@ class Notifier:
         ours = self._outbox.hold()
         self._next_hold = time.monotonic() + self._intervals.renew
         names = ", ".join(target.name for target in self._targets)
-        self._say(
+        self._report(
             f"it sends the notifications to {names}"
             if ours
             else f"notifications are sent by another recorder: {self._outbox.holder}"
         )
 
-    def _with_news(self, entries: dict[int, Entry]) -> dict[int, Entry]:
-        """The entries with what diagnoses have made of them since the last time."""
+    def _updated(self, entries: dict[int, Entry]) -> dict[int, Entry]:
+        """The entries with the changes of the diagnoses since the last time."""
         with self._lock:
-            news, there = dict(self._news), self._there
-        found = tuple(news.values())
+            diagnoses, present = dict(self._diagnoses), self._present
+        found = tuple(diagnoses.values())
         if made := changes(tuple(entries.values()), self._targets, found, datetime.now(UTC)):
             entries = self._outbox.write(made, entries)
-        if there is not None:
-            gone = endings_of_missing_queues(tuple(entries.values()), self._targets, there)
+        if present is not None:
+            gone = endings_of_missing_queues(tuple(entries.values()), self._targets, present)
             entries = self._outbox.write(gone, entries) if gone else entries
-        with self._lock:  # what is newer is for the next time
-            self._news = {k: one for k, one in self._news.items() if news.get(k) is not one}
-            self._there = None if self._there is there else self._there
+        with self._lock:  # newer ones are for the next time
+            self._diagnoses = {
+                k: one for k, one in self._diagnoses.items() if diagnoses.get(k) is not one
+            }
+            self._present = None if self._present is present else self._present
         return entries
 
     def _deliver(self, entries: dict[int, Entry]) -> None:
         now = time.monotonic()
-        for one in self._queues:
+        for one in self._states:
             waiting = [
                 entry
                 for entry in entries.values()
@@ -274,17 +272,17 @@ class Notifier:
             one.delivery = _Delivery(one.target, self._source, ready, len(chosen) == len(waiting))
 
     def _collect(self) -> None:
-        """Keep what has arrived: until that is kept, nothing else is sent there."""
-        for one in self._queues:
+        """Record what has arrived; until then nothing else is sent to that target."""
+        for one in self._states:
             delivery = one.delivery
             if delivery is None or delivery.thread.is_alive():
                 continue
             if sent := delivery.sent:
-                self._kept(self._outbox.sent(sent), sent)
+                self._mark_sent(self._outbox.sent(sent), sent)
             one.delivery = None
-            self._judge(one, delivery)
+            self._finish_delivery(one, delivery)
 
-    def _kept(self, at: dict[int, datetime], sent: dict[int, bool]) -> None:
+    def _mark_sent(self, at: dict[int, datetime], sent: dict[int, bool]) -> None:
         for number, moment in at.items():
             if self._entries is not None and number in self._entries:
                 if sent[number]:
@@ -292,7 +290,7 @@ class Notifier:
                 else:
                     self._entries[number] = replace(self._entries[number], sent_at=moment)
 
-    def _judge(self, one: _Queue, delivery: _Delivery) -> None:
+    def _finish_delivery(self, one: _TargetState, delivery: _Delivery) -> None:
         name = f"notifications to {one.target.name}"
         if (error := delivery.error) is None:
             if one.failures:
@@ -307,15 +305,15 @@ class Notifier:
             back_off(one.failures, self._intervals), min(error.retry_after, _LONGEST_RETRY_AFTER)
         )
         one.not_before = time.monotonic() + pause
-        # Its own words are not for the log.
+        # The error text is not for the log.
         _LOG.warning("%s: %s: not sent, try %d", self._database.label, name, one.failures)
         if one.failures == 1:
             again = f"tried again in {duration(pause)}, then less and less often"
             self._on_message(f"{self._database.label}: {name} are not sent: {error}; {again}")
 
-    def _say(self, words: str) -> None:
-        """Once, until it is otherwise."""
-        if words != self._said:
-            self._said = words
+    def _report(self, text: str) -> None:
+        """Report a change once."""
+        if text != self._reported:
+            self._reported = text
             _LOG.info("%s: notifications: what is done has changed", self._database.label)
-            self._on_message(f"{self._database.label}: {words}")
+            self._on_message(f"{self._database.label}: {text}")

@@ -1,7 +1,7 @@
-"""What the database keeps of notifications: who sends them, and what each receiver was told.
+"""The notifications in the database: which recorder sends them, and what each target has received.
 
-One recorder holds the lease and is the only one that writes; another has it when it ends, by the
-database's clock. What was not marked as sent is sent again, with the same key.
+Only the recorder that holds the lease writes; the lease ends by the database's clock. What is not
+marked as sent is sent again, with the same key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 LEASE_SECONDS = 30.0
-"""So long nobody sends at most, after the recorder that did was killed."""
+"""The longest time without notifications after a recorder was killed."""
 MOST = 5_000
-"""Notifications that are not finished; a finding beyond them waits in the diagnoses."""
+"""Unfinished notifications; further findings wait in the diagnoses."""
 FORGOTTEN_SECONDS = 7 * 86_400.0
 
 Identity = tuple[str, str]
-"""Of a finding of one queue: its code, and which of several it is."""
+"""Of a finding of one queue: its code and its subject."""
 Pair = tuple[str, str]
 """Schema and name of a queue."""
 _SEVERITIES = {one.word: one for one in Severity}
@@ -38,7 +38,7 @@ _SEVERITIES = {one.word: one for one in Severity}
 
 @dataclass(frozen=True)
 class Entry:
-    """What one receiver is told of one finding, as the statement `unfinished` returns it."""
+    """A finding for one target, as the statement `unfinished` returns it."""
 
     notification_id: int
     event_key: str
@@ -56,17 +56,16 @@ class Entry:
 
     @property
     def identity(self) -> Identity:
-        """Of its finding."""
         return self.code, self.which
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to send."""
+        """Whether something has to be sent."""
         return self.sent_at is None or self.ended_at is not None
 
     @property
     def events(self) -> Iterator[Event]:
-        """What has to be sent, in its order."""
+        """The events to send, in order."""
         severity = _SEVERITIES.get(self.severity, Severity.UNKNOWN)
         begun = Event(
             self.event_key,
@@ -87,7 +86,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class New:
-    """A finding that a receiver has to be told of."""
+    """A new finding for one target."""
 
     target: str
     schema: str
@@ -101,7 +100,7 @@ class New:
 
 @dataclass(frozen=True)
 class Changes:
-    """What diagnoses make of the entries."""
+    """Changes of the entries by diagnoses."""
 
     begun: tuple[New, ...] = ()
     ended: tuple[Entry, ...] = ()
@@ -114,11 +113,10 @@ class Changes:
 def changes(
     entries: Sequence[Entry], targets: Sequence[Target], found: Sequence[Diagnosis], now: datetime
 ) -> Changes:
-    """What has begun and ended of these targets by the newest diagnosis of each queue.
+    """The findings that began and ended, by the newest diagnosis of each queue.
 
-    What somebody has silenced is not told of. Of what was told, the end is, silenced or not; one
-    that is silenced before it was tried is withdrawn. Where nobody can say whether a finding has
-    ended, it goes on.
+    A silenced finding is not sent, and is withdrawn if it was not tried yet; but the end of one
+    that was sent is sent too, silenced or not. A finding that was not examined goes on.
     """
     begun: list[New] = []
     ended: list[Entry] = []
@@ -138,12 +136,10 @@ def changes(
                     and target.accepts(queue.name, finding.effective_severity)
                 ):
                     code, which = identity
-                    severity, told = (
-                        finding.code.severity.word,
-                        finding.public_summary[:SUMMARY_LENGTH],
-                    )
+                    severity = finding.code.severity.word
+                    summary = finding.public_summary[:SUMMARY_LENGTH]
                     at = now + one.clock_ahead
-                    begun.append(New(target.name, *here, code, which, severity, told, at))
+                    begun.append(New(target.name, *here, code, which, severity, summary, at))
                 elif known is not None and silenced and not known.tries:
                     withdrawn.append(known)
             ended += [
@@ -157,7 +153,7 @@ def changes(
 def endings_of_missing_queues(
     entries: Sequence[Entry], targets: Sequence[Target], there: set[Pair]
 ) -> Changes:
-    """The end of what was found at queues that are not there any more."""
+    """The end of findings of queues that do not exist any more."""
     ours = {target.name for target in targets}
     ended = [
         entry
@@ -170,7 +166,7 @@ def endings_of_missing_queues(
 
 
 def _by_identity(findings: Sequence[Finding]) -> Mapping[Identity, Finding]:
-    """The first of several that nothing tells apart."""
+    """The first of several with the same identity."""
     return {(one.code.name, one.subject): one for one in reversed(findings)}
 
 
@@ -183,24 +179,24 @@ def _open(entries: Sequence[Entry], target: str, here: Pair) -> Mapping[Identity
 
 
 class Outbox:
-    """That of one database, for one recorder."""
+    """The outbox of one database, for one recorder."""
 
     def __init__(self, database: Database, lease_seconds: float = LEASE_SECONDS) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
         self.me = f"{audit.operator()} pid {os.getpid()} {secrets.token_hex(4)}"
         self.holder = ""
-        """Who sends; this one, where it is `me`."""
+        """The recorder that sends; `me`: this one."""
         self._held_until = 0.0
         self._prepared = False
 
     def held_seconds(self) -> float:
-        """For how long this recorder is sure to be the only one, by its own clock."""
+        """How long this recorder still holds the lease, by its own clock."""
         return self._held_until - clock.elapsed() if self.holder == self.me else 0.0
 
     def hold(self) -> bool:
-        """Take the lease or go on to hold it; whether it is ours. ConsoleError."""
-        asked = clock.elapsed()
+        """Take or renew the lease; whether it is ours. ConsoleError."""
+        sent_at = clock.elapsed()
         with self._database.transaction("take the lease for notifications") as connection:
             if not self._prepared:
                 prepare(connection)
@@ -208,26 +204,26 @@ class Outbox:
                 connection, str, "notify.lease", holder=self.me, seconds=self._lease_seconds
             )
         self._prepared = True
-        # Counted from before the server was asked: it never ends later here than there.
-        self._held_until = asked + self._lease_seconds
+        # From before the query, so that it never ends later here than on the server.
+        self._held_until = sent_at + self._lease_seconds
         return self.holder == self.me
 
     def give_back(self) -> None:
-        """Let another recorder go on at once. ConsoleError."""
+        """Let another recorder take over at once. ConsoleError."""
         if self.holder == self.me:
             self.holder = ""
             with self._database.transaction("give the lease back") as connection:
                 sql.values(connection, str, "notify.lease_end", holder=self.me)
 
     def unfinished(self) -> dict[int, Entry]:
-        """By their numbers; what is long over is forgotten. ConsoleError."""
+        """By notification_id; old ones are deleted. ConsoleError."""
         with self._database.transaction("read the notifications") as connection:
             sql.values(connection, int, "notify.forget", seconds=FORGOTTEN_SECONDS)
             found = sql.rows(connection, Entry, "notify.unfinished", n=MOST)
         return {one.notification_id: one for one in found}
 
     def write(self, made: Changes, entries: dict[int, Entry]) -> dict[int, Entry]:
-        """The entries as they are after the changes. ConsoleError."""
+        """The entries after the changes. ConsoleError."""
         after = dict(entries)
         with self._database.transaction("keep notifications") as connection:
             for entry in made.ended:
@@ -246,12 +242,12 @@ class Outbox:
         return after
 
     def _begun(self, new: New) -> Entry:
-        place = (self._database.label, new.target, new.schema, new.queue, new.code, new.which)
-        key = key_of(place, new.begun_at)
+        subject = (self._database.label, new.target, new.schema, new.queue, new.code, new.which)
+        key = key_of(subject, new.begun_at)
         return Entry(0, key, **vars(new), ended_at=None, sent_at=None, tries=0)
 
     def try_(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Keep that they are being sent; how often each was. ConsoleError."""
+        """Record that they are being sent; the tries of each. ConsoleError."""
         with self._database.transaction("send notifications") as connection:
             return {
                 number: tries
@@ -260,8 +256,7 @@ class Outbox:
             }
 
     def sent(self, arrived: Mapping[int, bool]) -> dict[int, datetime]:
-        """Keep what has arrived; when each first did. `arrived`: whether the end did too.
-        ConsoleError."""
+        """Record what has arrived (`arrived`: its end too?); when each did first. ConsoleError."""
         with self._database.transaction("keep what was sent") as connection:
             return {
                 number: at
@@ -279,7 +274,7 @@ _KEPT = (
 
 
 def prepare(connection: Connection) -> None:
-    """See that the catalog keeps notifications. RefusedError where it cannot be made to."""
+    """Create the table of notifications if needed. RefusedError."""
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
     if sql.value(connection, bool, "notify.exists"):
@@ -296,9 +291,9 @@ def prepare(connection: Connection) -> None:
 
 
 class NoCatalogError(BusyError):
-    """There is nothing yet that a finding could be about."""
+    """There is no queue yet."""
 
 
 def lacks_rights(error: Exception) -> bool:
-    """Whether it would be refused again and again."""
+    """Whether it would be refused again."""
     return isinstance(error, RefusedError) and not isinstance(error, BusyError)

@@ -1,5 +1,5 @@
-"""Who is told of findings, what it gets, and how that gets there: the terminal's bell, a program, a
-webhook. As JSON, or as Slack or PagerDuty want it; never a payload."""
+"""Targets of notifications: the terminal's bell, a program, a webhook; as JSON or in the format of
+Slack or PagerDuty. A notification never has a payload."""
 
 import hashlib
 import json
@@ -20,27 +20,27 @@ from console.errors import ConsoleError
 from console.monitor.limits import Severity
 
 SUMMARY_LENGTH = 500
-"""Of a finding, at most."""
+"""Of a finding."""
 _PAGERDUTY_SUMMARY = 1024
 TEST = "test"
-"""The code of what `notify test` sends."""
+"""The code of the events that `notify test` sends."""
 
 Body = dict[str, object]
 
 
 class NotSentError(Exception):
-    """The receiver has not taken it; the text says why, and has no secret in it."""
+    """The receiver has not accepted it; the text says why, without secrets."""
 
     def __init__(self, why: str, *, reached: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(why)
         self.reached = reached
-        """Whether it has answered, that it does not want it."""
+        """Whether the receiver has answered with a refusal."""
         self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
 class Source:
-    """The connection that it is about."""
+    """The connection of the findings."""
 
     connection: str
     group: str | None = None
@@ -49,10 +49,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Event:
-    """That a finding began, or that it ended."""
+    """The begin or the end of a finding."""
 
     key: str
-    """The same of a finding's begin and end, and of each repetition; no other finding has it."""
+    """The same for a finding's begin, its end and each retry; unique to the finding."""
     ended: bool
     schema: str
     queue: str
@@ -64,7 +64,7 @@ class Event:
     ended_at: datetime | None = None
 
     def as_json(self, source: Source) -> Body:
-        """The stable object that a program or a webhook gets."""
+        """The stable object for programs and webhooks."""
         return {
             "event": "ended" if self.ended else "begun",
             "key": self.key,
@@ -82,16 +82,16 @@ class Event:
         }
 
 
-def key_of(place: Sequence[str], begun_at: datetime) -> str:
-    """Of a finding that began then. `place`: connection, receiver, schema, queue, code, figure."""
-    whole = json.dumps([*place, begun_at.timestamp()])
+def key_of(subject: Sequence[str], begun_at: datetime) -> str:
+    """`subject`: connection, target, schema, queue, code, figure."""
+    whole = json.dumps([*subject, begun_at.timestamp()])
     return "dbq-" + hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:40]
 
 
-def example_events(place: Sequence[str], now: datetime) -> tuple[Event, Event]:
-    """What `notify test` sends: that a finding has begun, and that it has ended."""
+def example_events(subject: Sequence[str], now: datetime) -> tuple[Event, Event]:
+    """What `notify test` sends: the begin and the end of a finding."""
     begun = Event(
-        key_of((*place, TEST), now),
+        key_of((*subject, TEST), now),
         ended=False,
         schema="test",
         queue="test",
@@ -106,14 +106,14 @@ def example_events(place: Sequence[str], now: datetime) -> tuple[Event, Event]:
 
 @dataclass(frozen=True)
 class Message:
-    """One request, and the events that have arrived with it."""
+    """One request and its events."""
 
     body: Body
     events: tuple[Event, ...]
 
 
 Template = Callable[[Source, Sequence[Event], str], Iterator[Message]]
-"""The messages that tell of events, in their order; the last argument is the receiver's secret."""
+"""The requests for events, in order; the last argument is the target's secret."""
 
 
 def as_json(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
@@ -122,7 +122,7 @@ def as_json(source: Source, events: Sequence[Event], _: str) -> Iterator[Message
 
 
 def as_slack(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
-    """All events in one text, a line each, as Slack's incoming webhooks take it."""
+    """All events in one text, a line each, for Slack's incoming webhooks."""
     head = f"{source.connection}{' (PRODUCTION)' if source.production else ''}"
     lines = [f"*{_escaped(head)}*", *(_slack_line(one) for one in events)]
     yield Message({"text": "\n".join(lines)}, tuple(events))
@@ -135,7 +135,7 @@ def _slack_line(event: Event) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`<!channel>` would call everybody."""
+    """`<!channel>` would notify everybody."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -143,9 +143,8 @@ _PAGERDUTY = {Severity.CRITICAL: "critical", Severity.WARNING: "warning"}
 
 
 def as_pagerduty(source: Source, events: Sequence[Event], secret: str) -> Iterator[Message]:
-    """One request an event, by the Events API v2: it has no other grouping."""
+    """One request per event, for the Events API v2."""
     for one in events:
-        told: Mapping[str, object] = one.as_json(source)
         body: Body = {
             "routing_key": secret,
             "event_action": "resolve" if one.ended else "trigger",
@@ -159,7 +158,7 @@ def as_pagerduty(source: Source, events: Sequence[Event], secret: str) -> Iterat
                 "component": f"{one.schema}.{one.queue}",
                 "group": source.group or source.connection,
                 "class": one.code,
-                "custom_details": told,
+                "custom_details": one.as_json(source),
             },
         }
         yield Message(body, (one,))
@@ -171,7 +170,7 @@ TEMPLATES: Mapping[str, Template] = MappingProxyType(
 
 
 SECONDS = 10.0
-"""How long a receiver may take for each step: to be connected, to answer; a program altogether."""
+"""The time-out of each step: to connect, to answer; of a program as a whole."""
 SECRET = "{secret}"  # noqa: S105  # where it is put into a URL
 SECRET_VARIABLE = "DBQ_NOTIFY_SECRET"  # noqa: S105  # the name of a variable
 _HOST = re.compile(r"(?:\w+://)?(?:\$\{env:[^{}]*\}|[^/?#])*")
@@ -179,24 +178,23 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
 class Receiver(Protocol):
-    """Where messages go."""
+    """Delivers messages."""
 
     @property
     def shown(self) -> str:
-        """For people: without what may be secret."""
+        """For display: without possible secrets."""
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
-        """What it answered, in a few words. NotSentError."""
+        """A short form of the answer. NotSentError."""
 
 
 @dataclass(frozen=True)
 class Bell:
-    """That of the terminal in which the recorder runs."""
+    """The bell of the recorder's terminal."""
 
     shown = "bell"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
-        """Ring it."""
         del body, secret, environment
         if sys.stderr is None or not sys.stderr.isatty():
             return "there is no terminal, so nothing rings"
@@ -208,7 +206,7 @@ class Bell:
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """A program that gets JSON on its stdin, run without a shell."""
+    """A program that reads JSON from stdin, run without a shell."""
 
     words: tuple[str, ...]
 
@@ -218,10 +216,10 @@ class Program:
         return f"exec:{self.words[0]}{' ***' if self.words[1:] else ''}"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
-        """Run it. It does not see the passwords that this console has in its environment."""
-        given = {**environment, **({SECRET_VARIABLE: secret} if secret else {})}
+        """Run it without the passwords in this console's environment."""
+        variables = {**environment, **({SECRET_VARIABLE: secret} if secret else {})}
         try:
-            with processes.program(self.words, given, stdin=subprocess.PIPE) as running:
+            with processes.program(self.words, variables, stdin=subprocess.PIPE) as running:
                 running.communicate(json.dumps(body).encode(), timeout=SECONDS)
         except subprocess.TimeoutExpired:
             raise NotSentError(f"did not end within {SECONDS:g} s") from None
@@ -235,24 +233,23 @@ class Program:
 
 @dataclass(frozen=True, repr=False)
 class Webhook:
-    """An address that takes JSON by POST. Its certificate is verified, and no redirect followed."""
+    """An address that accepts JSON by POST; certificates are verified, redirects not followed."""
 
     written: str
-    """As it was written: with variables, and SECRET where that is put in."""
+    """The configured URL, with variables and SECRET."""
     fill: Callable[[str], str]
-    """Puts the variables in. ConsoleError."""
+    """Replaces the variables. ConsoleError."""
     bearer: bool = False
-    """Whether a secret that has no other place is a token in the head."""
+    """Whether a secret that is not in the URL is a token in the header."""
 
     @property
     def shown(self) -> str:
-        """Whatever stands behind the host may be secret."""
+        """All that follows the host may be secret."""
         host = _HOST.match(self.written)
         seen = host[0] if host else ""
         return f"webhook:{seen}{'/***' if seen != self.written else ''}"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
-        """Post it."""
         from console.notify import http  # noqa: PLC0415  # verbs shall start at once
 
         del environment
@@ -270,7 +267,7 @@ class Webhook:
 
 
 def wrong_address(url: str, *, secret: bool) -> str:
-    """Why nothing is sent there; empty: it may be."""
+    """Why nothing is sent to the URL; empty: it is valid."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -291,31 +288,31 @@ def _no_secret() -> str:
 
 @dataclass(frozen=True, repr=False)
 class Target:
-    """One who is told, as it is configured."""
+    """A configured target."""
 
     name: str
     receiver: Receiver
     template: str = "json"
     level: Severity = Severity.WARNING
-    """From which severity on."""
+    """The lowest severity that it gets."""
     queues: tuple[str, ...] = ("*",)
     """Patterns of names."""
     within_seconds: float = 30.0
-    """What comes within this time is sent together."""
+    """Events within this time are sent together."""
     secret: Callable[[], str] = _no_secret
-    """Looked up for each delivery. ConsoleError."""
+    """Called for each delivery. ConsoleError."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of a program."""
 
     def accepts(self, queue: str, severity: Severity) -> bool:
-        """Whether it is told of that."""
+        """Whether it gets findings of that queue and severity."""
         return severity >= self.level and any(fnmatchcase(queue, one) for one in self.queues)
 
     def send(self, source: Source, events: Sequence[Event]) -> Iterator[tuple[Event, str]]:
-        """Each event that has arrived, with what was answered. NotSentError where one has not.
+        """Each event that has arrived, with the answer. NotSentError if one has not.
 
-        What a receiver refuses keeps nothing back but the end of the same finding; where it cannot
-        be reached, no more is tried.
+        After a refusal the other events are sent, except the end of the same finding; if the
+        receiver cannot be reached, nothing more is.
         """
         if isinstance(self.receiver, Bell) and all(one.ended for one in events):
             yield from ((one, "nothing rings") for one in events)
@@ -329,12 +326,12 @@ class Target:
             if any(one.key in refused for one in message.events):
                 continue
             try:
-                told = self.receiver.send(message.body, secret, self.environment)
+                answer = self.receiver.send(message.body, secret, self.environment)
             except NotSentError as error:
                 if not error.reached or error.retry_after:
                     raise
                 refused |= dict.fromkeys((one.key for one in message.events), error)
             else:
-                yield from ((one, told) for one in message.events)
+                yield from ((one, answer) for one in message.events)
         if refused:
             raise next(iter(refused.values()))

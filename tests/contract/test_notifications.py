@@ -182,7 +182,7 @@ def test_what_comes_within_the_time_comes_together(database: Database, queue: Qu
             a.sees(queue, *codes)
             wait_until(partial(has_unfinished, database, len(codes)), "it is kept")
         assert not receiver.bodies
-        a.notifier._queues[0].target = target(receiver)  # the time is over
+        a.notifier._states[0].target = target(receiver)  # the time is over
         wait_until(arrived(receiver, ("begun", STOPPED.name), ("begun", FULL.name)), "they come")
         assert len(receiver.bodies) == 1
 
