@@ -1,6 +1,6 @@
-"""What is wrong, for the screens: the doctor's findings, and what figures say that it does not.
+"""Findings for the screens: the doctor's, and those that only the current figures show.
 
-The doctor's word is some seconds old. Where it is about a figure, the figure of now is told.
+The doctor's are some seconds old. One that is about a figure is shown with the current figure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ def stuck_text(snapshot: QueueSnapshot) -> str:
 
 
 def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
-    """When the queue is full if push and pop go on as they do, or as they usually do where that
-    tells more; None: not, or not known."""
+    """When the queue is full at the current rates, or at the usual ones if they are the better
+    guess; None: never, or unknown."""
     if snapshot.filling is not None:
         return snapshot.filling.seconds
     gap, capacity = snapshot.gap, snapshot.capacity
@@ -45,12 +45,12 @@ def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
 
 QueueKey = tuple[str, str, str]
 FindingKey = tuple[str, str, str, str, str]
-"""Connection, schema and name of a queue (empty: the connection itself), code, and which of several
-of that code: one finding, whatever the screen does."""
+"""Connection, schema, queue name (empty: the connection itself), code, and what distinguishes
+several findings of that code."""
 
 CONNECTION = "connection"
 LIMIT = "limit_reached"
-"""The doctor's own code: what it says of a figure is the same finding as what the figure says."""
+"""The doctor's own code: its finding on a figure and the figure's own are one."""
 PROBLEM = "problem"
 STUCK = "stuck"
 
@@ -62,44 +62,42 @@ _BURST = "error_burst"
 _STOPPED = "consumer_stopped"
 _OF_A_PAUSE = {"pause_overdue", "pause_undone"}
 _OLD_SECONDS = 2.0
-"""From then on a figure carries its age."""
+"""An older figure is shown with its age."""
 _ERRORS = (LIMIT, "errors")
 _TELLING = ("figure", "session")
-"""What keeps several findings of one code apart, by the names in their evidence."""
+"""The evidence that distinguishes several findings of one code."""
 
 
 @dataclass(frozen=True)
 class FindingView:
-    """One thing that is wrong, at one moment."""
+    """One finding at one moment."""
 
     key: FindingKey
     level: Severity
     summary: str
     """One line; safe to show."""
     since_seconds: float | None = None
-    """How long it has been so, as far as anybody knows."""
+    """How long it has existed, as far as known."""
     at_least: bool = False
-    """Perhaps longer than that: it was there when this console first looked."""
+    """It may be older: it was there at this console's first sample."""
     finding: Finding | None = None
-    """What the doctor proved; None: figures say so, or a connection does."""
+    """The doctor's finding; None: it comes from figures, or from a connection."""
     label: str = ""
-    """The queue or the connection; safe to show."""
+    """The queue's or the connection's name; safe to show."""
     connection_label: str = ""
-    """The queue's connection, where there are several; safe to show."""
+    """The queue's connection, if there are several; safe to show."""
     stale_seconds: float | None = None
-    """How old it is, where its connection gives no new answer."""
-
+    """Its age, if its connection does not answer."""
     live: bool = False
-    """Its words are of the newest figures, though the doctor found it."""
+    """The doctor found it, but its text has the newest figures."""
     silenced: Decision | None = None
-    """Who has silenced or acknowledged it: it is shown in grey, behind the others."""
+    """The silence or acknowledgement: it is shown in grey, after the others."""
     diagnosed_seconds_ago: float | None = None
-    """How long ago the doctor said so; None: its words are of the newest figures."""
+    """How old the doctor's statement is; None: its text has the newest figures."""
 
     @property
     def text(self) -> str:
-        """The summary; with its age, where its figures are no longer those of now, and with who
-        silenced it."""
+        """The summary, with its age if its figures are old, and with who silenced it."""
         if self.silenced is None:
             return self._summary
         return f"{self.silenced.state} by {plain(self.silenced.operator)}: {self._summary}"
@@ -117,39 +115,39 @@ class FindingView:
 
     @property
     def queue_key(self) -> QueueKey | None:
-        """The queue; None: it is about the connection itself."""
+        """None: it is about the connection itself."""
         return None if self.key[3] == CONNECTION else self.key[:3]
 
     @property
     def code(self) -> str:
-        """The doctor's code, or what else it is about."""
+        """The doctor's code, or one of those above."""
         return self.key[3]
 
     @property
     def is_problem(self) -> bool:
-        """Whether it is a problem: more than a note, and nobody has silenced it."""
+        """Whether it is more than a note, and not silenced."""
         return self.level > Severity.NOTE and self.silenced is None
 
     @property
     def style(self) -> str:
-        """Of its words: what is silenced is grey."""
+        """The style of its text: grey if it is silenced."""
         return "quiet" if self.silenced else SEVERITY_STYLES.get(self.level, "quiet")
 
     @property
     def silence_code(self) -> str:
-        """As `silence` and `ack` take it; of a limit with its figure."""
+        """As `silence` and `ack` take it: for a limit with its figure."""
         if self.code == LIMIT:
             return f"{limit_code(self.level)}:{self.key[4]}"
         return self.code
 
     @property
     def mark(self) -> str:
-        """One cell that tells its level without any colour."""
+        """One character per level, which needs no colour."""
         return self.level.mark
 
     @property
     def repair_text(self) -> str:
-        """What repairs it, in words; of what is silenced until when and why. Safe to show."""
+        """Its repair; if it is silenced, until when and why. Safe to show."""
         if self.silenced is not None:
             return first_line(self.silenced.lasting)
         repair = None if self.finding is None else self.finding.repair
@@ -157,7 +155,7 @@ class FindingView:
 
     @property
     def rights(self) -> Rights | None:
-        """What its repair needs; None: there is none."""
+        """The right that its repair needs; None: there is no repair."""
         repair = None if self.finding is None else self.finding.repair
         return None if repair is None else repair.rights
 
@@ -168,7 +166,7 @@ def queue_findings(
     judged: Sequence[Exceeded],
     diagnosis: Diagnosis | None,
 ) -> tuple[FindingView, ...]:
-    """All of one queue, the gravest first; without times, but for those that figures tell.
+    """All findings of one queue, the most severe first; only those from figures have times.
 
     `judged`: the limits that its figures have reached.
     """
@@ -178,7 +176,7 @@ def queue_findings(
     figures = {view.key[4] for view in told if view.code == LIMIT}
     untold = [*_from_figures(key, snapshot, exceeded, named, figures)]
     if _BURST in named:
-        # It says how many errors there are, and more.
+        # It includes the number of errors.
         untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
     found = [replace(one, silenced=_silenced(one, snapshot, exceeded)) for one in (*told, *untold)]
     return tuple(sorted(found, key=lambda view: (view.silenced is not None, -view.level)))
@@ -187,7 +185,7 @@ def queue_findings(
 def _silenced(
     view: FindingView, snapshot: QueueSnapshot, exceeded: Mapping[str, Exceeded]
 ) -> Decision | None:
-    """By the decisions of now: the doctor's word may be older."""
+    """By the current decisions, which may be newer than the doctor's finding."""
     if view.code == LIMIT and (limit := exceeded.get(view.key[4])) is not None:
         return limit_silence(snapshot.silences, limit)
     if view.code == STUCK:
@@ -202,7 +200,7 @@ def _from_doctor(
     snapshot: QueueSnapshot,
     exceeded: Mapping[str, Exceeded],
 ) -> Iterator[FindingView]:
-    """The doctor's, but for those that the figures have outlived."""
+    """The doctor's findings, without those that the current figures disprove."""
     seen: dict[FindingKey, int] = {}
     for finding in diagnosis.findings:
         name, evidence = finding.code.name, finding.evidence
@@ -222,7 +220,7 @@ def _from_doctor(
 
 
 def _of_limit(view: FindingView, finding: Finding, now: Exceeded) -> FindingView:
-    """The doctor's words on the figure of now."""
+    """The doctor's finding, with the current figure."""
     told = replace(finding, summary=now.reason, evidence=now.as_json(), since=None)
     since = now.value if now.figure == "age" else None
     return replace(
@@ -236,7 +234,7 @@ def _of_limit(view: FindingView, finding: Finding, now: Exceeded) -> FindingView
 
 
 def _no_longer_true(finding: Finding, snapshot: QueueSnapshot) -> bool:
-    """Whether the figures of now prove that it is over."""
+    """Whether the current figures disprove it."""
     code = finding.code.name
     if code in _OF_CLAIMS:
         return snapshot.claimed == 0
@@ -258,7 +256,7 @@ def _from_figures(
     named: set[str],
     figures: set[str],
 ) -> Iterator[FindingView]:
-    """What only the figures say."""
+    """Findings that only the figures show."""
     if snapshot.problem:
         words = first_line(snapshot.problem)
         yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {words}")
@@ -275,7 +273,7 @@ def _from_figures(
 def sort_findings(
     found: Iterable[tuple[FindingView, tuple[float, bool]]],
 ) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
-    """Findings, each with since when by our clock, as all are shown."""
+    """Sort (finding, (since when by our clock, at least)) pairs for display, and unzip them."""
     ordered = sorted(found, key=lambda one: _order(one[0], one[1][0]))
     return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
 
@@ -285,6 +283,6 @@ def sort_key(view: FindingView) -> tuple[object, ...]:
 
 
 def _order(view: FindingView, since: float) -> tuple[float, ...]:
-    """The gravest first; of those as grave what can be repaired, then the oldest; what is silenced
-    last."""
+    """The most severe first; at the same level those with a repair, then the oldest; what is
+    silenced comes last."""
     return (view.silenced is not None, -view.level, not view.repair_text, since)

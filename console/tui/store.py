@@ -1,6 +1,6 @@
-"""What is known of every connection and queue now, from the readings as they come.
+"""The current state of every connection and queue, from the readings as they arrive.
 
-Screens draw the views that the store gives; they are frozen, so a paused screen just keeps them.
+Screens draw the views that the store returns; these are frozen, so a paused screen keeps them.
 """
 
 from collections import Counter
@@ -36,47 +36,47 @@ from console.tui.views import (
 )
 
 SILENT_AFTER_SECONDS = 5.0
-"""A connection that is this much later than its interval says nothing: its figures are old."""
+"""A connection that is this much later than its interval counts as silent."""
 
 LATE_SECONDS = 60.0
-"""The doctor's word is old when its next round is so late."""
+"""The doctor counts as stopped when its next round is this late."""
 
 REEXAMINE_SECONDS = 4.0
-"""The doctor is asked no sooner again about what it had no word for."""
+"""How soon the doctor may be run again for a finding that it did not explain."""
 
 _BLIND = 0
 
 RightsText = str | Callable[[Login | None], str]
-"""What may be done by a connection: in words, or once it is known what its login could do."""
+"""A text on what may be done on a connection; or a function, until its login is known."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of a connection, whatever its readings say."""
+    """What is configured for a connection."""
 
     rights: RightsText = ""
     production: bool = False
-    """Marked so where it is configured; its database may say so too."""
+    """In the configuration; the database may say so too."""
     thresholds: ThresholdsOf = defaults_of
     color: str = ""
     """Of the mark beside its name; empty: none."""
     group: str = ""
-    """Which connections it stands with; empty: it stands alone."""
+    """Empty: it belongs to none."""
 
 
 @dataclass(frozen=True)
 class _Diagnosed:
-    """What the doctor said of one queue."""
+    """The doctor's result for one queue."""
 
     diagnosis: Diagnosis
     at: float
     moment: datetime
-    """The same by our clock of days."""
+    """`at` as a time of day."""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What of a queue stays the same until there is something new of it."""
+    """What is derived from a queue's last snapshot and diagnosis."""
 
     key: QueueKey
     label: str
@@ -84,21 +84,21 @@ class _Row:
     full_in_seconds: float | None
     findings: tuple[FindingView, ...] = ()
     since: tuple[tuple[float, bool], ...] = ()
-    """Of each finding: since when by our clock, and whether perhaps for longer."""
+    """For each finding: since when by our clock, and whether it may be older."""
     examined: _Diagnosed | None = None
-    """By which the doctor's were found."""
+    """Where the doctor's findings come from."""
 
     def is_unchanged(
         self, label: str, snapshot: QueueSnapshot, examined: _Diagnosed | None
     ) -> bool:
-        """Whether there is nothing new of it. What a finding says may count its seconds."""
+        """Whether it can be kept. Never with findings: their texts may contain ages."""
         same = self.examined is examined and self.label == label
         return same and not self.findings and self.snapshot == snapshot
 
 
 @dataclass
 class _Connection:
-    """What is kept of one connection between readings."""
+    """The state of one connection between readings."""
 
     name: str
     opened_at: float
@@ -111,7 +111,7 @@ class _Connection:
     rows: tuple[_Row, ...] = ()
     examined: dict[QueueKey, _Diagnosed] = field(default_factory=dict)
     seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
-    """Finding -> when it was seen first, and whether that was at the first sample of all."""
+    """Finding -> when it was first seen, and whether that was at the very first sample."""
     has_doctor: bool = False
     doctor_due_at: float | None = None
     doctor_error: ConsoleError | None = None
@@ -120,7 +120,7 @@ class _Connection:
 
 
 class Store:
-    """All connections, in the order in which they were given."""
+    """All connections, in the order given."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Store:
         *,
         recorded: bool = False,
     ) -> None:
-        """`recorded`: what comes in was recorded; where nothing comes, nothing was."""
+        """`recorded`: this is a replay; a missing reading means that nothing was recorded."""
         known = traits or {}
         self._connections = {
             name: _Connection(name, now, known.get(name, Traits())) for name in intervals
@@ -138,18 +138,18 @@ class Store:
         self.intervals = dict(intervals)
         """Connection -> the pause between two samples, in seconds."""
         self.series = Series()
-        """How the figures went, for charts."""
+        """The history of the figures, for charts."""
         self._recorded = recorded
 
     def add(self, name: str, interval_seconds: float, now: float, traits: Traits) -> None:
-        """One more connection, behind the others."""
+        """Add a connection, after the others."""
         self._connections[name] = _Connection(name, now, traits)
         self.intervals[name] = interval_seconds
 
-    # What comes in.
+    # Input.
 
     def add_reading(self, name: str, reading: Reading, at: float) -> None:
-        """Take a reading of a connection in, as it came at `at`."""
+        """Add a reading that arrived at `at`."""
         connection = self._connections[name]
         self.series.add(name, reading, at, self.intervals[name])
         if reading.error is not None:
@@ -169,7 +169,7 @@ class Store:
         self._judge(connection, at, first=first)
 
     def add_past_reading(self, name: str, reading: Reading, at: float) -> None:
-        """Take a reading of the past in, for charts and trends: newer ones follow at once."""
+        """Add an old reading, for charts and trends only; newer ones follow at once."""
         self.series.add(name, reading, at, self.intervals[name])
         if reading.error is None:
             trends = self._connections[name].trends
@@ -177,11 +177,11 @@ class Store:
                 trends.setdefault(_key(name, snapshot), Trend()).add(at, snapshot.ready)
 
     def expect_doctor(self, name: str) -> None:
-        """Somebody will sample this connection's queues and tell."""
+        """A doctor will examine this connection's queues."""
         self._connections[name].has_doctor = True
 
     def mark_examining(self, name: str, key: QueueKey | None = None) -> None:
-        """Somebody wants the doctor to look now: at one queue, or at all of a connection."""
+        """An examination was requested, of one queue or of all of a connection."""
         one = self._connections[name]
         one.examining |= {row.key for row in one.rows} if key is None else {key}
 
@@ -195,9 +195,9 @@ class Store:
         next_seconds: float | None = None,
         error: ConsoleError | None = None,
     ) -> None:
-        """Take in what the doctor said at `at`, which was `moment` by the clock of days.
+        """Add the doctor's results of the time `at`, which is also `moment`.
 
-        `next_seconds`: until it examines all of them again; None: it is still at work.
+        `next_seconds`: until it examines all of them again; None: it is still running.
         """
         connection = self._connections[name]
         connection.has_doctor = True
@@ -218,7 +218,7 @@ class Store:
     def _judge(
         self, one: _Connection, at: float, *, first: bool, first_of: Collection[QueueKey] = ()
     ) -> None:
-        """What its figures and the doctor say, of each queue."""
+        """Derive the rows from the figures and the doctor's results."""
         if one.reading is None:
             return
         names = Counter(snapshot.queue for snapshot in one.reading.queues)
@@ -247,10 +247,10 @@ class Store:
             rows.append(_Row(key, label, told, full_in, found, since, examined))
         one.rows, one.seen = tuple(rows), seen
 
-    # What is known now.
+    # Output.
 
     def needs_diagnosis(self, name: str, now: float) -> list[QueueKey]:
-        """Queues of which figures say something that the doctor has not looked into yet."""
+        """Queues with findings from figures that the doctor has not examined yet."""
         one = self._connections[name]
         return [
             row.key
@@ -261,12 +261,12 @@ class Store:
         ]
 
     def rows(self, name: str) -> tuple[_Row, ...]:
-        """Its queues as they were judged last; none before that."""
+        """Its queues as last judged; empty before the first reading."""
         one = self._connections.get(name)
         return () if one is None else one.rows
 
     def connections(self, now: float) -> tuple[ConnectionView, ...]:
-        """Every connection as it is now."""
+        """All connections as of now."""
         return tuple(self._connection(one, now) for one in self._connections.values())
 
     def _connection(self, one: _Connection, now: float) -> ConnectionView:
@@ -306,13 +306,13 @@ class Store:
         return Link.UNRECORDED if self._recorded else Link.SILENT
 
     def queues(self, now: float) -> tuple[QueueView, ...]:
-        """Every queue of every connection as it is now, in the order of the readings."""
+        """All queues of all connections as of now, in the order of the readings."""
         return tuple(
             view for one in self._connections.values() for view in self._queues_of(one, now)
         )
 
     def queue(self, key: QueueKey, now: float) -> QueueView | None:
-        """One of them; None: it is not there."""
+        """One queue; None: it does not exist."""
         one = self._connections.get(key[0])
         found = [] if one is None else self._queues_of(one, now, key)
         return found[0] if found else None
@@ -346,8 +346,8 @@ class Store:
         ]
 
     def findings(self, now: float) -> tuple[FindingView, ...]:
-        """What is wrong anywhere, notes left out: the gravest first; of those as grave what can be
-        repaired from here, then the oldest."""
+        """All findings but notes: the most severe first, then those with a repair, then the
+        oldest."""
         found = [
             view
             for one in self._connections.values()
@@ -369,8 +369,8 @@ class Store:
         return found
 
     def all_clear(self, now: float) -> AllClear:
-        """What is said of all of them where nothing is found."""
-        looks = []
+        """The text for an overview without findings."""
+        reasons = []
         for one in self._connections.values():
             if self._link(one, now) is not Link.ALIVE:
                 return AllClear("")
@@ -380,14 +380,14 @@ class Store:
                 else self._why_not_examined(one, now)
             )
             if one.rows and why:
-                looks.append(why)
-        if not looks:
+                reasons.append(why)
+        if not reasons:
             return AllClear("all clear", clear=True)
-        rank, words = min(looks)
+        rank, words = min(reasons)
         return AllClear(words, blind=rank == _BLIND)
 
     def _why_not_examined(self, one: _Connection, now: float) -> tuple[int, str] | None:
-        """Why it is not all clear at a connection; the gravest reason has the lowest number."""
+        """Why a connection is not all clear; the most severe reason has the lowest number."""
         figures = "nothing wrong in the figures"
         on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
         if not one.has_doctor:
@@ -418,7 +418,7 @@ def _key(connection: str, snapshot: QueueSnapshot) -> QueueKey:
 
 
 def _expecting(snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float) -> QueueSnapshot:
-    """With when a ring is full by what its hours usually have, as far as the doctor knows that."""
+    """With the time to full by the usual traffic of these hours, if the doctor has a forecast."""
     if examined is None or examined.diagnosis.forecast is None:
         return snapshot
     now = examined.moment + timedelta(seconds=at - examined.at)
@@ -428,7 +428,7 @@ def _expecting(snapshot: QueueSnapshot, examined: _Diagnosed | None, at: float) 
 def _since(
     view: FindingView, examined: _Diagnosed | None, at: float, seen: tuple[float, bool]
 ) -> tuple[float, bool]:
-    """Since when by our clock, and whether perhaps for longer."""
+    """Since when by our clock, and whether it may be older."""
     if view.since_seconds is not None:
         return at - view.since_seconds, False
     if view.finding is not None and view.finding.since is not None and examined is not None:
@@ -439,7 +439,7 @@ def _since(
 
 
 def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[FindingView, ...]:
-    """A queue's findings as they are at a moment."""
+    """A queue's findings as of now."""
     return tuple(
         replace(
             view,

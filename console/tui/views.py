@@ -1,4 +1,4 @@
-"""What screens draw: connections and queues at one moment, frozen: a paused screen keeps them."""
+"""What screens draw: connections and queues at one moment, frozen."""
 
 import operator
 import re
@@ -15,12 +15,12 @@ from console.tui.findings import CONNECTION, FindingView, QueueKey
 from console.tui.text import whole_seconds
 
 BUCKET_SECONDS = 5.0
-"""One cell of a trend: the most that were ready in that time."""
+"""One cell of a trend: the highest number of ready messages in that time."""
 TREND_CELLS = 60
 
 
 class Link(Enum):
-    """How a connection is."""
+    """The state of a connection."""
 
     OPENING = "connecting"
     ALIVE = "alive"
@@ -28,7 +28,7 @@ class Link(Enum):
     FAILING = "cannot sample"
     LOST = "lost"
     UNRECORDED = "not recorded"
-    """In a replay: nobody was looking, whatever the reason; of the connection that says nothing."""
+    """In a replay: nothing was recorded then, for whatever reason."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,29 @@ class ConnectionView:
     name: str
     link: Link
     since_seconds: float
-    """How long it has been without an answer; 0 while alive."""
+    """How long it has not answered; 0 while alive."""
     ever_answered: bool = False
     latency_seconds: float | None = None
     retry_in_seconds: float | None = None
     production: bool = False
     rights: str = ""
-    """What may be done by it, and who enforces that, in words."""
+    """What may be done on it, and who enforces that, as a text."""
     why: str = ""
     color: str = ""
-    """The mark beside its name; empty: none."""
+    """Of the mark beside its name; empty: none."""
     group: str = ""
-    """Which connections it stands with; empty: it stands alone."""
+    """Empty: it belongs to none."""
 
     @property
     def level(self) -> Severity:
-        """Alive and opening are fine, and so is what nobody examined."""
+        """Opening and not recorded are fine, as alive is."""
         if self.link in {Link.ALIVE, Link.OPENING, Link.UNRECORDED}:
             return Severity.OK
         return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
 
 
 def link_text(view: ConnectionView, *, again: bool = True) -> str:
-    """Since when a connection gives no answer; `again`: and when it is tried again."""
+    """How long a connection has not answered; `again`: and when the next attempt is."""
     since = whole_seconds(view.since_seconds)
     if view.link is Link.OPENING:
         return "connecting" if view.since_seconds < 1 else f"connecting {since}"
@@ -96,27 +96,26 @@ class QueueView:
 
     key: QueueKey
     label: str
-    """Its name, with the schema where the name alone would not do; safe to show."""
+    """Its name, with the schema if the name alone is ambiguous; safe to show."""
     snapshot: QueueSnapshot
     full_in_seconds: float | None
     trend: tuple[int | None, ...]
-    """The most that were ready in each of the last buckets, the newest last; None: not seen."""
+    """The most ready messages in each of the last buckets, the newest last; None: unknown."""
     connection_label: str = ""
-    """Its connection, where there are several; safe to show."""
+    """Its connection, if there are several; safe to show."""
     color: str = ""
     """Of the connection's mark; empty: none."""
     stale_seconds: float | None = None
-    """How old the figures are, where the connection gives no new ones."""
+    """The age of the figures, if the connection gives no new ones."""
     link: Link = Link.ALIVE
-    """How its connection is."""
     diagnosis: Diagnosis | None = None
-    """What the doctor said last; None: it has not run yet."""
+    """The doctor's last; None: it has not run yet."""
     examined_seconds: float | None = None
     """How long ago that was."""
     examining: bool = False
-    """Somebody has asked the doctor to examine it, and waits for what it tells."""
+    """Whether an examination was requested and its result is pending."""
     findings: tuple[FindingView, ...] = ()
-    """The doctor's, notes too, and what only the figures say; the gravest first."""
+    """The doctor's, including notes, and those from figures; the most severe first."""
 
     @property
     def connection(self) -> str:
@@ -135,27 +134,26 @@ class QueueView:
         """A queue that cannot be reached is critical, whatever its last figures said."""
         if self.unreachable:
             return Severity.CRITICAL
-        grave = (one.level for one in self.findings if one.is_problem)
-        return max(grave, default=Severity.OK)
+        return max((one.level for one in self.findings if one.is_problem), default=Severity.OK)
 
 
 @dataclass(frozen=True)
 class AllClear:
-    """What is said where nothing is found: `clear` only after everything was examined."""
+    """The text shown without findings; `clear` only after everything was examined."""
 
     text: str
     clear: bool = False
     blind: bool = False
-    """The doctor itself is in trouble: that is told whatever else is found."""
+    """The doctor itself fails: shown whatever else is found."""
 
 
 class Trend:
-    """The most that were ready, in buckets of time."""
+    """The highest number of ready messages per bucket of time."""
 
     def __init__(self) -> None:
         self._seen: deque[int | None] = deque(maxlen=TREND_CELLS)
         self._newest = 0
-        """The bucket of the last of them."""
+        """The number of the last bucket."""
 
     def add(self, at: float, ready: int | None) -> None:
         bucket = int(at // BUCKET_SECONDS)
@@ -169,17 +167,17 @@ class Trend:
         self._newest = bucket
 
     def cells(self, now: float) -> tuple[int | None, ...]:
-        """The last TREND_CELLS buckets, up to the one of now."""
+        """The last TREND_CELLS buckets, up to the current one."""
         passed = max(0, min(int(now // BUCKET_SECONDS) - self._newest, TREND_CELLS))
         found = (*self._seen, *[None] * passed)[-TREND_CELLS:]
         return (*[None] * (TREND_CELLS - len(found)), *found)
 
 
-# The filter of the queue table: free words and `field:value`, all of which must hold.
+# The filter of the queue table: words and `field:value`, all of which must match.
 #
-# `mail` is found in the name, design, schema or connection; `design:ring` and `state:critical` in
-# that field; `errors:>0` and `ready:<=100` compare; a word with blanks stands in double quotes;
-# `@sick` stands for the filter that was saved under that name.
+# `mail` matches the name, design, schema or connection; `design:ring` and `state:critical` that
+# field; `errors:>0` and `ready:<=100` compare; a value with blanks is put in double quotes;
+# `@sick` is the saved filter of that name.
 
 _WORD = re.compile(r'(?:(?P<field>[a-z_/]+):)?(?:"(?P<quoted>[^"]*)"?|(?P<bare>\S+))', re.I)
 _NUMBER = re.compile(r"(?P<sign><=|>=|<|>|=)?(?P<number>\d+(?:\.\d+)?)")
@@ -217,31 +215,31 @@ Test = Callable[[QueueView], bool]
 
 @dataclass(frozen=True)
 class Filter:
-    """What was typed, and the tests that it means."""
+    """A filter as typed, and its tests."""
 
     text: str = ""
     tests: tuple[Test, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether it hides anything at all."""
+        """Whether it filters at all."""
         return bool(self.tests)
 
     def matches(self, view: QueueView) -> bool:
         return all(test(view) for test in self.tests)
 
     def names(self, connection: str) -> bool:
-        """Whether a connection is shown whatever its queues are."""
+        """Whether a connection is shown even if none of its queues matches."""
         return self.text.removeprefix("connection:").casefold() in connection.casefold()
 
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
-    """The filter that a line means. Nothing is wrong in it: what is no field is a word."""
+    """Parse a filter. There are no errors: an unknown field is taken as a word."""
     meant = expand_saved(text, saved or {})
     return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(meant)))
 
 
 def expand_saved(text: str, saved: Mapping[str, str]) -> str:
-    """The line with the filters that are named in it."""
+    """The line with saved filters filled in."""
 
     def meant(match: re.Match[str]) -> str:
         word = match["bare"] or ""
@@ -268,7 +266,7 @@ def _contains(names: tuple[str, ...], value: str) -> Test:
 
 
 def _compares(name: str, sign: str, number: float) -> Test:
-    """What the design has not, and what is unknown, is neither more nor less."""
+    """A figure that is unknown, or that the design lacks, never matches."""
 
     def test(view: QueueView) -> bool:
         value = getattr(view.snapshot, name)

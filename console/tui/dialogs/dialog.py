@@ -1,4 +1,4 @@
-"""Dialogs: what all have in common, and the small ones. The application's own keys end here."""
+"""The base of all dialogs, and the small ones."""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from console.tui.text import Paragraph, describe_error, plain, style_of
 
 
 class Menu(OptionList):
-    """Textual's own pages through a list that has no room, and dies of it."""
+    """An OptionList that does not crash on page keys while it has no size."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "cursor_down", "down", show=False),
@@ -35,13 +35,12 @@ class Menu(OptionList):
     ]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """It is paged through once it is laid out."""
         if action in {"page_up", "page_down"}:
             return bool(self.scrollable_content_region)
         return super().check_action(action, parameters)
 
     def scroll_to_highlight(self, top: bool = False) -> None:  # noqa: FBT001, FBT002  # as there
-        """With the last that can be chosen come those below it, which the cursor never reaches."""
+        """At the last enabled option also show the disabled ones below it."""
         super().scroll_to_highlight(top)
         free = [at for at, one in enumerate(self.options) if not one.disabled]
         below = len(self.options) - 1 - free[-1] if free else 0
@@ -53,7 +52,7 @@ Answer = TypeVar("Answer")
 
 
 class Dialog(Closable, ModalScreen[Answer]):
-    """Over the screen that opened it, and never changed by a refresh."""
+    """A modal screen, never changed by a refresh."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "app.help", "help", show=False, tooltip="this page"),
@@ -61,7 +60,7 @@ class Dialog(Closable, ModalScreen[Answer]):
 
 
 class FactsDialog(Dialog[None]):
-    """What is known of one thing, as it was when it was opened; it scrolls in a small terminal."""
+    """Details of one item as of when it was opened; they scroll if they do not fit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "dismiss", "close", show=False, tooltip="close"),
@@ -83,8 +82,8 @@ class FactsDialog(Dialog[None]):
         note: str = "",
         keys: str = "y copies · Escape closes",
     ) -> None:
-        """All of it safe to show. `parts` stand below the facts, and below them a `note`, which is
-        not copied; `keys`: the line at the bottom."""
+        """All of it safe to show. Below the facts come `parts` and then a `note`, which is not
+        copied; `keys`: the line at the bottom."""
         super().__init__()
         self._heading, self._facts, self._parts = title, facts, tuple(parts)
         self._note, self._subtitle = note, keys
@@ -108,12 +107,12 @@ class FactsDialog(Dialog[None]):
         self.notify("Copied.")
 
     def action_scroll(self, lines: int) -> None:
-        # At once: of keys that come together each begins where the one before has ended.
+        # At once: each of several quick key presses starts where the last one ended.
         self.query_one(f"#{self.PANEL}").scroll_relative(y=lines, animate=False, immediate=True)
 
 
 class ConfirmDialog(Dialog[bool]):
-    """True where the word that is wanted was typed."""
+    """True if the required word was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done"),
@@ -157,7 +156,7 @@ class ConfirmDialog(Dialog[bool]):
 
 
 class RevealDialog(Dialog[bool]):
-    """True: it is to be shown. Nothing but `y` says so."""
+    """True: show it. Only `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "show it", tooltip="show it; the audit records that"),
@@ -184,7 +183,7 @@ class RevealDialog(Dialog[bool]):
 
 
 class PasswordDialog(Dialog[None]):
-    """For one connection. Escape leaves it without."""
+    """Asks for one connection's password. Escape: do without."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "not now", show=False, tooltip="do without a password"),
@@ -220,14 +219,14 @@ class PasswordDialog(Dialog[None]):
 
 
 class SeekDialog(Dialog[datetime | None]):
-    """Enter goes there, Escape leaves it; what is no time is answered above the line."""
+    """Asks for a time to go to; an error is shown above the line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "leave", show=False),
     ]
 
     def __init__(self, read: Callable[[str], datetime]) -> None:
-        """`read`: the moment that a text means; ConsoleError."""
+        """`read`: parses a time; ConsoleError."""
         super().__init__()
         self._read = read
 
@@ -252,7 +251,7 @@ class SeekDialog(Dialog[datetime | None]):
 
 
 class RunningDialog(Dialog[None]):
-    """Enter opens one. Nothing is stopped from here."""
+    """The running actions; Enter opens one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", show=False),
@@ -288,7 +287,7 @@ def equivalent_command(
 ) -> str:
     """`dbq-console messages orders --schema public --profile prod --filter state=error`."""
     name = [] if key is None else ["--schema", key[1]]
-    # A name that begins like an option is one all the same after "--".
+    # After "--" a name may start with a dash.
     last = [] if key is None else (["--", key[2]] if key[2].startswith("-") else [key[2]])
     where = () if conn is None else conn.cli_options
     return shlex.join(["dbq-console", verb, *name, *where, *words, *last])
@@ -301,12 +300,12 @@ def show_equivalent_command(
     key: QueueKey | None = None,
     words: Iterable[str] = (),
 ) -> None:
-    """The command line that does or shows the same as what `owner` does or shows."""
+    """Show and copy the command line that is equivalent to what `owner` does or shows."""
     owner.app.push_screen(CommandDialog(equivalent_command(conn, verb, key, words)))
 
 
 class CommandDialog(Dialog[None]):
-    """One command. It goes to the clipboard when the dialog opens, and again by y."""
+    """A command line, copied when the dialog opens, and again by y."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,o,enter", "dismiss", "close", show=False),
@@ -314,7 +313,7 @@ class CommandDialog(Dialog[None]):
     ]
 
     def __init__(self, command: str, words: str = "") -> None:
-        """`words`: what is to be known of it."""
+        """`words`: a note on it."""
         super().__init__()
         self.command = command
         self._words = words

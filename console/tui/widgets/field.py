@@ -1,4 +1,4 @@
-"""What a form is made of: fields for text, for one of a few, for on or off; and the form itself."""
+"""Forms and their fields: a text, a choice, or a flag."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -20,11 +20,11 @@ from console.tui.text import Paragraph, TextView, plain, shorten, style_of
 from console.verbs.parameters import Parameter
 
 LabeledValues = Sequence[tuple[str, str]]
-"""Values, each with the words for it."""
+"""(value, label) pairs."""
 
 
 class Chooser(Widget, can_focus=True):
-    """One of a few, on one line; those that have no room are reached by moving on."""
+    """A choice on one line; values that do not fit are reached by moving on."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", "previous", show=False),
@@ -34,7 +34,7 @@ class Chooser(Widget, can_focus=True):
     value = reactive("")
 
     class Changed(Message):
-        """The operator has chosen another one."""
+        """The operator chose another value."""
 
     def __init__(self, choices: LabeledValues, value: str = "") -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Chooser(Widget, can_focus=True):
         return values.index(self.value) if self.value in values else 0
 
     def render(self) -> Text:
-        """As many neighbours of the chosen one as there is room for, to the right first."""
+        """The current value and as many neighbours as fit, those to the right first."""
         width = max(10, self.size.width or 40)
         words = [shorten(plain(words), width - 6) for _, words in self.choices]
         line = Text(no_wrap=True)
@@ -74,7 +74,7 @@ class Chooser(Widget, can_focus=True):
         return line
 
     def action_step(self, step: int) -> None:
-        """The next one, or the one before; behind the last comes the first."""
+        """To the next value or the previous one; the first follows the last."""
         if self.choices:
             self.value = self.choices[(self._at + step) % len(self.choices)][0]
             self.post_message(self.Changed())
@@ -85,7 +85,7 @@ class Chooser(Widget, can_focus=True):
 
 
 class Flag(Checkbox, inherit_bindings=False):
-    """On or off by Space or a click; Enter is the form's. A letter tells which, not a colour."""
+    """Toggled by Space or a click; Enter is the form's. It needs no colour."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "toggle_button", "on or off", show=False, tooltip="tick or untick"),
@@ -96,14 +96,14 @@ class Flag(Checkbox, inherit_bindings=False):
 
 
 class Check(Validator):
-    """What raises UsageError for a text is what the field says of it."""
+    """A text is invalid if the check raises UsageError."""
 
     def __init__(self, check: Callable[[str], None]) -> None:
         super().__init__()
         self._check = check
 
     def validate(self, value: str) -> ValidationResult:
-        """In the words of the error, on one line."""
+        """The failure is the error's text on one line."""
         try:
             self._check(value)
         except UsageError as error:
@@ -113,7 +113,7 @@ class Check(Validator):
 
 
 class Field(Vertical):
-    """What stands in it is `value`, of a flag "yes" or nothing; `complain` says what is wrong."""
+    """A label, a control and a help line. `value` is its text; for a flag "yes" or empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "the previous field", show=False),
@@ -121,7 +121,7 @@ class Field(Vertical):
     ]
 
     class Changed(Message):
-        """The operator has changed it."""
+        """The operator changed it."""
 
         def __init__(self, field: "Field") -> None:
             super().__init__()
@@ -138,14 +138,13 @@ class Field(Vertical):
         placeholder: str = "",
         check: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`choices`: for one of a few. `check` raises UsageError for what cannot stand in it."""
+        """`choices`: for a Chooser. `check` raises UsageError for an invalid text."""
         super().__init__(id=f"field-{name}", classes="field")
         self.field_name = name
         self._title = title or name
         self._help = help
         self._wrong = ""
         self.control: Chooser | Flag | Input
-        """What has the keys."""
         if choices is None:
             self.control = Input(
                 value,
@@ -157,20 +156,20 @@ class Field(Vertical):
         else:
             self.control = Chooser(choices, value)
         self._given = value
-        """What the console itself has put there."""
+        """The last value set by the program."""
         self.touched = False
-        """Whether the operator has changed it."""
+        """Whether the operator changed it."""
 
     @classmethod
     def for_parameter(cls, parameter: Parameter, text: str = "") -> "Field":
-        """For a verb's parameter: what it means stands beside it, where that is not too long."""
+        """For a verb's parameter; its help is shown beside it unless that is too long."""
         field = cls(parameter.name, parameter.name.replace("-", " "), help=parameter.help)
         field.add_class("-wide" if parameter.multiple else "-beside")
         field._given = text or parameter.default
         if parameter.is_flag:
             field.control = Flag(value=bool(text), compact=True)
         else:
-            # What was filled in shall not go with the first key that is pressed.
+            # Or the first key press would replace a prefilled text.
             field.control = Input(
                 field._given,
                 compact=True,
@@ -221,13 +220,13 @@ class Field(Vertical):
             self._draw()
 
     def show_error(self, wrong: str) -> None:
-        """Say what is wrong, in place of what it means; empty: nothing is."""
+        """Show an error in place of the help; empty: none."""
         if wrong != self._wrong:
             self._wrong = wrong
             self._draw()
 
     def check(self) -> bool:
-        """Whether it can stand so; where not, the reason stands under it."""
+        """Validate it; an error is shown below the field."""
         found = self.control.validate(self.value) if isinstance(self.control, Input) else None
         self.show_error(" ".join(found.failure_descriptions) if found else "")
         return not self.has_error
@@ -237,7 +236,7 @@ class Field(Vertical):
         return bool(self._wrong)
 
     def focus_control(self) -> None:
-        # At once: focus() would let the next keys go the old way.
+        # At once: focus() is deferred, and the next keys would go to the old widget.
         self.screen.set_focus(self.control)
 
     def _draw(self) -> None:
@@ -270,10 +269,10 @@ class Field(Vertical):
 
 
 class Form(VerticalScroll, can_focus=False):
-    """Fields; only they take keys."""
+    """A column of fields."""
 
     def __init__(self, *, id: str, hint: str = "") -> None:  # noqa: A002
-        """`hint` stands below them."""
+        """`hint`: a line below the fields."""
         super().__init__(id=id)
         self._hint = hint
 
@@ -282,7 +281,7 @@ class Form(VerticalScroll, can_focus=False):
             yield Static(Text(self._hint), id="hint", classes="quiet")
 
     def add_fields(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
-        """A field for each, with what stands in them to begin with."""
+        """Add a field for each parameter, with its initial text."""
         fields = [Field.for_parameter(one, texts.get(one.name, "")) for one in parameters]
         self.mount(*fields, before=0)
 
@@ -298,7 +297,7 @@ class Form(VerticalScroll, can_focus=False):
         return {field.field_name: field.value for field in self.fields}
 
     def check(self) -> bool:
-        """Whether all can be read; where not, the first that cannot has the keys."""
+        """Validate all visible fields; the first invalid one gets the focus."""
         for field in self.fields:
             if field.display:
                 field.check()
@@ -308,7 +307,7 @@ class Form(VerticalScroll, can_focus=False):
         self.fields[0].focus_control()
 
     def focus_first_error(self) -> bool:
-        """Let the keys go to the first field that is complained about; whether there is one."""
+        """Focus the first invalid field; whether there is one."""
         wrong = [field for field in self.fields if field.has_error and field.display]
         if wrong:
             wrong[0].focus_control()

@@ -1,7 +1,7 @@
-"""A table whose cursor is a key, not a line: the operator's row stays theirs, whatever comes.
+"""A table whose cursor is a key, not an index: it stays on its row when rows come, go or move.
 
-It draws the rows in sight and nothing else. Textual's DataTable keeps the cursor's index when rows
-move, and measures each cell that changes: 500 queues took it seconds to sort (the house measured).
+Only the visible rows are drawn. Textual's DataTable keeps the cursor's index when rows move, and
+measures each cell that changes: it took seconds to sort 500 queues.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,35 +25,34 @@ Row = TypeVar("Row")
 Value = TypeVar("Value")
 
 PADDING = 2
-"""Cells of a line that a column takes besides its width: a blank on either side."""
+"""Cells that a column takes besides its width: a blank on either side."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell shows: data, never markup. `style` is one of `STYLE_NAMES`."""
+    """One cell: data, never markup. `style` is one of `STYLE_NAMES`."""
 
     text: str
     style: str = ""
     first_char_style: str = ""
-    """The style of its first sign, where that is one of its own."""
+    """Empty: the same style."""
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One column: `value` is the text of a row, in `least` to `most` cells."""
+    """One column: `value` returns the text of a row."""
 
     name: str
     title: str
     value: Callable[[Row], str] = field(compare=False)
     style: str | Callable[[Row], str] = field(default="", compare=False)
     min_width: int = 1
-    """Where it must give way; it goes altogether rather than below that."""
+    """It is dropped rather than made narrower."""
     max_width: int = 40
     align_right: bool = False
     first_char_style: Callable[[Row], str] | None = field(default=None, compare=False)
-    """The style of its first sign."""
     fit_value: Callable[[Row, int], str] | None = field(default=None, compare=False)
-    """The text in so many cells, where it is not to be cut off at its end."""
+    """The text in at most this many cells, where truncating its end would not do."""
 
     def cell(self, row: Row, width: int) -> Cell:
         text = self.value(row) if self.fit_value is None else self.fit_value(row, width)
@@ -65,7 +64,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class ColumnLayout(Generic[Row]):
-    """A column as it is laid out now."""
+    """A column in the current layout."""
 
     column: Column[Row]
     width: int
@@ -77,8 +76,8 @@ class ColumnLayout(Generic[Row]):
         return self.column.name
 
 
-def or_unknown(value: Value | None, words: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
-    return unknown if value is None else words(value)
+def or_unknown(value: Value | None, form: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
+    return unknown if value is None else form(value)
 
 
 def fit(
@@ -87,10 +86,10 @@ def fit(
     room: int,
     drop_order: Sequence[str] = (),
 ) -> list[ColumnLayout[Row]]:
-    """The columns for so many cells. One with nothing in it is lost before all others.
+    """The columns that fit into `room` cells, with their widths. Empty columns are dropped first.
 
-    `widest`: the cells that each column's longest text would take. Who is widest beyond its least
-    gives way first; what is left over goes to those that gave way, then to the last column.
+    `widest`: the cells of each column's longest text. The column with most to spare is narrowed
+    first; what is left over goes to the narrowed columns, then to the last one.
     """
     empty = not any(widest.values())
     shown = [one for one in columns if (one.title if empty else widest[one.name])]
@@ -122,13 +121,13 @@ def total_width(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> in
 
 
 LEFT = "left"
-"""In a row's own words: it is no longer in the list."""
+"""Shown in a row that is no longer in the list."""
 _SCROLL_BAR = 1
 Cells = tuple[Cell, ...]
 
 
 class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows by key, in columns that fit, under one line of titles."""
+    """Rows by key, in the columns that fit, under a line of titles."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "keyed-table--header",
@@ -146,16 +145,15 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
     ]
 
     HEADER_LINES: ClassVar[int] = 1
-    """Lines of titles."""
 
     class CursorMoved(Message):
-        """The operator has gone to another row."""
+        """The operator moved to another row."""
 
     class AtEnd(Message):
-        """The operator went down from the last row: there may be more."""
+        """The operator moved down from the last row: there may be more rows to load."""
 
     class TitleClicked(Message):
-        """The operator has clicked on a column's title."""
+        """The operator clicked on a column's title."""
 
         def __init__(self, column: str) -> None:
             super().__init__()
@@ -174,11 +172,11 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         super().__init__(id=id)
         self.columns = columns
         self.laid_out: tuple[ColumnLayout[Row], ...] = ()
-        """Those of them for which there is room now."""
+        """The columns that fit now."""
         self.rows: Mapping[str, Row] = {}
         """By key, from the top."""
         self.removed: frozenset[str] = frozenset()
-        """The keys of rows that are kept though the list has them no more."""
+        """The keys of rows that are kept although they are no longer in the list."""
         self.keys: tuple[str, ...] = ()
         """The keys of the rows, from the top."""
         self._drop_order = drop_order
@@ -190,7 +188,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     @property
     def cursor_key(self) -> str | None:
-        """The key of the row under the cursor: what an action would hit."""
+        """The key of the row under the cursor: what an action applies to."""
         return self._cursor
 
     @property
@@ -212,8 +210,8 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
         """Show these rows in this order.
 
-        The cursor stays on its key. If that is gone, it stays at its line, on what is there now;
-        or, with `keep`, what the operator is at stays too, as it was seen last.
+        The cursor stays on its key. If that is gone, the cursor stays at its index; or, with
+        `keep`, the pinned rows stay in the table as last seen.
         """
         order = merge_keys([*rows], self.keys, self.pinned_keys) if keep else [*rows]
         self.removed = frozenset(order) - rows.keys()
@@ -221,7 +219,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self.draw()
 
     def draw(self) -> None:
-        """The same rows, in the columns and the width of now."""
+        """Lay out the same rows for the current columns and width."""
         at, top = self.cursor_row, self.scroll_offset.y
         before = (self.laid_out, self.keys, self._visible_cells)
         self.keys = tuple(self.rows)
@@ -234,7 +232,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEADER_LINES
         )
         if top and self.cursor_row != at:
-            # What is above it may come and go: the row stays at its line on the screen.
+            # Whatever comes and goes above it, the row stays at its line on the screen.
             self.scroll_to(y=top + self.cursor_row - at, animate=False, immediate=True)
         elif self.cursor_row != at:
             self._scroll_to_cursor()
@@ -244,7 +242,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         return fit(self.columns, self.widest(), room, self._drop_order)
 
     def widest(self) -> dict[str, int]:
-        """The cells of each column's longest text."""
+        """The width in cells of each column's longest text."""
         return {
             column.name: max((cell_len(self._text(column, key)) for key in self.keys), default=0)
             for column in self.columns
@@ -272,7 +270,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         in_sight: dict[str, Cells],
         top: int,
     ) -> None:
-        """A slow line gets only the rows that differ; moved rows and columns are drawn anew."""
+        """Refresh only rows that differ, for slow terminals; all if rows or columns moved."""
         if laid_out != self.laid_out or keys != self.keys or top != self.scroll_offset.y:
             self.refresh()
             return
@@ -291,15 +289,15 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
     def _rows_in_sight(self) -> int:
         return max(1, self.scrollable_content_region.height - self.HEADER_LINES)
 
-    # How it is drawn.
+    # Drawing.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """What is behind them is found in the style sheet once, not for each line."""
+        """The base style is looked up once, not for each line."""
         self._base = self.rich_style
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """The titles on the first line, whatever is scrolled; then the rows."""
+        """The titles on the first line, wherever it is scrolled to; then the rows."""
         left, top = self.scroll_offset
         width = self.scrollable_content_region.width
         base = self._base
@@ -333,10 +331,10 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         strip = Strip(segments).crop(left, left + width)
         return strip.extend_cell_length(width, base)
 
-    # How it is moved about.
+    # Moving.
 
     def move_cursor(self, row: int) -> None:
-        """Put the cursor on a row, or as near to it as there is one."""
+        """Move the cursor to the row of this index, or the nearest one."""
         if not self.keys:
             return
         key = self.keys[max(0, min(row, len(self.keys) - 1))]
@@ -348,7 +346,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self._scroll_to_cursor()
 
     def _refresh_row(self, row: int) -> None:
-        """A key paints two lines and no more."""
+        """So a key press repaints two lines only."""
         line = row - self.scroll_offset.y + self.HEADER_LINES
         if self.HEADER_LINES <= line < self.size.height:
             self.refresh(Region(0, line, self.size.width, 1))
@@ -360,7 +358,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             self.scroll_to(y=y, animate=False, immediate=True)
 
     def on_resize(self) -> None:
-        """Another width has other columns; in a smaller window the cursor is still in sight."""
+        """The columns that fit may change, and the cursor must stay visible."""
         self.draw()
         self._scroll_to_cursor()
 
@@ -378,15 +376,15 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
                 return
 
     def action_move(self, rows: int) -> None:
-        self._ask_for_more(rows)
+        self._request_more(rows)
         self.move_cursor(self.cursor_row + rows)
 
     def action_page(self, pages: int) -> None:
-        self._ask_for_more(pages)
+        self._request_more(pages)
         self.move_cursor(self.cursor_row + pages * self._rows_in_sight)
 
-    def _ask_for_more(self, way: int) -> None:
-        if way > 0 and self.keys and self.cursor_row == len(self.keys) - 1:
+    def _request_more(self, step: int) -> None:
+        if step > 0 and self.keys and self.cursor_row == len(self.keys) - 1:
             self.post_message(self.AtEnd())
 
     def action_first(self) -> None:
@@ -399,9 +397,9 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 def merge_keys(
     now: Sequence[str], before: Sequence[str], held: Collection[str | None]
 ) -> list[str]:
-    """The keys of now; and those of before that are held though they went, at their places.
+    """The new keys, and the held old ones that are gone, at their old positions.
 
-    Else the next key would hit whatever has come to where the cursor is.
+    Otherwise the next key press would hit whatever moved under the cursor.
     """
     there = set(now)
     below: dict[str | None, list[str]] = {}

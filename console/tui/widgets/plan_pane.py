@@ -1,4 +1,4 @@
-"""A plan, its SQL, and under it what has to be typed for it."""
+"""A plan, its SQL, its progress, and the confirmation that it requires."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _TONES = (
 
 
 class SqlView(ScrollableContainer, can_focus=True):
-    """Data, never markup: what would move the cursor or colour the screen is made visible."""
+    """Data, never markup; control characters are made visible."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "up", show=False),
@@ -69,16 +69,16 @@ class SqlView(ScrollableContainer, can_focus=True):
 
 
 class PlanView(Static):
-    """Everything in it is data, never markup. Payloads are not in it."""
+    """A plan's text, the sample and the SQL: data, never markup, without payloads."""
 
     plain_text = ""
-    """What is shown but the SQL, without its colours."""
+    """What is shown above the sample, without styles."""
 
     def draw(self, lines: Sequence[str], sample: Sequence[Message], sql: str, masks: Masks) -> None:
         text = Text()
         for at, line in enumerate(lines):
             if sample and line.startswith("  the first: "):
-                continue  # they stand below, with more of each
+                continue  # the table below has them in more detail
             text.append(f"{plain(line)}\n", style_of(self, self._tone(line, first=at == 0)))
         self.plain_text = text.plain
         parts: list[RenderableType] = [text]
@@ -106,7 +106,7 @@ class PlanView(Static):
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
         for title in ("id", "state", "age", "attempts", "error, owner"):
             table.add_column(Text(title, style_of(self, "quiet")), no_wrap=True)
-        # The last column takes what the others leave: rich would take it from all of them.
+        # The last column takes what the others leave: rich would shrink all of them.
         most = self.app.size.width - 6 - _OTHERS
         names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
         room = max(_LEAST_ERROR, most - 2 - max(map(cell_len, names)))
@@ -123,7 +123,7 @@ class PlanView(Static):
 
 
 _OTHERS = 11 + 12 + 10
-"""Cells that state, age and attempts take."""
+"""Cells of the columns state, age and attempts."""
 _LEAST_ERROR = 14
 
 
@@ -136,7 +136,7 @@ def _age(seconds: float) -> str:
 
 
 def _shown(sql: str) -> str:
-    """Line by line: a tab or an escape in a name does nothing to the terminal."""
+    """Line by line, with tabs expanded and control characters made visible."""
     return "\n".join(plain(line.expandtabs(4)) for line in sql.strip().splitlines())
 
 
@@ -145,7 +145,7 @@ _WIDEST = 60
 
 
 class ProgressView(TextView):
-    """A bar where a total is known, the ledger so far, and what may be pressed."""
+    """A progress bar if the total is known, and the ledger so far."""
 
     def draw(self, running: ActionRun, now: float) -> None:
         told = running.progress
@@ -177,7 +177,7 @@ class ProgressView(TextView):
         return bar.append(f" {share:.0%}\n")
 
     def _pace(self, running: ActionRun, done: int, total: int | None, now: float) -> str:
-        """How fast so far, and how long the rest takes at that."""
+        """The rate so far, and how long the rest takes at that rate."""
         seconds = now - running.began_at
         if seconds < 1 or not done:
             return ""
@@ -189,17 +189,17 @@ class ProgressView(TextView):
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What has to be typed before anything is done."""
+    """What has to be typed before the plan runs."""
 
     name: str
     requires_name: bool
     """Whether `y` is not enough."""
     name_label: str = "the queue's name"
     blocked_reason: str = ""
-    """Why it cannot be confirmed; empty: it can."""
+    """Why it cannot be confirmed; empty if it can."""
 
     def error_for(self, word: str) -> str:
-        """Why the word will not do; empty: it does."""
+        """Why the word does not confirm the plan; empty if it does."""
         short = word.strip()
         if not short:
             return "Nothing was typed."
@@ -216,10 +216,10 @@ class Confirmation:
 
 
 class PlanPane(Vertical):
-    """The arrows scroll the plan while the confirmation has the keys."""
+    """The arrow keys scroll the plan while the confirmation has the focus."""
 
     def compose(self) -> ComposeResult:
-        """The plan may be long: it scrolls, the question stays."""
+        """A long plan scrolls; the confirmation stays visible."""
         with VerticalScroll(id="plan-scroll", classes="plan-part", can_focus=False):
             yield PlanView(id="plan-view")
         yield SqlView(id="plan-script", classes="plan-part")
@@ -234,7 +234,7 @@ class PlanPane(Vertical):
         masks: Masks = (),
         product: Product | None = None,
     ) -> None:
-        """Show a plan, from its beginning. `product`: whose script the SQL is, as a whole."""
+        """Show a plan from its top. `product`: show `sql` as a script in that product's dialect."""
         self.set_class(product is not None, "-script")
         self.query_one(PlanView).draw(lines, sample, sql if product is None else "", masks)
         if product is not None:
@@ -242,14 +242,14 @@ class PlanPane(Vertical):
         self.query_one("#plan-scroll").scroll_home(animate=False)
         self.query_one("#confirm", Input).value = ""
 
-    def show_prompt(self, wanted: Confirmation, wrong: str = "") -> None:
-        """What has to be typed; `wrong`: why what was typed will not do."""
-        self.query_one("#confirm").display = not wanted.blocked_reason
+    def show_prompt(self, confirmation: Confirmation, wrong: str = "") -> None:
+        """Ask for the confirmation; `wrong`: why the text typed before does not confirm it."""
+        self.query_one("#confirm").display = not confirmation.blocked_reason
         why = f"✖ {plain(wrong)}\n" if wrong else ""
-        self.query_one("#ask", TextView).set_text(Text(f"{why}{wanted.prompt}"))
+        self.query_one("#ask", TextView).set_text(Text(f"{why}{confirmation.prompt}"))
 
     def focus_input(self) -> None:
         confirm = self.query_one("#confirm", Input)
-        # At once: focus() would let the next keys go the old way.
+        # At once: focus() is deferred, and the next keys would go to the old widget.
         script = self.query_one(SqlView) if self.has_class("-script") else None
         self.screen.set_focus(confirm if confirm.display else script)
