@@ -60,7 +60,7 @@ class AdoptScreen(PlannedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="by name"),
         Binding("enter", "go", "choose", tooltip="choose the table, then adopt it"),
-        Binding("f", "forget", "forget", show=False, tooltip="forget an adopted one"),
+        Binding("f", "forget", "forget an adopted one", show=False),
     ]
     STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
         **PlannedScreen.STAGES,

@@ -176,9 +176,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *filter_keys(_FORMS),
         Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
-        Binding(
-            "o", "command_line", "command line", show=False, tooltip="the equivalent command line"
-        ),
+        Binding("o", "command_line", "the equivalent command line", show=False),
     ]
 
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (

@@ -63,8 +63,8 @@ class ConnectionFormDialog(Dialog[str]):
     """Gives the name of the profile that was written."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss('')", "back", show=False, tooltip="cancel; nothing is written"),
-        Binding("enter", "write", "write", show=False, tooltip="write it to the file"),
+        Binding("escape", "dismiss('')", "cancel; nothing is written", show=False),
+        Binding("enter", "write", "write it to the file", show=False),
     ]
 
     def __init__(self, path: Path) -> None:
@@ -257,7 +257,7 @@ class ConnectionsScreen(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "add", "new", tooltip="add a connection to the file and open it"),
         Binding("t,enter", "test", "test", tooltip="connect, and see the login's rights"),
-        Binding("L", "log_in", "log in", show=False, tooltip="type in its password"),
+        Binding("L", "log_in", "type in its password", show=False),
     ]
 
     def __init__(self, context: Context) -> None:

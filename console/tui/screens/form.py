@@ -56,7 +56,7 @@ class FormScreen(LiveScreen):
         Binding("tab", "app.focus_next", "next field", show=False, priority=True),
         Binding("shift+tab", "app.focus_previous", "previous field", show=False, priority=True),
         Binding("enter", "go", "plan", tooltip="make the plan; that changes nothing"),
-        Binding("o", "command", "command line", show=False, tooltip="the equivalent command line"),
+        Binding("o", "command", "the equivalent command line", show=False),
         Binding("ctrl+o", "command", "command line", tooltip="copy the equivalent command line"),
         Binding("up", "scroll('up')", "up", show=False),
         Binding("down", "scroll('down')", "down", show=False),

@@ -43,27 +43,18 @@ class LiveScreen(Closable, Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause", tooltip="freeze the screen; sampling goes on"),
-        Binding("r", "refresh_now", "now", show=False, tooltip="refresh all databases now"),
+        Binding("r", "refresh_now", "refresh all databases now", show=False),
         Binding(
             "plus,equals_sign",
             "interval(1)",
-            "interval",
+            "longer refresh interval",
             show=False,
             key_display="+ -",
-            tooltip="longer refresh interval",
         ),
-        Binding(
-            "minus", "interval(-1)", "more often", show=False, tooltip="shorter refresh interval"
-        ),
-        Binding(
-            "u",
-            "zone",
-            "zone",
-            show=False,
-            tooltip="times in UTC, or in the display zone (else local)",
-        ),
-        Binding("b", "running", "running", show=False, tooltip="actions running here"),
-        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        Binding("minus", "interval(-1)", "shorter refresh interval", show=False),
+        Binding("u", "zone", "times in UTC, or in the display zone (else local)", show=False),
+        Binding("b", "running", "actions running here", show=False),
+        Binding("escape,q", "out", "one level back; never quits", show=False),
     ]
 
     def __init__(self, context: Context) -> None:
@@ -204,7 +195,7 @@ def filter_keys(tooltip: str) -> list[BindingType]:
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=tooltip),
         Binding("enter", "keep_filter", "keep it", priority=True),
         Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        Binding("escape,q", "out", "one level back; never quits", show=False),
     ]
 
 

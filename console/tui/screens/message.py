@@ -69,9 +69,9 @@ class MessageScreen(LiveScreen):
         Binding("a", "act", "actions", tooltip="what can be done with this message"),
         Binding("n", "now", "run now", tooltip="plan that it is popped again, or at once"),
         Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
-        Binding("i", "copy_id", "copy id", show=False, tooltip="copy the id"),
-        Binding("w,Y", "save", "to file", show=False, tooltip="write the whole payload to a file"),
-        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
+        Binding("i", "copy_id", "copy the id", show=False),
+        Binding("w,Y", "save", "write the whole payload to a file", show=False),
+        Binding("o", "equivalent", "the equivalent command line", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey, message_key: str) -> None:

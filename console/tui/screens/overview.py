@@ -122,28 +122,18 @@ class OverviewScreen(FilteredScreen):
         Binding("enter", "open", "open", tooltip="open the queue, the finding; fold a connection"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
-        Binding(
-            "D",
-            "examine_all",
-            "doctor",
-            show=False,
-            tooltip="let the doctor examine all queues now",
-        ),
-        Binding("w", "waits", "waits", show=False, tooltip="what the server's sessions wait for"),
-        Binding("s", "sort", "sort", show=False, tooltip="sort by the next column"),
-        Binding("S", "reverse", "reverse", show=False, tooltip="reverse sort"),
-        Binding("v", "group", "group", show=False, tooltip="group queues by connection"),
-        Binding(
-            "z", "fold", "fold", show=False, tooltip="fold all groups and connections, or open them"
-        ),
-        Binding("A", "audit", "audit", show=False, tooltip="who did what on the connection"),
-        Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
-        Binding(
-            "B", "bench", "bench", show=False, tooltip="how fast each design is on this server"
-        ),
-        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
-        Binding("i", "install", "install", show=False, tooltip="install a queue on the connection"),
-        Binding("c", "connections", "connections", show=False, tooltip="the connections"),
+        Binding("D", "examine_all", "let the doctor examine all queues now", show=False),
+        Binding("w", "waits", "what the server's sessions wait for", show=False),
+        Binding("s", "sort", "sort by the next column", show=False),
+        Binding("S", "reverse", "reverse sort", show=False),
+        Binding("v", "group", "group queues by connection", show=False),
+        Binding("z", "fold", "fold all groups and connections, or open them", show=False),
+        Binding("A", "audit", "who did what on the connection", show=False),
+        Binding("P", "runs", "the runs of the pipeline", show=False),
+        Binding("B", "bench", "how fast each design is on this server", show=False),
+        Binding("o", "equivalent", "the equivalent command line", show=False),
+        Binding("i", "install", "install a queue on the connection", show=False),
+        Binding("c", "connections", "the connections", show=False),
     ]
 
     def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:

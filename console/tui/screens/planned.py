@@ -36,7 +36,7 @@ class PlannedScreen(FormScreen):
         Binding("s", "stop", "stop", tooltip="stop after this batch; the rest stays untouched"),
         Binding("b", "leave", "background", tooltip="leave it running in the background"),
         Binding("a", "again", "plan again", tooltip="plan again, for what is left"),
-        Binding("y", "copy", "copy", show=False, tooltip="copy the result"),
+        Binding("y", "copy", "copy the result", show=False),
     ]
     STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
         **FormScreen.STAGES,

@@ -55,33 +55,27 @@ class QueueScreen(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "actions", "actions", tooltip="what can be done with this queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine this queue now"),
-        Binding("w", "waits", "waits", show=False, tooltip="what the server's sessions wait for"),
-        Binding("z", "zoom", "zoom", show=False, tooltip="charts of 5 min, 1 h, 24 h"),
+        Binding("w", "waits", "what the server's sessions wait for", show=False),
+        Binding("z", "zoom", "charts of 5 min, 1 h, 24 h", show=False),
         Binding(
             "right_square_bracket",
             "chart(1)",
-            "chart",
+            "the next chart, where one is shown at a time",
             show=False,
-            tooltip="the next chart, where one is shown at a time",
         ),
-        Binding(
-            "left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the previous chart"
-        ),
-        Binding("c", "hide_charts", "charts", show=False, tooltip="hide or show the charts"),
-        Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
-        Binding(
-            "B", "bench", "bench", show=False, tooltip="how fast each design is on this server"
-        ),
-        Binding("o", "equivalent", "command", show=False, tooltip="the equivalent command line"),
-        Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
+        Binding("left_square_bracket", "chart(-1)", "the previous chart", show=False),
+        Binding("c", "hide_charts", "hide or show the charts", show=False),
+        Binding("P", "runs", "the runs of the pipeline", show=False),
+        Binding("B", "bench", "how fast each design is on this server", show=False),
+        Binding("o", "equivalent", "the equivalent command line", show=False),
+        Binding("A", "audit", "who did what to this queue", show=False),
         *(
             Binding(
                 str(number),
                 f"tab({(number - 1) % 10})",
-                "tab",
+                "the tab of that number",
                 show=False,
                 key_display="0-9" if number == 0 else None,
-                tooltip="the tab of that number",
             )
             for number in range(10)
         ),

@@ -127,10 +127,8 @@ class RunsScreen(PolledScreen):
         Binding(
             "s", "stop", "stop", tooltip="ask the run to end; the same command continues later"
         ),
-        Binding("n", "rollup", "rollup", show=False, tooltip="start a rollup of the recordings"),
-        Binding(
-            "o", "command_line", "command line", show=False, tooltip="the equivalent command line"
-        ),
+        Binding("n", "rollup", "start a rollup of the recordings", show=False),
+        Binding("o", "command_line", "the equivalent command line", show=False),
     ]
 
     def __init__(self, context: Context, id_: str = "") -> None:

@@ -90,7 +90,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
     COMMAND: ClassVar[Sequence[str]] = ("consumers",)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
-        Binding("y", "copy", "copy", show=False, tooltip="copy what is known of it"),
+        Binding("y", "copy", "copy what is known of it", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:

@@ -36,11 +36,11 @@ class ErrorsTab(TableTab[ErrorGroups]):
     TITLE: ClassVar[str] = "Errors"
     COMMAND: ClassVar[Sequence[str]] = ("errors",)
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close_group", "groups", show=False, priority=True, tooltip=_GROUPS),
-        Binding("q", "close_group", "groups", show=False, tooltip=_GROUPS),
+        Binding("escape", "close_group", _GROUPS, show=False, priority=True),
+        Binding("q", "close_group", _GROUPS, show=False),
         Binding("enter", "open_group", "open", tooltip="the messages of this group"),
         Binding("a", "act", "actions", tooltip="act on all errors of this group"),
-        Binding("y", "copy", "copy", show=False, tooltip="copy the sample of this group"),
+        Binding("y", "copy", "copy the sample of this group", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:

@@ -93,13 +93,16 @@ class HistoryTab(QueueTab):
     HAS_CHARTS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("z", "zoom(1)", "span", tooltip="the last 1 h, 24 h, 7 d, 30 d"),
-        Binding("Z", "zoom(-1)", "span", show=False, tooltip="the previous span"),
+        Binding("Z", "zoom(-1)", "the previous span", show=False),
         Binding(
-            "right_square_bracket", "chart(1)", "chart", show=False, key_display="[ ]",
-            tooltip="the next chart, where one is shown at a time",
+            "right_square_bracket",
+            "chart(1)",
+            "the next chart, where one is shown at a time",
+            show=False,
+            key_display="[ ]",
         ),
-        Binding("left_square_bracket", "chart(-1)", "chart", show=False, tooltip="previous"),
-    ]  # fmt: skip
+        Binding("left_square_bracket", "chart(-1)", "previous", show=False),
+    ]
 
     def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(context, key)

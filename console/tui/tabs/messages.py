@@ -60,16 +60,14 @@ class MessagesTab(QueueTab):
         # With priority, so that what is typed right after it goes into the filter. Enter has none,
         # so that what is typed before it is already there.
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
-        Binding("escape", "back", "back", show=False, priority=True, tooltip=_BACK),
-        Binding("q", "back", "back", show=False, tooltip=_BACK),
+        Binding("escape", "back", _BACK, show=False, priority=True),
+        Binding("q", "back", _BACK, show=False),
         Binding("enter", "open", "open", tooltip="open the message"),
         Binding("a", "act", "actions", tooltip="act on the marked ones, or on this one"),
-        Binding("t", "state(1)", "state", show=False, tooltip="messages of the next state only"),
-        Binding("T", "state(-1)", "previous state", show=False, tooltip="of the previous state"),
-        Binding(
-            "s", "reverse", "order", show=False, tooltip="reverse sort: newest or oldest first"
-        ),
-        Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
+        Binding("t", "state(1)", "messages of the next state only", show=False),
+        Binding("T", "state(-1)", "of the previous state", show=False),
+        Binding("s", "reverse", "reverse sort: newest or oldest first", show=False),
+        Binding("y", "copy", "copy the ids of the marked ones", show=False),
     ]
 
     def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:

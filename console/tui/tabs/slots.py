@@ -95,7 +95,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
     PACE_SECONDS: ClassVar[float] = 2.0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "closer", "closer", tooltip="zoom in; a single slot opens its message"),
-        Binding("escape,q,backspace", "back", "back", show=False, tooltip="zoom out"),
+        Binding("escape,q,backspace", "back", "zoom out", show=False),
     ]
 
     @classmethod

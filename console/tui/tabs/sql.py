@@ -168,7 +168,7 @@ class SqlTab(ReadingTab[QueueObjects]):
     PAUSE: ClassVar[float] = 0
     COMMAND: ClassVar[Sequence[str]] = ("upgrade", "--dry-run")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "read", "read", show=False, tooltip="scroll in the text"),
+        Binding("enter", "read", "scroll in the text", show=False),
         Binding("y", "copy", "copy", tooltip="copy the text as it is installed"),
     ]
 

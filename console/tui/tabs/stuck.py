@@ -176,13 +176,13 @@ class StuckTab(TableTab[QueueHolders]):
     PACE_SECONDS: ClassVar[float] = 2.0
     COPIED: ClassVar[str] = "copied who holds it"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "unmark", "unmark", show=False, priority=True, tooltip=_UNMARK),
-        Binding("q", "unmark", "unmark", show=False, tooltip=_UNMARK),
+        Binding("escape", "unmark", _UNMARK, show=False, priority=True),
+        Binding("q", "unmark", _UNMARK, show=False),
         Binding("a", "act", "actions", tooltip="act on these claims, or terminate this session"),
         Binding(
             "f", "free", "release gone", tooltip="release all claims whose consumer disconnected"
         ),
-        Binding("y", "copy", "copy", show=False, tooltip="copy who holds it"),
+        Binding("y", "copy", "copy who holds it", show=False),
     ]
 
     table: MarkedTable[Row]
