@@ -162,7 +162,7 @@ def test_a_message_with_json(snap_compare: Compare) -> None:
         failed = replace(MESSAGES[0], pushed_at=AT, claimed_by="pid=4711 start=x consumer=etl")
         told = replace(failed, payload=text, payload_bytes=len(text))
         screen.show_result(ReadMessage(told, payload_bytes=FIRST_BYTES))
-        while not screen.view.shown or screen.view.laying_out:
+        while not screen.view.layout_result or screen.view.laying_out:
             await pilot.pause(0.01)
 
     assert taken(snap_compare, run)
