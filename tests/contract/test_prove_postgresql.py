@@ -133,7 +133,7 @@ CODES = {
     "payload_missing": "split",
 }
 """Each fault that is planted, and a design that has it."""
-BLIND, IDLE = "sees nothing", "mends nothing"
+BLIND, IDLE = "sees nothing", "repairs nothing"
 SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
 
 
@@ -145,13 +145,13 @@ SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
         for failing in (BLIND, IDLE)
     ],
 )
-def test_a_doctor_who_fails_disproves_his_claims(
+def test_a_failing_doctor_disproves_its_claims(
     use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, failing: str
 ) -> None:
     on_trial = trial_of(use_postgresql, CODES[code])
     if failing == BLIND:
         nothing = [Diagnosis(on_trial.queue, ())]
-        monkeypatch.setattr(trial, "examine", lambda *_, **__: nothing)
+        monkeypatch.setattr(trial, "diagnose", lambda *_, **__: nothing)
     else:
         monkeypatch.setattr(trial, "try_repair", lambda *_: RepairResult(()))
     line = prove_claim("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
@@ -159,7 +159,7 @@ def test_a_doctor_who_fails_disproves_his_claims(
     assert code in line.evidence
     if code == "code_missing":
         monkeypatch.undo()
-        on_trial.require_repaired(code)  # else nobody could uninstall it
+        on_trial.require_repaired(code)  # else it could not be uninstalled
 
 
 STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
