@@ -37,17 +37,15 @@ from tests.faults.queue_client import Ledger
 from tests.servers import connect
 
 _DRAIN_SECONDS = 90.0
-"""Without any message less."""
+"""Files that may be damaged without losing a message."""
 _AT_ONCE = 2
 
 
 class Campaign(Traffic):
-    """One of them, and its end."""
-
     # -- the end
 
     def finish(self) -> Result:
-        """Heal, mend, drain, count."""
+        """Restore, repair, drain, count."""
         self.conn.heal()
         while self.calls or self.archive is not None:
             self._tick(more=False)
@@ -66,7 +64,7 @@ class Campaign(Traffic):
         return self._count()
 
     def _done(self, *words: str) -> Any:
-        """The object of a call that is waited for."""
+        """The JSON output of a call."""
         call = self._call(Order([*words, "--json"], SLOW_SECONDS))
         self.calls.remove(call)
         out = self._waited(call)
@@ -80,7 +78,7 @@ class Campaign(Traffic):
         return self._judge(call)
 
     def _mend(self) -> None:
-        """Doctor and release: what an operator does after such a night; two at a time."""
+        """Doctor and release, as an operator does afterwards; two at a time."""
         orders: list[Sequence[str]] = []
         for name, queue in self.queues.items():
             yes = ("--yes", name, "--json")
@@ -95,7 +93,7 @@ class Campaign(Traffic):
             time.sleep(TICK_SECONDS)
 
     def _drain(self) -> None:
-        """By the clients; what they strand in a ring by rolling back, the doctor brings back."""
+        """By the clients; orphans of their rollbacks are repaired by the doctor."""
         deadline, last = 0.0, dict[str, int]()
         with connect(self.url) as admin:
             while left := self._ready(admin):
@@ -111,7 +109,7 @@ class Campaign(Traffic):
                 time.sleep(2.0)
 
     def _ready(self, admin: psycopg.Connection) -> dict[str, int]:
-        """How many, where there are any."""
+        """The queues that still have messages, and how many."""
         counts = {name: campaign_balance.ready(admin, queue) for name, queue in self.queues.items()}
         return {name: count for name, count in counts.items() if count}
 
@@ -127,7 +125,7 @@ class Campaign(Traffic):
                     self.defects.add("clients", f"a client ended with {status}")
 
     def _leave_no_plan(self) -> None:
-        """Archives that were cut off are finished: until then a row may be in two places."""
+        """Finish interrupted archives: until then a row may be in two places."""
         for name in sorted(self.archived):
             call = self._driver(name)
             self._waited(call)
@@ -156,7 +154,7 @@ class Campaign(Traffic):
         return result
 
     def _check_figures(self, admin: psycopg.Connection) -> None:
-        """What status and doctor say of queues at rest."""
+        """Compare what status and doctor report of queues at rest."""
         for seen in self._done("status").get("queues", []):
             queue = self.queues.get(seen["queue"])
             if queue is not None and seen["ready"] != campaign_balance.ready(admin, queue):
@@ -168,7 +166,7 @@ class Campaign(Traffic):
                 self.result.notes.append(f"doctor at the end, {one['queue']}: {codes}")
 
     def _look_at_files(self) -> None:
-        """Everything that was written: logs, states, recordings, the lake, what was drawn."""
+        """Search everything written: logs, states, recordings, the lake, screens."""
         self.defects.look_at(bytes(self.terminal.seen), "the screens")
         for path in sorted(self.folder.rglob("*")):
             if not path.is_file() or path.parent.name in {"clients", "worth-a-look"}:
@@ -188,7 +186,7 @@ def _purged(admin: psycopg.Connection) -> int:
 
 
 def _left_behind(admin: psycopg.Connection) -> list[str]:
-    """Sessions, locks and scratch queues that nobody needs any more."""
+    """Sessions, locks and scratch queues left behind."""
     looks = {
         "sessions of the console": (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq%'"
@@ -211,7 +209,7 @@ def _left_behind(admin: psycopg.Connection) -> list[str]:
 
 
 def campaign(server: EmbeddedServer, seed: int, how: Size) -> Result:
-    """One campaign, on a database of its own. What is worth a look stays in a folder."""
+    """One campaign, on a database of its own. Outputs worth reading stay in a folder."""
     folder = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-"))
     try:
         with ExitStack() as stack:
@@ -232,7 +230,7 @@ def campaign(server: EmbeddedServer, seed: int, how: Size) -> Result:
 
 
 def main() -> None:
-    """Print the table; exit 1 where anything is wrong."""
+    """Print the table; exit 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""The console's processes in a campaign: calls that end, services that go on, what they say."""
+"""The console's processes in a campaign: calls, services, and their output."""
 
 import fcntl
 import json
@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 CONSOLE = (sys.executable, "-m", "console.cli")
 ANSWERS_NO = frozenset({"pop", "push", "doctor", "check", "smoke", "history"})
-"""Whose exit status may be 1: the answer is no, or nothing is there."""
+"""Verbs whose exit status may be 1, for a negative or an empty result."""
 _PATIENCE_SECONDS = 30.0
-"""In which a service has to end when it is told to."""
+"""In which a service has to end after a signal."""
 _SCRAPE_SECONDS = 10.0
 _AFTERMATH_SECONDS = 3.0
 _BEGIN_SECONDS = 5.0
@@ -33,16 +33,16 @@ _MOST_KEPT = 2_000_000
 
 @dataclass
 class Defects:
-    """What should not be: counts, and where to look."""
+    """Counts and descriptions of defects."""
 
     secret: bytes
     folder: Path
-    """Of outputs that are worth a look."""
+    """Of outputs worth reading."""
     counts: Counter[str] = field(default_factory=Counter)
     descriptions: list[str] = field(default_factory=list)
 
     def add(self, kind: str, words: str, *outputs: Path) -> None:
-        """One more; its outputs are kept."""
+        """Its outputs are kept."""
         self.counts[kind] += 1
         self.descriptions.append(f"{kind}: {words}")
         for path in outputs:
@@ -51,7 +51,7 @@ class Defects:
                 path.rename(self.folder / path.name)
 
     def look_at(self, data: bytes, where: str) -> None:
-        """A secret, or a traceback, in something that the console wrote."""
+        """Search the console's output for secrets and tracebacks."""
         if self.secret in data:
             self.add("secrets", where)
         if b"Traceback (most recent call last)" in data:
@@ -59,51 +59,46 @@ class Defects:
 
 
 class Trouble:
-    """When something was done to the server or to connections: a lost connection then is none."""
+    """When connections may be lost, so that a lost one is no defect."""
 
     def __init__(self) -> None:
         self._times: list[tuple[float, float]] = []
         self._since: float | None = None
 
     def begin(self) -> None:
-        """From now on."""
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """It is over; what came of it may still be told."""
+        """Its effects may still be reported for a while."""
         if self._since is not None:
             self._times.append((self._since, time.monotonic() + _AFTERMATH_SECONDS))
             self._since = None
 
     def met(self, begins: float, ends: float) -> bool:
-        """Whether there was any between these moments, by `time.monotonic`."""
+        """Whether there was any between two moments of `time.monotonic`."""
         now = [] if self._since is None else [(self._since, float("inf"))]
         return any(begin < ends and end > begins for begin, end in [*self._times, *now])
 
 
 @dataclass(frozen=True)
 class Order:
-    """A call to make."""
-
     words: Sequence[str]
     seconds: float = 60.0
-    """It must have ended after so many."""
+    """Its time-out."""
     may_be_wrong: bool = False
-    """Wrong use (2) is an answer too: its queue may be gone, or be there already."""
+    """Wrong use (2) is a valid result: its queue may be gone, or exist already."""
     may_die: bool = False
-    """It kills itself somewhere."""
+    """It kills itself at some point."""
     payloads: Sequence[str] = ()
-    """What it pushes."""
 
     @property
     def verb(self) -> str:
-        """The first word, or two."""
         return " ".join(self.words[:2]) if self.words[0] == "pipeline" else self.words[0]
 
 
 @dataclass
 class Call:
-    """A call of a verb, under way."""
+    """A running call."""
 
     order: Order
     process: "subprocess.Popen[bytes]"
@@ -113,7 +108,7 @@ class Call:
     ended: float = 0.0
     killed: bool = False
     said: bytes = b""
-    """On stderr, once it is judged."""
+    """Its stderr, once it has ended."""
 
     @classmethod
     def begin(
@@ -144,7 +139,7 @@ class Call:
         self.process.wait()
 
     def poll(self, defects: Defects) -> bool:
-        """Whether it has ended; where it should have long since, it is killed and counted."""
+        """Whether it has ended; after its time-out it is killed, and counted as a defect."""
         if self.process.poll() is None:
             if time.monotonic() < self.began + self.order.seconds * _crowd():
                 return False
@@ -155,16 +150,15 @@ class Call:
 
     @property
     def status(self) -> int:
-        """As it exited; negative: the signal that ended it."""
+        """Its exit status; negative: the signal that ended it."""
         return self.process.returncode
 
     @property
     def named(self) -> str:
-        """For reports."""
         return f"{' '.join(self.order.words)} ({self.out.stem})"
 
     def judge(self, defects: Defects, trouble: Trouble) -> bytes:
-        """Look at status and output; what it wrote to stdout. Its files are gone then."""
+        """Check status and output, and remove its files; its stdout."""
         out, err = self.out.read_bytes(), self.err.read_bytes()
         self.said = err
         defects.look_at(out, f"stdout of {self.named}")
@@ -177,7 +171,7 @@ class Call:
         return out
 
     def _outside(self, out: bytes, trouble: Trouble) -> str:
-        """What is wrong with its end, if anything is."""
+        """What is wrong with its exit status, if anything."""
         allowed = {0, 3, 4} | ({1} if self.order.verb in ANSWERS_NO else set())
         allowed |= {2} if self.order.may_be_wrong else set()
         if self.status not in allowed:
@@ -190,7 +184,7 @@ class Call:
 
 
 def _crowd() -> float:
-    """How many times longer all takes, up to 4: so many processes want each of the processors."""
+    """A factor for time-outs, up to 4: how many processes wait for each processor."""
     return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
 
 
@@ -207,7 +201,7 @@ def _last_line(text: bytes) -> str:
 
 
 class Service:
-    """A process that goes on until it is told to end; after a kill another one begins."""
+    """A process that runs until it gets a signal; after a kill it is started again."""
 
     def __init__(self, name: str, begin: Callable[[], "subprocess.Popen[bytes]"]) -> None:
         self.name = name
@@ -218,7 +212,7 @@ class Service:
         self.killed = False
 
     def tend(self, defects: Defects, trouble: Trouble) -> None:
-        """Begin it again where it has ended; by itself it may only where it could not begin."""
+        """Start it again if it has ended; on its own it may only end if it could not start."""
         status = self.process.poll()
         if status is None:
             return
@@ -231,12 +225,11 @@ class Service:
         self.starts += 1
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.killed = True
         self.process.kill()
 
     def end(self, defects: Defects, tell: Callable[[], object] | None = None) -> None:
-        """Told to end, it does, with 0."""
+        """After a signal it has to end with status 0."""
         if self.killed or self.process.poll() is not None:
             self.process.wait()
             return
@@ -256,17 +249,16 @@ class Service:
 
 
 class Terminal:
-    """The screens, on a pseudo-terminal; keys are pressed at random by whoever holds it."""
+    """The screens on a pseudo-terminal, for random keys."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._words, self._environment = words, environment
         self._ours = -1
         self._reader: threading.Thread | None = None
         self.seen = bytearray()
-        """The last that it drew."""
+        """The latest output."""
 
     def begin(self) -> "subprocess.Popen[bytes]":
-        """For a Service."""
         self._close()
         self._ours, its = pty.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
@@ -284,12 +276,11 @@ class Terminal:
         return process
 
     def press(self, keys: bytes) -> None:
-        """Nothing where it has ended."""
+        """Does nothing if it has ended."""
         with suppress(OSError):
             os.write(self._ours, keys)
 
     def quit(self) -> None:
-        """Ctrl-Q."""
         self.press(b"\x11")
 
     def _read(self, ours: int) -> None:
@@ -300,19 +291,18 @@ class Terminal:
                     del self.seen[: _MOST_KEPT // 2]
 
     def _close(self) -> None:
-        """When its process has ended, whatever it drew has been read, or never will be."""
+        """Its process has ended; the rest of its output may be lost."""
         if self._reader is not None:
             self._reader.join(5)
             os.close(self._ours)
             self._reader = None
 
     def end(self) -> None:
-        """Its process has ended."""
         self._close()
 
 
 class Watch:
-    """Looks beside the campaign: at the command lines of all processes, and at the metrics."""
+    """Checks during the campaign: command lines of all processes, and metrics."""
 
     def __init__(self, defects: Defects, metrics: Callable[[], str]) -> None:
         self._defects = defects

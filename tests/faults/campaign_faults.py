@@ -1,4 +1,4 @@
-"""What happens to a campaign: to the server, the network, sessions, processes; one at a time."""
+"""Faults of a campaign: of the server, the network, sessions, processes; one at a time."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,11 @@ from tests.proxy import Proxy
 from tests.servers import connect, kill_session
 
 LONG_SECONDS = 75.0
-"""A network that is silent for longer than every time-out of the console."""
+"""The network is silent for longer than every time-out of the console."""
 _TABLES = {"split": "_meta"}
 
 
 class Crew(Protocol):
-    """Whose processes can be killed."""
-
     def kill_client(self) -> None: ...
     def kill_operator(self) -> None: ...
     def kill_service(self) -> None: ...
@@ -30,19 +28,19 @@ class Crew(Protocol):
 
 @dataclass
 class Place:
-    """Everything that something can happen to."""
+    """What faults can affect."""
 
     server: EmbeddedServer
     proxy: Proxy
     url: str
-    """Of the database, past the proxy."""
+    """A direct connection, not through the proxy."""
     queues: Mapping[str, Queue]
     crew: Crew
     chance: random.Random
     held: list[psycopg.Connection] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Where it is down."""
+        """If it is down."""
         if not self.server.running:
             self.server.restart()
 
@@ -69,14 +67,14 @@ class Place:
         return []
 
     def lock(self) -> None:
-        """Somebody holds a queue's table, as a migration does."""
+        """Lock a queue's table, as a migration does."""
         queue = self.chance.choice(list(self.queues.values()))
         mode = self.chance.choice(["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"])
         table = Identifier(queue.schema, f"{queue.name}{_TABLES.get(queue.design.name, '')}")
         self._hold(SQL("LOCK TABLE {} IN {} MODE").format(table, SQL(mode)))
 
     def pop_and_wait(self) -> None:
-        """A consumer has popped and does not commit."""
+        """A consumer pops and does not commit."""
         queue = self.chance.choice(list(self.queues.values()))
         self._hold(SQL("SELECT * FROM {}(3)").format(Identifier(f"{queue.name}_pop_many")))
 
@@ -89,7 +87,7 @@ class Place:
             holder.execute(statement)
 
     def let_go(self) -> None:
-        """What was held; a pop is undone."""
+        """Roll back what is held."""
         for holder in self.held:
             with suppress(psycopg.Error):
                 holder.rollback()
@@ -97,7 +95,7 @@ class Place:
         self.held.clear()
 
     def heal(self) -> None:
-        """Whatever is wrong with server and network is over."""
+        """End all faults of server and network."""
         self.proxy.let_in()
         self.proxy.thaw()
         self.server.resume()
@@ -107,7 +105,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Fault:
-    """How it begins, and ends if it lasts."""
+    """How it begins, and how it ends if it lasts."""
 
     begin: Callable[[Place], object]
     end: Callable[[Place], object] = lambda _: None
@@ -115,7 +113,7 @@ class Fault:
     """Seconds."""
     rate: int = 2
     breaks: bool = True
-    """Connections may be lost by it."""
+    """Whether connections may be lost."""
 
 
 FAULTS: Mapping[str, Fault] = {
@@ -140,15 +138,13 @@ FAULTS: Mapping[str, Fault] = {
 
 
 ALWAYS = ("kill -9 server", "end sessions", "kill -9 client", "cut", "kill -9 operator")
-"""What happens in every campaign, however short."""
+"""Faults of every campaign, however short."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A fault at its moment."""
-
     at: float
-    """Seconds after the beginning."""
+    """Seconds after the start."""
     name: str
     lasts: float
 

@@ -1,4 +1,4 @@
-"""What runs in a campaign, what is typed beside it, and what is done to it by its plan."""
+"""The clients and services of a campaign, its random calls, and its planned faults."""
 
 import os
 import random
@@ -27,23 +27,23 @@ from tests.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _ENDURED = ["55P03", "57014", "40P01"]
-"""A lock or an answer was not to be had in time, or two were in each other's way."""
+"""Errors of lock time-outs, statement time-outs and deadlocks."""
 _KEYS = [b"j", b"k", b"\r", b"\x1b", b"\t", b"?", b"r", b"1", b"2", b"3", b"4", b"d", b" "]
 TICK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """The size of a campaign."""
 
     seconds: float
     queues: Sequence[str]
     clients: int
-    """Producers, and half of the consumers, beside those of DOOMED."""
+    """Producers, and half of the consumers, besides those of DOOMED."""
     operators: int
     """Calls at the same time."""
     think: float
-    """Seconds between the beginnings of two calls, at most."""
+    """Seconds between the starts of two calls, at most."""
     rest: float
     """Seconds between two transactions of a client."""
     pause: float
@@ -51,22 +51,21 @@ class Size:
     archive_every: float
     """Seconds between two runs of the pipeline's archive, without Spark."""
     archived: Sequence[str] = ()
-    """Queues; nothing: all."""
+    """Empty: all."""
     spark_every: float = float("inf")
     """Seconds between two runs with Spark: of archive, or of verify."""
     beside: bool = True
-    """Metrics and screens too, not only the recorder."""
+    """Metrics and screens besides the recorder."""
 
 
 def size(minutes: float) -> Size:
-    """Of a campaign of so many minutes."""
     if minutes < 1:
         return Size(minutes * 60, FEW, 1, 1, 1.5, 0.05, 1.0, 2.5, FEW[1:2], beside=False)
     return Size(minutes * 60, tuple(QUEUES), 3, 2, 1.0, 0.08, 6.0, 8.0, spark_every=150.0)
 
 
 class Traffic:
-    """What runs, and what is done to it. Everything but the looking is in one thread."""
+    """Clients, services, calls and faults. All but the checks run in one thread."""
 
     def __init__(
         self, server: EmbeddedServer, seed: int, how: Size, folder: Path, stack: ExitStack
@@ -111,7 +110,6 @@ class Traffic:
     # -- what runs
 
     def begin(self) -> None:
-        """Clients and services."""
         for number in range(self.how.clients):
             self._client(PRODUCER, "producers", far=number % 2 == 0)
             for far in (False, True):
@@ -126,7 +124,7 @@ class Traffic:
         wait_for_progress(self.clients, 2_000)
 
     def _client(self, calls: list[str], kind: str, *, far: bool, only: str = "") -> None:
-        """A producer or a consumer; another one takes its place where it is killed."""
+        """A producer or a consumer; it is replaced after a kill."""
 
         def begin() -> None:
             queues = [only] if only else [name for name in self.queues if name != DOOMED]
@@ -177,7 +175,7 @@ class Traffic:
         return self._service(*words, out=self.metrics_out)()
 
     def metrics_url(self) -> str:
-        """Where they are served now, as far as that is known."""
+        """Their current URL, if known."""
         with suppress(OSError):
             return self.metrics_out.read_text().strip()
         return ""
@@ -185,7 +183,7 @@ class Traffic:
     # -- what is done
 
     def run(self) -> None:
-        """Until the time is over: the plan's faults at their moments, everything else beside."""
+        """Run until the time is over, with the planned faults."""
         began = time.monotonic()
         ends = began + self.how.seconds
         for number, fault in enumerate(self.faults):
@@ -236,7 +234,6 @@ class Traffic:
         return call
 
     def _outputs(self) -> Path:
-        """Where the next call's outputs go."""
         self._number += 1
         return self.folder / "calls" / f"{self._number}"
 
@@ -256,7 +253,7 @@ class Traffic:
         return out
 
     def _begin_archive(self) -> None:
-        """Of one queue, in a process that kills itself somewhere; now and then on Spark."""
+        """Archive one queue, in a process that kills itself at some point; sometimes on Spark."""
         now = time.monotonic()
         if now < self._archive_at:
             return
@@ -270,7 +267,7 @@ class Traffic:
             self.archive = self._driver(name, phase, self.chance.choice([5, 50, 500, 2000]))
 
     def _driver(self, name: str, phase: str = "", steps: int = 0) -> Call:
-        """The job without Spark; with a phase it kills itself there, if it gets so far."""
+        """The job without Spark; with a phase it kills itself there."""
         self.archived.add(name)
         bare = make_url(self.proxy.url)._replace(password=None).render_as_string()
         death = [phase, str(steps)] if phase else []
@@ -280,7 +277,7 @@ class Traffic:
         return Call.begin(order, self._outputs(), self.environment, program)
 
     def _spark(self, name: str) -> Call:
-        """The job as it is shipped; or a check of what it has brought into the lake."""
+        """The shipped job, or a verification of what it wrote to the lake."""
         lake = ["--lake", str(self.folder / "lake"), "--master", "local[2]", "--json"]
         queue = self.queues[name]
         if queue.options.get("archive_at_pop") == "on" and self.chance.random() < 0.5:
@@ -295,7 +292,7 @@ class Traffic:
     # -- who can be killed
 
     def kill_client(self) -> None:
-        """SIGKILL of one client; another one begins."""
+        """SIGKILL one client, which is replaced."""
         alive = [pair for pair in self._working if pair[0].poll() is None]
         if alive:
             pair = self.chance.choice(alive)
@@ -305,21 +302,17 @@ class Traffic:
             pair[1]()
 
     def kill_operator(self) -> None:
-        """SIGKILL of a call."""
         if self.calls:
             self.chance.choice(self.calls).kill()
 
     def kill_service(self) -> None:
-        """SIGKILL of the recorder or of serve-metrics."""
         self.chance.choice(self.services[:2]).kill()
 
     def kill_archive(self) -> None:
-        """SIGKILL of the archive's process and its children."""
         if self.archive is not None:
             self.archive.kill()
 
     def _leave_nothing(self) -> None:
-        """Whatever happened."""
         for call in [*self.calls, *([self.archive] if self.archive else [])]:
             call.kill()
         for service in self.services:
@@ -345,7 +338,7 @@ except ConsoleError as error:
 
 
 def _environment(home: Path, secret: str) -> dict[str, str]:
-    """A home of its own; whoever has no URL with the password gets it by libpq's variable."""
+    """A home of its own; the password is in libpq's variable if the URL lacks it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG", "XDG_"))}
     more = {"HOME": str(home), "PGPASSWORD": secret, "DBQ_LOG_LEVEL": "debug"}
     return {**kept, **more, "PYTHONPATH": str(ROOT)}

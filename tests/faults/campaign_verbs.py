@@ -1,4 +1,4 @@
-"""What operators type in a campaign: verbs at random, on queues at random."""
+"""Random verbs on random queues."""
 
 import json
 import random
@@ -17,7 +17,7 @@ _SENT = re.compile(r"[\w.-]+/\d+/x*/")
 _NOT_OURS = b"no longer ours"
 SLOW_SECONDS, SPARK_SECONDS = 120.0, 300.0
 SOON = ("--idle-for", "1s")
-"""The doctor's two samples need not lie half a minute apart here."""
+"""A short distance between the doctor's two samples."""
 _RATES = {
     "push": 6,
     "pop": 6,
@@ -48,11 +48,11 @@ _RATES = {
     "waits": 1,
     "consumers": 1,
 }
-"""How often each comes beside the others."""
+"""Relative frequencies."""
 
 
 class Operators:
-    """Think of the next call, and keep the ledger of what they push and pop themselves."""
+    """Choose the next call, and keep the ledger of what calls push and pop."""
 
     def __init__(self, queues: Mapping[str, Queue], chance: random.Random, log: Path) -> None:
         self._queues = queues
@@ -61,14 +61,14 @@ class Operators:
         self._serial = 0
 
     def next(self) -> Order:
-        """Never the same twice; the same ones for the same seed."""
+        """Unique, and the same for the same seed."""
         verb = self._chance.choices(list(_RATES), list(_RATES.values()))[0]
         make = getattr(self, "_" + re.sub(r"\W+", "_", verb), None)
         order: Order = self._looking(verb) if make is None else make()
         return order
 
     def _one(self, verb: str) -> Queue:
-        """A queue that has the verb; never the one whose books are its own."""
+        """A queue that has the verb, but never DOOMED."""
         able = [
             queue
             for name, queue in self._queues.items()
@@ -83,7 +83,6 @@ class Operators:
         return Order([verb, name, *more, "--yes", name, "--json"], seconds)
 
     def _some(self) -> list[str]:
-        """How many, and how."""
         limit = str(self._chance.choice([1, 3, 20, 100]))
         words = ["--filter", f"limit={limit}"] if self._chance.random() < 0.8 else []
         words += self._chance.choice([[], [], ["--batch", "1"], ["--batch", "7"], ["--canary"]])
@@ -148,7 +147,7 @@ class Operators:
         return self._acting("archive", *self._some())
 
     def _reschedule(self) -> Order:
-        """Never far: what is due later is drained at the end."""
+        """Soon: all messages are drained at the end."""
         soon = self._chance.choice(["0s", "1s", "5s"])
         return self._acting("reschedule", "--in", soon, *self._some())
 
@@ -183,7 +182,7 @@ class Operators:
         return Order(["uninstall", name, "--yes", name, "--json"], may_be_wrong=True)
 
     def book(self, call: Call, out: bytes) -> None:
-        """What the call pushed or popped, or may have."""
+        """Record what the call pushed or popped, or may have."""
         if call.order.verb == "push":
             stored = call.status == 0
             if not call.killed and call.status in {1, 2, 4}:

@@ -1,4 +1,4 @@
-"""Connections that are cut or fall silent at a chosen piece, and queues of which nothing may go."""
+"""Connections that are cut or fall silent at a chosen packet; queues that must not lose anything."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.servers import connect
 from tests.tui.acting import make
 
 LIMIT = 60.0
-"""Seconds that a verb may take with short time-outs, on a slow machine, when nobody answers it."""
+"""Seconds that a verb may take with short time-outs when the server does not respond."""
 FATES = (Fate.CUT, Fate.UNANSWERED)
 
 
@@ -24,7 +24,7 @@ def make_queues(url: str) -> None:
 
 
 def plain(proxy: Proxy) -> str:
-    """Its URL, by which a driver tries once and not once more without encryption."""
+    """Its URL without encryption, so that a driver connects only once."""
     return f"{proxy.url}?sslmode=disable&gssencmode=disable"
 
 
@@ -51,7 +51,7 @@ class Cutter:
 
 @dataclass
 class AtCommit:
-    """Gives a fate to the first commit after something was sent through a proxy."""
+    """Has a fate for the first commit after certain bytes."""
 
     after: bytes
     fate: Fate
@@ -69,7 +69,7 @@ class AtCommit:
 
 
 def rows_of(url: str) -> Counter[str]:
-    """All that is in each queue and its archive: nothing may be lost, nothing come twice."""
+    """All messages of each queue and its archive."""
     with connect(url) as connection:
         found = connection.execute(
             "SELECT 'mail', payload FROM mail UNION ALL SELECT 'mail', payload FROM mail_archive"
@@ -80,5 +80,5 @@ def rows_of(url: str) -> Counter[str]:
 
 
 def moved(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
-    """How many are more, and how many less."""
+    """How many were added, and how many removed."""
     return (after - before).total(), (before - after).total()

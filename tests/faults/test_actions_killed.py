@@ -1,4 +1,4 @@
-"""The process that acts is killed at random points; run again it finishes; nothing is missing."""
+"""An action is killed at random points; run again it finishes, and nothing is missing."""
 
 import random
 import signal
@@ -87,7 +87,7 @@ def test_killed_and_run_again(
 
 
 def prepare(client: Client, verb: str) -> None:
-    """Everything in the state that the verb is for."""
+    """Put all messages into the state that the verb is for."""
     stored = client.push_many([f"message {n}" for n in range(MESSAGES)])
     assert None not in stored
     if verb == "purge":
@@ -98,7 +98,7 @@ def prepare(client: Client, verb: str) -> None:
 
 
 def run(client: Client, verb: str, state: Path) -> Forked:
-    """The verb as an operator calls it, in small batches."""
+    """The command line of the verb, in small batches."""
     more = ["--force"] if verb == "release" else []
     if verb == "release":
         more += ["--filter", "older=0s"]
@@ -114,7 +114,7 @@ def run(client: Client, verb: str, state: Path) -> Forked:
 
 
 def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
-    """Kill it once so many messages are done (or when it ended before)."""
+    """Kill it once this many messages are done, unless it ends before."""
     already = sum(entry.done for entry in entries(client))
     process = run(client, verb, state)
     deadline = time.monotonic() + _DEADLINE_SECONDS
@@ -127,7 +127,7 @@ def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
 
 
 def settle(client: Client) -> None:
-    """Until the server has noticed that the client is gone: its last batch may still run."""
+    """Wait until the server has noticed the lost client: its last batch may still run."""
 
     def gone() -> bool:
         with client.database.transaction("look", read_only=True) as connection:
@@ -143,7 +143,7 @@ def entries(client: Client) -> list[audit.Entry]:
 
 
 def everywhere(client: Client) -> Counter[str]:
-    """Payload -> how often it lies in the queue or in its archive."""
+    """Payload -> how often it is in the queue or in its archive."""
     page = seen(client, limit=1000, payload_bytes=100)
     found = Counter(str(message.payload) for message in page.messages)
     dialect = client.database.product.dialect

@@ -34,7 +34,7 @@ def server_of_its_own_password() -> Iterator[EmbeddedServer]:
 def test_the_books_balance_after_a_campaign(
     server_of_its_own_password: EmbeddedServer, long: bool
 ) -> None:
-    """Nothing is lost or doubled, nobody hangs, no secret and no traceback is anywhere."""
+    """No message is lost or doubled, no process hangs, no secret or traceback is printed."""
     result = campaign(server_of_its_own_password, 1, size(LONG_MINUTES if long else SHORT_MINUTES))
     told = "\n".join(result.lines())
     assert result.is_well, told

@@ -1,4 +1,4 @@
-"""The demo in a process of its own: what it shows, and that nothing of it is left at any end."""
+"""The demo in a process of its own: what it shows, and that it leaves nothing behind."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ def command(seconds: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A headless demo with traffic, and everything that belongs to it."""
+    """A headless demo with traffic, and all its processes."""
 
     demo: "subprocess.Popen[str]"
     family: list[psutil.Process]
@@ -61,7 +61,7 @@ def commands_of(pid: int) -> list[str]:
 
 @contextmanager
 def headless(seconds: float) -> Iterator[Run]:
-    """Start it as the leader of a process group, as a shell does; go on when traffic flows."""
+    """Started as the leader of a process group, as by a shell; returns when traffic flows."""
     with subprocess.Popen(
         command(seconds),
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -85,7 +85,7 @@ def headless(seconds: float) -> Iterator[Run]:
 
 
 def answer(run: Run) -> dict[str, dict[str, Any]]:
-    """What it printed when it ended in good order: the queues by name."""
+    """Its output after a normal end: the queues by name."""
     output, narration = run.demo.communicate(timeout=PATIENCE_SECONDS)
     assert run.demo.returncode == 0, narration
     queues = json.loads(output)["queues"]
@@ -93,7 +93,7 @@ def answer(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: Path) -> None:
-    """By the words that its screens show: no password is among them."""
+    """As shown on its screens, without a password."""
     with Demo() as demo:
         database = open_database(demo.url)
         words = url_options(database)

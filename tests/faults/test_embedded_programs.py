@@ -1,4 +1,4 @@
-"""Where the embedded server's programs come from: the wheel, a copy of it, another user's reach."""
+"""The embedded server's programs: from the wheel or a copy of it, within another user's reach."""
 
 import importlib.util
 import os
@@ -119,7 +119,7 @@ folder.parent.rmdir()
 @pytest.mark.long
 @pytest.mark.skipif(not LINUX, reason="looks into /proc")
 def test_ordinary_user_runs_it_in_place() -> None:
-    """Everybody else's tests show that too; root's need a Python that others can reach."""
+    """Other users' tests show that too; root's need a Python that others can reach."""
     python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
     path = os.pathsep.join([str(REPOSITORY), str(cluster._wheel())])
     command = [python or "", "-c", AS_ORDINARY_USER]

@@ -1,4 +1,4 @@
-"""The embedded server: starts anywhere, dies and recovers as a real one, and leaves nothing."""
+"""The embedded server: starts anywhere, crashes and recovers as a real one, and leaves nothing."""
 
 import importlib.util
 import json
@@ -49,7 +49,7 @@ with EmbeddedServer.start(data_directory=kept) as server:
 
 @dataclass(frozen=True)
 class Owned:
-    """What a process of its own has started, and that process."""
+    """A process, and the server that it started."""
 
     owner: "subprocess.Popen[str]"
     url: str
@@ -63,7 +63,7 @@ class Owned:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Zombies that nobody has collected yet are dead."""
+    """Zombies count as dead."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -82,7 +82,7 @@ def folder_of(server: EmbeddedServer) -> Path:
 
 @contextmanager
 def owned(*arguments: str) -> Iterator[Owned]:
-    """A server in the hands of another process, which leads a group as a shell's job does."""
+    """A server started by another process, which leads a group as a shell's job does."""
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, *arguments],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -107,7 +107,7 @@ def owned(*arguments: str) -> Iterator[Owned]:
 
 
 def shared_memory_of(server: EmbeddedServer) -> set[str]:
-    """What a server has outside its folder: System V's segment and POSIX's files, by name."""
+    """A server's shared memory outside its folder: System V segments and POSIX files, by name."""
     segment = (folder_of(server) / "data/postmaster.pid").read_text().splitlines()[6].split()[1]
     mapped = psutil.Process(server.pid).memory_maps(grouped=True)
     return {segment, *(entry.path for entry in mapped if entry.path.startswith("/dev/shm"))}  # noqa: S108

@@ -1,4 +1,4 @@
-"""What the console knows of work whose connection was lost, and how it gets another."""
+"""Work whose connection was lost, and how the console reconnects."""
 
 import threading
 import time
@@ -35,13 +35,13 @@ from tests.servers import connect, fresh_database
 
 @pytest.fixture(autouse=True)
 def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far an action came is looked up as ever, with shorter pauses."""
+    """Shorter pauses before an action's progress is looked up."""
     monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
 
 
 @pytest.fixture
 def own_url(own_server: EmbeddedServer) -> Iterator[str]:
-    """The same of one test alone."""
+    """For one test alone."""
     with fresh_database(own_server.url) as found:
         make_queues(found)
         yield found
@@ -51,7 +51,7 @@ def own_url(own_server: EmbeddedServer) -> Iterator[str]:
 
 
 COUNTED = b"UPDATE dbq.action"
-"""What a batch does last, before it commits."""
+"""The last statement of a batch before its commit."""
 
 
 def purge(database: Database, queue: Queue) -> tuple[Purge, plan.Plan]:
@@ -111,7 +111,7 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(own_url: str, fate: Fate)
 
 @pytest.mark.long
 def test_a_batch_that_runs_on_after_the_cut_is_waited_for(own_url: str) -> None:
-    """The network falls silent before the commit arrives, and lets it through afterwards."""
+    """The network is silent before the commit arrives, and delivers it afterwards."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with (
         closing(open_database(own_url)) as near,
@@ -143,7 +143,7 @@ def test_a_batch_that_runs_on_after_the_cut_is_waited_for(own_url: str) -> None:
 
 
 def _thaw_later(proxy: Proxy, silent: threading.Event) -> None:
-    """After the client has given the answer up: its time-outs are over by then."""
+    """After the client's time-outs."""
     assert silent.wait(30)
     time.sleep(3.0)
     proxy.thaw()
@@ -175,7 +175,7 @@ def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(own_url: str) -> None:
 
 
 THREADS = 8
-"""As many as the pool has connections."""
+"""The size of the pool."""
 
 
 def ask(database: Database) -> None:
@@ -290,7 +290,7 @@ def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(own_url: 
 
 
 def test_a_session_whose_commit_was_refused_goes_on(own_url: str) -> None:
-    """The server ended the commit and not the session: what is open there has to go."""
+    """The server refuses the commit and keeps the session: its transaction has to be ended."""
     with closing(open_database(own_url)) as database:
 
         def refused() -> None:

@@ -1,4 +1,4 @@
-"""archive while its connections are cut: the same command again loses nothing, doubles nothing."""
+"""archive with cut connections: run again, it loses and doubles nothing."""
 
 import itertools
 import time
@@ -26,7 +26,7 @@ MESSAGES = 40
 
 
 def archive(client: Client, lake: Lake) -> None:
-    """All that its archive has, in small ranges and batches."""
+    """Archive everything, in small ranges and batches."""
     from console.pipeline.archive import job  # noqa: PLC0415  # the extra's
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
     from console.pipeline.spark import LocalTasks  # noqa: PLC0415
@@ -37,7 +37,7 @@ def archive(client: Client, lake: Lake) -> None:
 
 
 def payloads(lake: Lake) -> Counter[str]:
-    """What lies in the lake."""
+    """The messages in the lake."""
     from tests.pipeline.archive_tools import payloads as found  # noqa: PLC0415
 
     return found(lake)
@@ -76,7 +76,7 @@ def test_archive_is_cut_off_anywhere(
 
 
 def near_rows(client: Client) -> int:
-    """What is left of its archive in the database."""
+    """The rest of its archive in the database."""
     with client.database.transaction("count", read_only=True) as connection:
         return int(
             connection.exec_driver_sql(

@@ -58,12 +58,12 @@ LINES = b"1\n2\n3\n"
 
 @pytest.fixture(autouse=True)
 def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far an action came is looked up as ever, with shorter pauses."""
+    """Shorter pauses before an action's progress is looked up."""
     monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
 
 
 def again(server: EmbeddedServer) -> None:
-    """It runs, whatever a test did to it."""
+    """A server that is restarted after each test if needed."""
     if server.running:
         server.resume()
     else:
@@ -83,14 +83,14 @@ def url(module_server: EmbeddedServer) -> Iterator[str]:
 
 @pytest.fixture
 def own_url(own_server: EmbeddedServer) -> Iterator[str]:
-    """The same of one test alone."""
+    """For one test alone."""
     with fresh_database(own_server.url) as found:
         make_queues(found)
         yield found
 
 
 def run(verb: str, url: str) -> tuple[Answer, float]:
-    """What it answers by that URL, and after how long."""
+    """Its result by that URL, and its duration."""
     began = time.monotonic()
     answer = call(*verb.split(), stdin=LINES, environment={"DBQ_URL": url, **HASTY})
     return answer, time.monotonic() - began
@@ -106,7 +106,7 @@ def check_lost(answer: Answer) -> None:
 # Connections that cannot be had.
 
 Fault = Callable[[EmbeddedServer, str], AbstractContextManager[tuple[str, str]]]
-"""A server and a URL on it -> the URL while the fault lasts, and what the error says of it."""
+"""Server and URL -> the URL during the fault, and the expected error text."""
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def test_a_connection_that_cannot_be_had(
 
 
 def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[str]) -> None:
-    """What is in the queues is what the verb says; in doubt, all of it or nothing."""
+    """The queues contain what the verb reports; in doubt, all of it or nothing."""
     more, less = moved(before, after)
     doubt = "doubt" in answer.err.lower()
     name = verb.partition(" ")[0]
@@ -224,7 +224,7 @@ def check_kept(verb: str, answer: Answer, before: Counter[str], after: Counter[s
 
 
 def cut_off(verb: str, url: str, pieces: int, fate: Fate, *, heals: bool) -> bool:
-    """Cut the verb off there; whether it got so far."""
+    """Cut the verb's connection there; whether it got that far."""
     with Proxy(url) as proxy:
         cutter = Cutter(pieces, fate, (lambda: None) if heals else proxy.shut)
         proxy.fate = cutter

@@ -63,7 +63,7 @@ def test_a_lost_server_is_tried_once_a_sample_with_growing_pauses(url: str) -> N
 
 
 def _bounds() -> list[tuple[float, float]]:
-    """Each pause twice the one before, up to half a minute, and a quarter more or less."""
+    """Each pause doubles, up to half a minute, plus or minus a quarter."""
     return [(0.75 * pause, 1.25 * pause) for pause in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
@@ -72,7 +72,7 @@ SLEPT = 8 * 3600.0
 
 @pytest.mark.long
 def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine wakes up: its figures are eight hours old, and so is the last rate."""
+    """After the machine wakes up, figures and rates are eight hours old."""
     slept = 0.0
     ticking = clock.elapsed
     for module in ("monitor.sampler", "monitor.sample", "monitor.sample_queries"):
@@ -164,7 +164,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
 
 
 async def refused(console: Opened) -> None:
-    """The verbs are there, and none can be chosen."""
+    """All verbs are shown and disabled."""
     dialog = console.app.screen
     assert isinstance(dialog, VerbsDialog)
     assert all(one.why_not for one in getattr(dialog, "choices", ()))
@@ -175,7 +175,7 @@ async def refused(console: Opened) -> None:
 
 @contextmanager
 def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """A verb at work through the proxy; asked to end, it does."""
+    """A verb running through the proxy, stopped at the end."""
     environment = {
         **os.environ,
         "DBQ_URL": plain(proxy),
@@ -210,7 +210,7 @@ class Heard:
             self.lines += [line]
 
     def wait(self, pattern: str, after: int = 0) -> int:
-        """How many lines there are when one behind `after` matches."""
+        """The number of lines once one behind `after` matches."""
 
         def there() -> bool:
             return any(re.search(pattern, line) for line in self.lines[after:])
@@ -277,7 +277,7 @@ def test_an_exporter_goes_on_and_says_what_it_does_not_know(
 
 
 def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedServer) -> None:
-    """A fail-over: what was counted before says nothing about now, and what is there is shown."""
+    """After a fail-over no rate is made of old and new counters; current figures are shown."""
     with fresh_database(own_server.url) as other:
         with connect(other) as connection:
             connection.execute("CREATE TABLE x ()")

@@ -1,4 +1,4 @@
-"""The sampler while servers stop, fall silent and come back: no hang, no thread left, no lie."""
+"""The sampler while servers stop, fall silent and come back: no hang, no thread left over."""
 
 import socket
 import threading
@@ -25,16 +25,16 @@ from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
 
 LIMIT = 2.0
-"""What a whole look may take, whatever happens."""
+"""The longest time of a sample."""
 TIMEOUTS = Timeouts(connect_seconds=2, statement_seconds=LIMIT, lock_seconds=0.2)
 SOON = LIMIT + 5.0
-"""Within this the sampler has said what is wrong, and has ended when it is told to."""
+"""Within this the sampler reports an error, and stops."""
 PATIENT = PATIENCE_SECONDS
-"""How long a slow machine may take where nothing is promised."""
+"""For a slow machine."""
 
 
 class Watch:
-    """A sampler at work, and what it has said."""
+    """A running sampler and its readings."""
 
     def __init__(self, url: str) -> None:
         self._database = open_database(url, timeouts=TIMEOUTS)
@@ -51,7 +51,7 @@ class Watch:
         self._database.close()
 
     def next(self, seconds: float = PATIENT) -> Reading:
-        """The next thing that it says."""
+        """The next reading."""
         try:
             self.seen.append(self._readings.get(timeout=seconds))
         except Empty:
@@ -59,7 +59,7 @@ class Watch:
         return self.seen[-1]
 
     def until(self, condition: Callable[[Reading], bool], seconds: float = PATIENT) -> Reading:
-        """The first reading from now on that is so. Tries are not waited for."""
+        """The first matching reading from now on."""
         ends_at = time.monotonic() + seconds
         while True:
             reading = self.next(max(0.0, ends_at - time.monotonic()))
@@ -69,11 +69,11 @@ class Watch:
                 self.sampler.sample_now()
 
     def good(self) -> Reading:
-        """The next look that goes well."""
+        """The next successful sample."""
         return self.until(lambda reading: reading.error is None)
 
     def failure(self) -> Reading:
-        """The next look that fails; it says so in time."""
+        """The next failed sample, which has to come in time."""
         return self.until(lambda reading: reading.error is not None, SOON)
 
 
@@ -96,7 +96,7 @@ def install_some(url: str) -> None:
 
 
 def push(url: str, count: int) -> None:
-    """By a session that has ended, and so has handed in its counters."""
+    """By a session that ends, and so reports its counters."""
     with connect(url) as connection:
         session = connection.info.backend_pid
         for name in ("fifo", "ring"):
@@ -115,7 +115,7 @@ def by_name(reading: Reading) -> dict[str, QueueSnapshot]:
 
 
 def ready(reading: Reading, count: int) -> bool:
-    """Whether the look went well and saw so many in both queues."""
+    """Whether the sample succeeded and saw this many in both queues."""
     queues = by_name(reading)
     return reading.error is None and all(
         name in queues and queues[name].ready == count for name in ("fifo", "ring")
@@ -129,7 +129,7 @@ def has_rates(reading: Reading) -> bool:
 
 
 def check_failure(reading: Reading, before: Reading) -> None:
-    """It says what is wrong, and marks what it knew as old."""
+    """It reports the error, and marks its figures as old."""
     assert isinstance(reading.error, ConnectionFailedError)
     assert reading.stale
     assert reading.queues == before.queues
@@ -179,7 +179,7 @@ def test_the_server_stops_and_comes_back(own_server: EmbeddedServer, url: str) -
 
 
 def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -> None:
-    """A crash moves a ring's numbers ahead and forgets the counters: no rate comes of that."""
+    """A crash skips numbers of a ring and resets the counters: no rate follows from that."""
     push(url, 5)
     with Watch(url) as watch:
         watch.until(lambda reading: ready(reading, 5))
@@ -197,7 +197,7 @@ def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -
 
 @pytest.mark.parametrize("crash", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_restart_between_two_samples(own_server: EmbeddedServer, url: str, crash: bool) -> None:
-    """The next look finds another server, with other counters, behind the same address."""
+    """The next sample finds a restarted server, with new counters, at the same address."""
     push(url, 50)
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         sampler = Sampler(database, timeouts=TIMEOUTS)
@@ -216,7 +216,7 @@ def test_a_restart_between_two_samples(own_server: EmbeddedServer, url: str, cra
 
 @pytest.mark.long
 def test_the_server_is_paused(own_server: EmbeddedServer, url: str) -> None:
-    """It keeps the connection and says nothing: its own time-outs do not run either."""
+    """It keeps the connection without responding: its own time-outs do not run either."""
     push(url, 3)
     with Watch(url) as watch:
         before = watch.until(lambda reading: ready(reading, 3))
@@ -248,7 +248,7 @@ def check_it_ends_at_once(watch: Watch) -> None:
 
 
 def test_it_ends_at_once_while_it_connects() -> None:
-    """To something that takes connections and never answers."""
+    """To a socket that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with Watch(f"postgresql+psycopg://u@127.0.0.1:{port}/d") as watch:

@@ -1,4 +1,4 @@
-"""A prepared transaction holds rows without any session: it is named, before and after a crash."""
+"""A prepared transaction holds rows without a session: it is named, before and after a crash."""
 
 import importlib.util
 from contextlib import closing
@@ -41,7 +41,7 @@ def test_a_prepared_transaction_is_a_holder() -> None:
 
 
 def mend(url: str) -> None:
-    """The doctor finds it once it is older than the threshold, and rolls it back when told to."""
+    """The doctor finds it once it is older than the threshold, and rolls it back on request."""
 
     def forgotten(stuck_after_seconds: float) -> list[Finding]:
         thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)

@@ -1,4 +1,4 @@
-"""On a standby: what is stored is seen, what only the primary knows is unknown."""
+"""On a standby, stored data are visible, and what only the primary knows is unknown."""
 
 from collections.abc import Iterator
 from contextlib import closing
