@@ -1,4 +1,4 @@
-"""Connections that are cut or fall silent at a chosen packet; queues that must not lose anything."""
+"""Connections that are cut or fall silent at a chosen packet; queues that must lose nothing."""
 
 from collections import Counter
 from collections.abc import Callable
