@@ -388,7 +388,7 @@ def test_no_room_is_said_and_it_goes_on_once_there_is(
     )
     assert limited.returncode == 2
     assert b"Could not write" in limited.stderr
-    assert b"the same command goes on" in limited.stderr
+    assert b"the same command continues" in limited.stderr
     assert b"Traceback" not in limited.stderr
     assert not file.exists()
     assert console.done(*words, "--json").json["resumed"] == 500

@@ -169,7 +169,7 @@ def test_a_payload_of_any_type(virgin: Database, type_: str) -> None:
     elif type_ == "json":
         assert shown(virgin, queue, "payload.a=1")
     else:
-        with pytest.raises(UsageError, match="wants JSON"):
+        with pytest.raises(UsageError, match="needs JSON"):
             shown(virgin, queue, "payload.a=1")
 
 

@@ -112,7 +112,7 @@ def test_what_a_queue_cannot_have_is_refused_with_its_reason(use: Use, variant: 
     client = use(variant)
     cannot = dict(CANNOT)
     if variant.payload != "json":
-        cannot["payload.a=1"] = "wants JSON"
+        cannot["payload.a=1"] = "needs JSON"
     if not variant.finishes:
         cannot |= {"error~x": "have no error", "claimed_by=x": "have no claimed_by"}
         cannot["state=error"] = "no messages in a state"
