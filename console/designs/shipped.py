@@ -64,17 +64,17 @@ RING = Design(
         "monitors; with in_hand=on where consumers may die."
     ),
     details=(
-        "One sequence numbers the pushes, another the pops, and number n lies in slot n mod size; "
+        "One sequence numbers the pushes, another the pops, and number n is in slot n mod size; "
         "no index but the key is kept. A full ring returns null. A sequence is not transactional, "
         "so a caller that rolls back or dies consumes its number for nothing. A consumed push "
         "number is a hole; a message whose pop number was consumed is an orphan, which no pop "
-        "asks for. The doctor proves both and repairs them under traffic. A pop that comes before "
+        "fetches. The doctor proves both and repairs them under traffic. A pop that comes before "
         "its message parks its number, and later pops check parked numbers first: at most 64, and "
         "where there are more, each has its turn within a proven number of calls (fewer than 2 for "
         "each KiB of the parked numbers' table on PostgreSQL; 2 for each 40 numbers parked since "
         "the oldest on SQL Server). A parked number whose push was lost is a hole, and no pop "
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
-        "record by itself, once such a hole is an hour old or there are more of them than slots. A "
+        "record automatically, once such a hole is an hour old or there are more of them than slots. A "
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
         "a slot has numbers alone; one whose message was deleted is not popped. With "
         "subscribers=a,b each gets every message once: pop('a'), pop_many(n, 'a'); with in_hand=on "
@@ -181,12 +181,12 @@ HEAP = _deleting(
     ),
     advice=(
         'Promises only that each message comes once. It costs the order, and the figure "age": '
-        "nothing tells the oldest message. With no index to keep up, push and pop are as cheap as "
+        "nothing shows the oldest message. With no index to keep up, push and pop are as cheap as "
         "a row can be, as long as vacuum keeps up with the deletes. Choose it for independent "
-        "jobs of which none must come before another, and where nobody needs the age of the oldest."
+        "jobs of which none must come before another, and if the oldest's age is not needed."
     ),
     details=(
-        "A table without an order: a pop deletes any row that nobody holds, and the age is shown "
+        "A table without an order: a pop deletes any unlocked row, and the age is shown "
         "as ?. Where an old transaction keeps dead rows, every pop reads all of them again: the "
         "finding dead_head, or a queue that is slow although no session waits."
     ),
@@ -407,10 +407,10 @@ BROKER = Design(
     advice=(
         "Promises what the server itself does: consumers wait inside the engine and are woken, "
         "procedures can be started as messages come, and a message can go to another database in "
-        "the same transaction. It takes understanding: conversations that nobody ends leak, five "
+        "the same transaction. It takes understanding: conversations that are not ended leak, five "
         "pops rolled back in a row disable the queue, and a message cannot be put back in its "
         "place. Choose it where you are on SQL Server anyway, waiting must cost nothing, and "
-        "somebody knows Service Broker."
+        "you know Service Broker."
     ),
     details=(
         "Procedures start as messages come with activation=on, and order holds within a "

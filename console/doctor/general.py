@@ -98,7 +98,7 @@ WAITS = Code(
     "waits",
     Severity.NOTE,
     "what the queue's sessions wait for now, and what that means",
-    judgement="a wait is not a fault by itself: see which session blocks which",
+    judgement="a wait alone is not a fault: see which session blocks which",
 )
 
 
@@ -369,7 +369,7 @@ def check_waits(context: CheckContext) -> Iterator[Finding]:
             evidence={"kind": kind, "wait": wait, "sessions": _keys(sessions)},
             cause=meaning or "a wait type that this console does not know",
             consequence="a session that waits does nothing else meanwhile",
-            judgement="a wait is not a fault by itself; which session blocks which: "
+            judgement="a wait alone is not a fault; which session blocks which: "
             f"{command(context.queue, 'waits')}",
         )
 

@@ -49,7 +49,7 @@ PILE = Code(
     "holes_pile_up",
     Severity.WARNING,
     "more parked holes than slots, or one older than an hour: every pop checks them",
-    repair="doctor --fix, and record by itself",
+    repair="doctor --fix, and record automatically",
 )
 HOLE = Code(
     "hole",

@@ -229,9 +229,9 @@ ACK = Verb(
     "ack",
     "acknowledge a finding until it ends or worsens",
     _plan_ack,
-    """Acknowledge a finding, until it ends or worsens: somebody is working on it.
+    """Acknowledge a finding, until it ends or worsens, while you work on it.
 
-    For one queue or, without NAME, for each that has it now. It ends by itself, as soon as a
+    For one queue or, without NAME, for each that has it now. It ends as soon as a
     recorder or an operator's screens notice; unsilence ends it earlier.
 
     \b

@@ -20,6 +20,8 @@ from console.verbs import all_verbs
 PRIVATE = re.compile(
     r"\b(mends?|mended|twin|desk|shelf|shelves|contestants?|look(s|ed)? at|left alone|"
     r"h(e|im|is)|owner gone|spent|one level out|look(ed)? again|the doctor look(s|ed)|"
+    r"grave|graver|gravest|gravity|anew|by itself|nobody|so many|(is|are) told|whom the|"
+    r"asks? (the|a|no) database|database is asked|wants?|(stands?|lies?) (in|at|there)|"
     r"None|1 [a-z]+ (messages|claims)|1 messages)\b"
 )
 """Words that were ours alone, and what Python writes."""

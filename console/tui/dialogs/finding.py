@@ -59,7 +59,7 @@ class FindingDialog(Dialog[None]):
         Binding("o", "command", "command", tooltip="copy it as a command line"),
         Binding("enter", "queue", "queue", tooltip="open the queue at the tab that shows more"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
-        Binding("s", "silence('silence')", "silence", tooltip="for a time: nobody is told of it"),
+        Binding("s", "silence('silence')", "silence", tooltip="for a time, without notifications"),
         Binding("c", "silence('ack')", "ack", tooltip="acknowledge it, until it ends or worsens"),
         Binding("x", "silence('unsilence')", "unsilence", tooltip="end its silence"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
