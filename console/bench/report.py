@@ -140,7 +140,7 @@ def svg(
     for line in about.lines:
         for part in _wrapped(line):
             page.text(part, "small")
-    return page.whole()
+    return page.render()
 
 
 def _with_curve(results: Sequence[CandidateResult]) -> list[CandidateResult]:
@@ -167,7 +167,7 @@ class _Page:
         self.y += _LINE
         self.add(_text(_MARGIN, self.y, words, style))
 
-    def whole(self) -> str:
+    def render(self) -> str:
         height = self.y + _MARGIN
         size = f'width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"'
         return "\n".join(

@@ -53,7 +53,7 @@ def _run_lines(shown: tuple[Run, ...], zone: tzinfo | None, now: datetime) -> li
     head = (f"began ({offset(now, zone)})", "verb", "queue", "outcome", "rows", "rows/s", "took")
     lines = aligned([head, *(_cells(run, zone, now) for run in shown)], left=4)
     for at, run in reversed([*enumerate(shown, start=1)]):
-        words = run.told if run.running else run.error.get("what", "")
+        words = run.progress if run.running else run.error.get("what", "")
         if words:
             lines.insert(at + 1, f"    {plain(words)}")
     return lines

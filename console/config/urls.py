@@ -115,7 +115,7 @@ class ConnectionUrl:
     @property
     def public(self) -> URL:
         """Without its secrets, with variables as written. Only for a `known` URL."""
-        return _map(self._whole(), text=self._named, secret=lambda _: None)
+        return _map(self._require_parsed(), text=self._named, secret=lambda _: None)
 
     @property
     def contains_secret(self) -> bool:
@@ -134,7 +134,7 @@ class ConnectionUrl:
                 text = text.replace(number, value)
             return _sendable(text)
 
-        url = _map(self._whole(), text=fill, secret=fill, foreign=True)
+        url = _map(self._require_parsed(), text=fill, secret=fill, foreign=True)
         if password is None:
             # Equivalent for a driver, but SQLAlchemy hides only this part.
             apart = url.query.get(_PASSWORD)
@@ -147,7 +147,7 @@ class ConnectionUrl:
             return url.update_query_dict({_ODBC: odbc_written(words)})
         return url.set(password=_sendable(password))
 
-    def _whole(self) -> URL:
+    def _require_parsed(self) -> URL:
         if self._parsed is None:
             raise ValueError("this URL's variable has not been looked up")
         return self._parsed

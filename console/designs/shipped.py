@@ -74,7 +74,7 @@ RING = Design(
         "each KiB of the parked numbers' table on PostgreSQL; 2 for each 40 numbers parked since "
         "the oldest on SQL Server). A parked number whose push was lost is a hole, and no pop "
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
-        "record automatically, once such a hole is an hour old or there are more of them than slots. A "
+        "record automatically, once such a hole is an hour old or there are more than slots. A "
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
         "a slot has numbers alone; one whose message was deleted is not popped. With "
         "subscribers=a,b each gets every message once: pop('a'), pop_many(n, 'a'); with in_hand=on "

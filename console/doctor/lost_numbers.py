@@ -186,9 +186,9 @@ class RingState:
     """A ring as its consumers see it; of several subscribers, as one of them does."""
 
     context: CheckContext
-    whole: Queue
+    queue: Queue
     view: Queue
-    """The same as `whole` if it has no subscribers."""
+    """The same as `queue` if it has no subscribers."""
     history: ServerHistory
     now: Structure
     lost: LostNumbers
@@ -242,7 +242,7 @@ def check_spent_beyond_ring(ring: RingState) -> Iterator[Finding]:
             ranges,
             f"{total(ranges):,} pop numbers were consumed ahead of the pushes, in {size:,} slots",
             "the next messages fill the whole ring, and no pop asks for any of them",
-            relay(ring.whole),
+            relay(ring.queue),
         )
 
 

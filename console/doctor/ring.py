@@ -250,7 +250,7 @@ def _check_popped_rows(ring: RingState) -> Iterator[Finding]:
 
 def _check_behind(ring: RingState) -> Iterator[Finding]:
     now = ring.now
-    first = ring.view == ring.whole.views[0]
+    first = ring.view == ring.queue.views[0]
     behind = now.behind if first else now.pops_behind  # all share the pushes
     if behind:
         yield Finding(
@@ -267,7 +267,7 @@ def _check_behind(ring: RingState) -> Iterator[Finding]:
             "set by hand",
             consequence="numbers are handed out twice: pushes meet occupied slots, ids are no "
             "longer unique, pops miss messages",
-            repair=CorrectRing(ring.whole),
+            repair=CorrectRing(ring.queue),
         )
 
 
@@ -357,7 +357,7 @@ def _check_laps(ring: RingState) -> Iterator[Finding]:
             evidence=numbers | {"live": now.live, "holes": holes},
             cause="a sequence skipped numbers: see the holes",
             consequence=f"pushes return null although only {now.live:,} messages are in the ring",
-            repair=relay(ring.whole),
+            repair=relay(ring.queue),
         )
     waiting = -now.gap
     if waiting > now.size and total(ring.ranges(LostKind.SPENT)) <= now.size:
@@ -367,7 +367,7 @@ def _check_laps(ring: RingState) -> Iterator[Finding]:
             evidence=numbers | {"parked": now.parked},
             cause="a sequence was changed, or table and sequences are from different moments",
             consequence="every pop checks parked numbers in vain",
-            repair=relay(ring.whole),
+            repair=relay(ring.queue),
         )
 
 
@@ -393,7 +393,7 @@ def _check_stranded(ring: RingState) -> Iterator[Finding]:
             + (f"; {holes:,} of them are holes" if holes else ""),
             consequence="they wait for their turn, and other messages overtake them",
             since=min(one.pushed_at for one in left),
-            repair=ring.repair(LostKind.PARKED_HOLE) if holes else relay(ring.whole),
+            repair=ring.repair(LostKind.PARKED_HOLE) if holes else relay(ring.queue),
         )
 
 

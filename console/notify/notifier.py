@@ -69,7 +69,7 @@ class _Delivery:
     target: Target
     source: Source
     entries: Sequence[Entry]
-    whole: bool
+    is_last: bool
     """Whether nothing else waits for the target."""
     arrived: list[Event] = field(default_factory=list)
     error: NotSentError | None = None
@@ -297,7 +297,7 @@ class Notifier:
                 self._on_message(f"{self._database.label}: {name} arrive again")
                 _LOG.warning("%s: %s arrive again", self._database.label, name)
             one.failures, one.not_before = 0, 0.0
-            if delivery.whole:
+            if delivery.is_last:
                 one.waiting_since = None
             return
         one.failures += 1

@@ -31,7 +31,7 @@ from console.errors import ConsoleError, RefusedError
 
 KEPT = 200
 """The files of older runs are removed when one begins."""
-_TOLD_SECONDS = 1.0
+_PROGRESS_SECONDS = 1.0
 """Progress is written at most so often."""
 _FORMAT = 1
 _ID = re.compile(r"[0-9T]+\.[0-9]+Z-[0-9a-f]+")
@@ -58,7 +58,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """As its file has it, with these defaults. "told" is its last progress."""
+    """As in its file, whose keys begin with "told" for the last progress."""
 
     id: str
     verb: str
@@ -73,10 +73,10 @@ class Run:
     pid: int = 0
     born: str = ""
     """When its process began (`process_start`)."""
-    told: str = ""
-    told_at: datetime | None = None
-    told_rows: int | None = None
-    told_bytes: int | None = None
+    progress: str = ""
+    progress_at: datetime | None = None
+    progress_rows: int | None = None
+    progress_bytes: int | None = None
     ended_at: datetime | None = None
     status: int | None = None
     result: Mapping[str, Any] | None = None
@@ -108,12 +108,12 @@ class Run:
     @property
     def rows(self) -> int | None:
         """Moved or examined; None: not known."""
-        return self._figure(_ROWS, self.told_rows)
+        return self._figure(_ROWS, self.progress_rows)
 
     @property
     def bytes(self) -> int | None:
         """Moved; None: not known."""
-        return self._figure(_BYTES, self.told_bytes)
+        return self._figure(_BYTES, self.progress_bytes)
 
     @property
     def moved(self) -> str:
@@ -134,7 +134,7 @@ class Run:
 
     def seconds(self, now: datetime) -> float | None:
         """To its end; of a killed run, to its last progress."""
-        end = self.ended_at or (now if self.running else self.told_at)
+        end = self.ended_at or (now if self.running else self.progress_at)
         return None if end is None else max(0.0, (end - self.began_at).total_seconds())
 
     def rows_per_second(self, now: datetime) -> float | None:
@@ -159,7 +159,7 @@ class Run:
             "rows": self.rows,
             "bytes": self.bytes,
             "rows_per_second": None if speed is None else round(speed, 1),
-            "progress": self.told or None,
+            "progress": self.progress or None,
             "command": list(self.words),
             "user": self.user,
             "host": self.host,
@@ -215,6 +215,7 @@ def _read(path: Path) -> Run | None:
                 content[name] = datetime.fromisoformat(content[name])
         for name in ("words", "lines"):
             content[name] = tuple(content.get(name, ()))
+        content = {name.replace("told", "progress"): value for name, value in content.items()}
         run = _valid(Run(**content, id=path.stem))
         return Run(**{**vars(run), "alive": None if run.status is not None else _alive(run)})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -223,12 +224,21 @@ def _read(path: Path) -> Run | None:
 
 def _valid(run: Run) -> Run:
     """ValueError where a value has the wrong type."""
-    texts = (run.verb, run.queue, run.connection, run.lake, run.user, run.host, run.born, run.told)
-    numbers = (run.status, run.told_rows, run.told_bytes)
-    times = (run.began_at, run.told_at, run.ended_at)
+    texts = (
+        run.verb,
+        run.queue,
+        run.connection,
+        run.lake,
+        run.user,
+        run.host,
+        run.born,
+        run.progress,
+    )
+    numbers = (run.status, run.progress_rows, run.progress_bytes)
+    times = (run.began_at, run.progress_at, run.ended_at)
     valid = (
         isinstance(run.began_at, datetime)
-        and all(isinstance(text, str) for text in (*texts, *run.words, *run.lines))
+        and all(isinstance(text, str) for text in (*texts, run.progress, *run.words, *run.lines))
         and all(number is None or isinstance(number, int) for number in numbers)
         and all(at is None or at.tzinfo is not None for at in times)
         and isinstance(run.pid, int)
@@ -347,7 +357,7 @@ class RunFile:
         with self._lock:
             figures = {"told_rows": rows, "told_bytes": size or None}
             self._content |= {"told": line, "told_at": datetime.now(UTC), **figures}
-            if time.monotonic() - self._written >= _TOLD_SECONDS:
+            if time.monotonic() - self._written >= _PROGRESS_SECONDS:
                 self._write()
 
     def set_result(self, result: Any, lines: Sequence[str]) -> None:

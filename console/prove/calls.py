@@ -26,7 +26,7 @@ _MOST_SECONDS = 10.0
 
 
 def _order(trial: Trial) -> str:
-    seen = smoke_scratch(trial.database, trial.whole, trial.queue.design.name, Control())
+    seen = smoke_scratch(trial.database, trial.installed, trial.queue.design.name, Control())
     figures = (
         f"{seen.messages} messages, 3 producers, 3 consumers: lost {seen.lost}, doubled "
         f"{seen.doubled}, damaged {seen.damaged}, out of order ({seen.order}) {seen.out_of_order}"

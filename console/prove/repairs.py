@@ -28,7 +28,7 @@ _AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)
 def _purged(trial: Trial) -> str:
     sent = trial.push(_MESSAGES)
     with trial.database.transaction("find the queue's messages", read_only=True) as connection:
-        source = MessageSource.of(connection, trial.whole)
+        source = MessageSource.of(connection, trial.installed)
     purged = _moved(trial, Purge(source, reason="prove"))
     left = trial.pop(_MESSAGES)
     require(not left, f"{numbered(len(left), 'message')} came after a purge of all")

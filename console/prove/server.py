@@ -52,7 +52,7 @@ def _delete_rows(connection: Connection, trial: Trial) -> None:
 
 
 def _install(connection: Connection, trial: Trial) -> None:
-    queue = _named(trial.whole, f"{trial.queue.name}_2")
+    queue = _named(trial.installed, f"{trial.queue.name}_2")
     for part in install.parts(trial.database.product, queue):
         sql.run(connection, part, queue.scope(connection))
     install.record(connection, queue)
@@ -133,7 +133,7 @@ def _call_as(
     with revert_identity(session), session.transaction(f"act as a {role}") as connection:
         if not sql.value(connection, bool, "prove.roles_there"):
             sql.run(connection, "roles.roles", sql.Scope({"schema": trial.queue.schema}))
-            sql.run(connection, "roles.queue", trial.whole.scope(connection))
+            sql.run(connection, "roles.queue", trial.installed.scope(connection))
         sql.run(connection, "prove.make_member", scope)
         sql.run(connection, "prove.become", scope)
         do(connection, trial)

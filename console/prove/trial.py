@@ -52,14 +52,14 @@ class Trial:
 
     def __init__(self, database: Database, queue: Queue) -> None:
         self.database = database
-        self.whole = queue
+        self.installed = queue
         self.queue = queue.views[0]
         self._next = 0
 
     def with_each_subscriber(self, prove: "Callable[[Trial], str]") -> str:
         """The evidence with each subscriber in turn as the one that pops."""
         evidence = {}
-        for view in self.whole.views:
+        for view in self.installed.views:
             self.queue = view
             try:
                 evidence[view.subscriber] = prove(self)
@@ -138,7 +138,7 @@ class Trial:
 
     def require_others_get(self, expected: Sequence[int]) -> None:
         """Each other subscriber gets these, each once, whatever happened to this one's pops."""
-        for view in self.whole.views:
+        for view in self.installed.views:
             if view.subscriber != self.queue.subscriber:
                 try:
                     self.require_these(self.numbers(self.drain(view)), expected)
@@ -171,7 +171,7 @@ class Trial:
         """Without a finding on the missing consumers."""
         (found,) = diagnose(
             self.database,
-            [self.whole],
+            [self.installed],
             thresholds_of=lambda _: thresholds,
             consumption=ConsumptionHistory(3600.0, waits=False),
         )

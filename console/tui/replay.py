@@ -52,7 +52,7 @@ class Player:
         self._lock = threading.Lock()
         self._at = at
         self._since = monotonic()
-        self._asked = self._since
+        self._read_at = self._since
         self._target: datetime | None = at
         self._playing = True
         self._speed = 1.0
@@ -83,15 +83,15 @@ class Player:
     def next_at(self) -> datetime:
         """Where it is to be next, if it plays on: at the last moment it is held."""
         with self._lock:
-            self._asked = self._monotonic()
+            self._read_at = self._monotonic()
             if not self._playing:
                 return self._at
-            ran = min(self._asked - self._since, _LONGEST_STEP_SECONDS) * self._speed
+            ran = min(self._read_at - self._since, _LONGEST_STEP_SECONDS) * self._speed
             return min(self._at + timedelta(seconds=ran), self.last)
 
     def advance_to(self, at: datetime) -> None:
         with self._lock:
-            self._at, self._since = at, self._asked
+            self._at, self._since = at, self._read_at
 
     def arrive(self, at: datetime) -> None:
         """It is where it was wanted, unless somewhere else is wanted by now."""

@@ -47,7 +47,7 @@ def _has_messages(queue: Queue) -> bool:
     return not queue.design.waits_itself
 
 
-def _moving(
+def _message_plan(
     make: Callable[[Target, ParameterValues], MessageAction],
 ) -> Callable[[Target, ParameterValues], Plan]:
     """The plan of a verb whose `MessageAction` `make` returns."""
@@ -129,7 +129,7 @@ def _requeue(target: Target, values: ParameterValues) -> MessageAction:
 def _plan_requeue(target: Target, values: ParameterValues) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_switch(target)
-    return _moving(_requeue)(target, values)
+    return _message_plan(_requeue)(target, values)
 
 
 def _release(target: Target, values: ParameterValues) -> MessageAction:
@@ -145,7 +145,7 @@ def _release(target: Target, values: ParameterValues) -> MessageAction:
 def _plan_release(target: Target, values: ParameterValues) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_end(target, values)
-    return _moving(_release)(target, values)
+    return _message_plan(_release)(target, values)
 
 
 def _purge(target: Target, values: ParameterValues) -> MessageAction:
@@ -173,7 +173,7 @@ def _reschedule(target: Target, values: ParameterValues) -> MessageAction:
 
 def _plan_archive(target: Target, values: ParameterValues) -> Plan:
     """Once; with `every` in rounds."""
-    once = _moving(_archive)(target, values)
+    once = _message_plan(_archive)(target, values)
     every = values["every"]
     if every is None:
         return once
@@ -307,7 +307,7 @@ ARCHIVE = Verb(
 PURGE = Verb(
     "purge",
     "move messages into the archive, or delete them",
-    _moving(_purge),
+    _message_plan(_purge),
     """Move messages of a queue into its archive: all ready or in error, or those that match.
 
     Never a claimed one. What arrives while it runs stays. restore brings all of it back.
@@ -331,7 +331,7 @@ PURGE = Verb(
 RESTORE = Verb(
     "restore",
     "bring archived messages back",
-    _moving(_restore),
+    _message_plan(_restore),
     """Bring archived messages back: all that the last purge took, or those that match.
 
     In the state they had; a claimed one as an error. They keep their ids where the design
@@ -361,7 +361,7 @@ RESTORE = Verb(
 RESCHEDULE = Verb(
     "reschedule",
     "give messages another due time",
-    _moving(_reschedule),
+    _message_plan(_reschedule),
     """Give messages another due time: all, ready or scheduled, or those that match.
 
     All of them the same, in whole seconds. What is popped meanwhile is skipped.

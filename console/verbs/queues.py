@@ -69,7 +69,7 @@ def new_queue(values: ParameterValues, product: Product, schema: str | None) -> 
 def install_plan(database: Database, queue: Queue, *, production: bool = False) -> Plan:
     """Does not query the database: whether names are free is checked by the run."""
     where = f"{'PRODUCTION ' if production else ''}{database.label}"
-    return _whole(
+    return _queue_plan(
         database,
         queue,
         "install",
@@ -123,7 +123,7 @@ def adopt_plan(
         *lines,
     )
     run = single_step(adopted, database, values, table.schema)
-    return _whole(database, queue, "adopt", text, run)
+    return _queue_plan(database, queue, "adopt", text, run)
 
 
 def adopted(database: Database, values: ParameterValues, schema: str | None) -> Result:
@@ -162,7 +162,7 @@ def adopted(database: Database, values: ParameterValues, schema: str | None) -> 
     return Result(Outcome.DONE, (line,), done=1, data=data)
 
 
-def _whole(
+def _queue_plan(
     database: Database,
     queue: Queue,
     verb: str,

@@ -72,8 +72,8 @@ def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
 ) -> None:
     record = RunFile.begin(root, "replay")
     record.report_progress("push: 1 of 9 messages", 1, 0)
-    assert only(root).told == "", "it is too early to write again"
-    monkeypatch.setattr(runs, "_TOLD_SECONDS", 0.0)
+    assert only(root).progress == "", "it is too early to write again"
+    monkeypatch.setattr(runs, "_PROGRESS_SECONDS", 0.0)
     threads = [
         threading.Thread(target=record.report_progress, args=(f"push: {n} of 9", n, 0))
         for n in range(2, 9)
@@ -83,7 +83,7 @@ def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
     for thread in threads:
         thread.join()
     run = only(root)
-    assert run.rows == int(run.told.split()[1])
+    assert run.rows == int(run.progress.split()[1])
     assert run.running
 
 
@@ -127,7 +127,7 @@ def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
     run = only(root)
     assert run.outcome is RunOutcome.SILENT
     assert run.seconds(datetime.now(UTC)) is None, "nobody knows when"
-    assert replace(run, told_rows=63_000).moved == "≈63,000", "it may have moved more"
+    assert replace(run, progress_rows=63_000).moved == "≈63,000", "it may have moved more"
     another = replace(run, pid=os.getpid(), id="another", alive=None)
     RunFile(root, another)._write()
     assert {run.outcome for run in runs.read(root).runs} == {RunOutcome.SILENT}
@@ -195,7 +195,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, place)
     assert run.result == done.json
     assert run.bytes == done.json["result"]["bytes"]
-    assert run.told.startswith("delete: 1 of 1 ranges, 30 rows")
+    assert run.progress.startswith("delete: 1 of 1 ranges, 30 rows")
     assert run.connection == client.database.label
 
     popped(client, 3)

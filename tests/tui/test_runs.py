@@ -45,7 +45,7 @@ DONE = Run(
     user="ann",
     host="etl01",
     pid=4711,
-    told="delete: 4 of 4 ranges, 400,000 rows",
+    progress="delete: 4 of 4 ranges, 400,000 rows",
     ended_at=AT + timedelta(seconds=20),
     status=0,
     result={"done": True, "result": {"exported": 400_000, "bytes": 122_300_000}},
@@ -53,7 +53,7 @@ DONE = Run(
 )
 RUNNING = replace(
     DONE, id="2", ended_at=None, status=None, result=None, lines=(), alive=True,
-    told=TOLD, told_rows=200_000, told_at=AT,
+    progress=TOLD, progress_rows=200_000, progress_at=AT,
 )  # fmt: skip
 KILLED = replace(RUNNING, id="3", alive=False)
 WRONG = replace(

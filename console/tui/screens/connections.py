@@ -262,7 +262,7 @@ class ConnectionsScreen(LiveScreen):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._told: dict[str, ConnectionTest | ConsoleError | None] = {}
+        self._test_results: dict[str, ConnectionTest | ConsoleError | None] = {}
         """What a test found; None: it is under way."""
         self._error = ""
         self.table = KeyedTable(_COLUMNS, _DROP_ORDER, id="connection-table")
@@ -297,7 +297,7 @@ class ConnectionsScreen(LiveScreen):
         names, connections = [feed.name for feed in self.context.feeds], self.context.connections
         views = dict(zip(names, self.context.store.connections(now), strict=True))
         self.table.show({name: Line(view, connections.get(name)) for name, view in views.items()})
-        self._draw_told()
+        self._draw_test_result()
 
     def _draw_welcome(self, welcome: Paragraph) -> None:
         text = Text(_WORDS)
@@ -309,7 +309,7 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\n\n✖ {self._error}", style_of(welcome, "critical"))
         welcome.set_text(text)
 
-    def _draw_told(self) -> None:
+    def _draw_test_result(self) -> None:
         told = self.query_one("#connection-told", Paragraph)
         told.styles.max_height = max(3, self.app.size.height - 12)
         text = Text()
@@ -337,16 +337,16 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\nconfigured: {plain(conn.origin)}")
         if conn.credentials is not None and conn.credentials.kind:
             text.append(f"\npassword: {conn.credentials.kind}")
-        if not isinstance(self._told.get(conn.name), ConnectionTest):
+        if not isinstance(self._test_results.get(conn.name), ConnectionTest):
             text.append(f"\nrights: {view.rights or conn.rights.word}")
         if self.context.recordings is not None:
             text.append(f"\n{self.context.recordings.status(conn.name)}")
-        if conn.name not in self._told:
+        if conn.name not in self._test_results:
             text.append(
                 "\nt tests it: connects, and reads the login's rights", style_of(told, "quiet")
             )
             return
-        found = self._told[conn.name]
+        found = self._test_results[conn.name]
         if found is None:
             text.append("\ntesting ...", style_of(told, "quiet"))
         elif isinstance(found, ConsoleError):
@@ -371,9 +371,9 @@ class ConnectionsScreen(LiveScreen):
 
     def action_test(self) -> None:
         conn = self._chosen
-        if conn is None or self._told.get(conn.name, self) is None:
+        if conn is None or self._test_results.get(conn.name, self) is None:
             return
-        self._told[conn.name] = None
+        self._test_results[conn.name] = None
         self.draw()
 
         def tell(found: ConnectionTest | ConsoleError) -> None:
@@ -382,7 +382,7 @@ class ConnectionsScreen(LiveScreen):
         jobs.start_job(self, conn.test, tell, tell)
 
     def show_tested(self, name: str, found: ConnectionTest | ConsoleError) -> None:
-        self._told[name] = found
+        self._test_results[name] = found
         self.draw()
 
     def action_log_in(self) -> None:

@@ -56,7 +56,9 @@ def facts(context: Context, run: Run) -> dict[str, str]:
     now = context.clock.utc()
     seconds, speed = run.seconds(now), run.rows_per_second(now)
     ended = "" if run.ended_at is None else context.moment(run.ended_at)
-    last = "" if run.told_at is None else f"{run.told}   ({context.moment(run.told_at)})"
+    last = (
+        "" if run.progress_at is None else f"{run.progress}   ({context.moment(run.progress_at)})"
+    )
     told = {
         "outcome": run.outcome.value + ("" if run.status is None else f" (exit {run.status})"),
         "what": run.error.get("what", ""),
@@ -197,7 +199,7 @@ class RunsScreen(PolledScreen):
             Column("rate", "rows/s", rate, "quiet", 6, 10, align_right=True),
             Column("took", "took", took, "quiet", 8, 10, align_right=True),
             Column("lake", "lake", lambda run: plain(run.lake), "quiet", 8, 40),
-            Column("told", "", _told, "quiet", 10, 120),
+            Column("told", "", _progress_text, "quiet", 10, 120),
         )
 
     def _draw_detail(self) -> None:
@@ -206,8 +208,8 @@ class RunsScreen(PolledScreen):
         detail.display = run is not None
         if run is not None:
             error = " ".join(run.error.get(part, "") for part in ("what", "why"))
-            words = run.told or "No progress reported yet." if run.running else error.strip()
-            last = f"{run.outcome.value}; before that: {run.told or 'nothing'}"
+            words = run.progress or "No progress reported yet." if run.running else error.strip()
+            last = f"{run.outcome.value}; before that: {run.progress or 'nothing'}"
             line = Text(plain(words or " ".join(run.lines[:1]) or last))
             line.append(f"\n{plain(launch.command_line(run.words))}", style_of(detail, "quiet"))
             detail.set_text(line)
@@ -262,7 +264,7 @@ class RunsScreen(PolledScreen):
         name = f"pipeline {run.verb} {run.queue}".strip()
         lines = [
             f"{name}, begun {self.context.moment(run.began_at)}, process {run.pid}",
-            run.told or "No progress reported yet.",
+            run.progress or "No progress reported yet.",
             "",
             "It stops at a safe point; what it has done is kept. The same command continues it "
             "later.",
@@ -271,9 +273,9 @@ class RunsScreen(PolledScreen):
         self.app.push_screen(dialog, lambda yes: self._stop(run) if yes else None)
 
     def _stop(self, run: Run) -> None:
-        start_job(self, lambda: keeping.stop(run), lambda _: self._asked(run), self._not_stopped)
+        start_job(self, lambda: keeping.stop(run), lambda _: self._stopping(run), self._not_stopped)
 
-    def _asked(self, run: Run) -> None:
+    def _stopping(self, run: Run) -> None:
         self.notify(f"{plain(run.verb)} was asked to end.", markup=False)
         self.reload()
 
@@ -296,5 +298,5 @@ def _mark_tone(run: Run) -> str:
     return _tone(run) or "quiet"
 
 
-def _told(run: Run) -> str:
-    return plain(run.told if run.running else run.error.get("what", ""))
+def _progress_text(run: Run) -> str:
+    return plain(run.progress if run.running else run.error.get("what", ""))

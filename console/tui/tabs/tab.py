@@ -124,23 +124,23 @@ class PacedQuery(LatestQuery[T]):
         self._now = now
         self.every_seconds = every_seconds
         self._pause = pause
-        self._asked_at: float | None = None
+        self._submitted_at: float | None = None
         self._next_at = 0.0
 
     @property
     def due(self) -> bool:
-        return self._asked_at is None or self._now() >= self._next_at
+        return self._submitted_at is None or self._now() >= self._next_at
 
     def submit(self, work: Callable[[], T], *, wait: bool = True) -> None:
         if wait or not self.busy:
-            self._asked_at = self._now()
-            self._next_at = self._asked_at + self.every_seconds
+            self._submitted_at = self._now()
+            self._next_at = self._submitted_at + self.every_seconds
         super().submit(work, wait=wait)
 
     def _timed(self, call: Callable[[R], None]) -> Callable[[R], None]:
         def timed(value: R) -> None:
-            if self._asked_at is not None:
-                took = self._now() - self._asked_at
+            if self._submitted_at is not None:
+                took = self._now() - self._submitted_at
                 self._next_at = self._now() + max(self.every_seconds - took, self._pause * took)
             call(value)
 

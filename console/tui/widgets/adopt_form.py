@@ -43,7 +43,7 @@ class AdoptPreview(Paragraph):
             text.append("As a queue, its first messages are:\n", style_of(self, "strong"))
         width = max(20, (self.size.width or self.app.size.width) - 4)
         for message in preview.messages:
-            text.append(f"  {shorten(_told(message), width)}\n")
+            text.append(f"  {shorten(_message_text(message), width)}\n")
         if not preview.messages and not preview.errors:
             text.append(
                 "  none; the table is empty, or no row has a state\n", style_of(self, "quiet")
@@ -63,7 +63,7 @@ class AdoptPreview(Paragraph):
             text.append(f"  no {verb}: {why}\n", style_of(self, "quiet"))
 
 
-def _told(message: Message) -> str:
+def _message_text(message: Message) -> str:
     """One row of the preview; safe to show."""
     payload = message.payload
     body = payload.hex(" ") if isinstance(payload, bytes) else payload or ""
