@@ -1,4 +1,4 @@
-"""The terminal user interface: draws what the monitor sees, and asks no database itself."""
+"""The terminal user interface: it draws snapshots and never queries a database itself."""
 
 import contextlib
 import logging
@@ -12,8 +12,8 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
 
-# A key is painted in two frames, the row under the cursor and what is told of it: at Textual's 60
-# a second the other one comes 17 ms later. Read when Textual is imported.
+# A key press is painted in two frames, the row under the cursor and its details: at Textual's
+# default of 60 a second the second one comes 17 ms later. Read when Textual is imported.
 os.environ["TEXTUAL_FPS"] = os.environ.get("TEXTUAL_FPS", "120")
 
 from console.catalog import STUCK_AFTER_SECONDS
@@ -49,13 +49,13 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 12
-"""Connections that are opened or sampled at the same time..."""
+"""How many connections are opened or sampled at the same time..."""
 _TURN_SECONDS = 2.0
-"""... where each of them takes no longer; one that does keeps nobody waiting."""
+"""... unless one takes longer than this: then it no longer counts."""
 
 
 def require_terminal() -> None:
-    """UsageError, on one line, where there is no terminal to draw on (Textual draws on stderr)."""
+    """UsageError without a terminal to draw on (Textual draws on stderr)."""
     if (kind := os.environ.get("TERM", "").lower()) in {"dumb", "unknown"}:
         raise UsageError(
             f"The console needs a terminal that can move its cursor, and TERM is {kind}. "
@@ -80,8 +80,8 @@ def run(
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
-    `recordings`: the folder to which what is seen is recorded; None: nothing is. UsageError
-    without a terminal.
+    `recordings`: the folder to record to; None: nothing is recorded. UsageError without a
+    terminal.
     """
     require_terminal()
     names = _names(databases)
@@ -129,11 +129,10 @@ def app_on(
     appearance: Appearance = DEFAULT_APPEARANCE,
     by_group: bool = False,
 ) -> ConsoleApp:
-    """The console on these connections; without any it shows how to get some, and the
-    configuration's path.
+    """The console on these connections; without any it shows how to add one.
 
-    `zone` is the clock's where the profiles have several; `by_group`: it begins with a line for
-    each connection. UsageError; ConnectionFailedError where a profile does not tell its engine.
+    `zone`: for the clock, if the profiles have several; `by_group`: start with one line per
+    connection. UsageError; ConnectionFailedError if a profile does not tell its engine.
     """
     opened: list[PendingConnection] = []
     turns = WorkLimiter(_AT_ONCE, _TURN_SECONDS)
@@ -165,7 +164,7 @@ def run_replay(
 ) -> None:
     """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
 
-    UsageError without a terminal, or such a folder; NothingRecordedError where there is nothing.
+    UsageError without a terminal or such a folder; NothingRecordedError if it has no recording.
     """
     from console.tui.replay import ReplayApp, open_replay  # noqa: PLC0415  # for this only
 
@@ -176,7 +175,7 @@ def run_replay(
 
 
 def _run(app: ConsoleApp) -> None:
-    # What libraries log, and how a thread without its database ends, is nothing for the terminal.
+    # Logs of libraries and tracebacks of threads must not reach the terminal.
     logging.getLogger().addHandler(logging.NullHandler())
     threading.excepthook = _log_thread
     app.run()
@@ -188,19 +187,18 @@ def _run(app: ConsoleApp) -> None:
         raise ConsoleError("The console ended because of a defect of its own; see above.")
 
 
-def _log_thread(end: threading.ExceptHookArgs) -> None:
-    if end.exc_value is not None:
-        _LOG.error("a thread has ended", exc_info=end.exc_value)
+def _log_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None:
+        _LOG.error("a thread has failed", exc_info=args.exc_value)
 
 
 def _narrate(line: str) -> None:
-    """The terminal is given back by now, or gone."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _names(databases: Sequence[Database]) -> list[str]:
-    """Their labels, numbered where two connections have the same."""
+    """Their labels, numbered if several have the same."""
     names: list[str] = []
     for database in databases:
         names.append(free_name(database.label, names))

@@ -50,7 +50,7 @@ CONTROL_CHAR_FILTER = ControlCharFilter()
 _MOUNTING_SECONDS = 0.005
 _OPENED_SECONDS = 10.0
 _EXAMINED_SECONDS = 5.0
-"""For so long others wait for the doctor of a connection, who may wait for a silent server."""
+"""How long other connections wait for the doctor of one, whose server may be silent."""
 
 
 def _palette() -> type[Provider]:
@@ -60,10 +60,10 @@ def _palette() -> type[Provider]:
 
 
 class ConsoleApp(Navigator):
-    """The whole console. Feeds, clock and terminal size are all that it needs from outside.
+    """The whole console. Feeds, clock and terminal size are its only inputs.
 
-    Its style sheet says what the styles look like: as component classes of every widget they were
-    looked up again at each restyling, which was a third of what opening a queue cost.
+    The text styles are component classes of the app: as those of every widget they were looked up
+    at each restyling, a third of the cost of opening a queue.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"text--{name}" for name in STYLE_NAMES}
@@ -102,8 +102,8 @@ class ConsoleApp(Navigator):
     def __init__(self, feeds: Sequence[Feed] = (), setup: Setup | None = None) -> None:
         setup = setup or Setup()
         if not os.environ.get("NO_COLOR", "?"):
-            del os.environ["NO_COLOR"]  # empty it says nothing, by its own rule; not to Textual
-        # Without colours means without colours: greys would be colours too.
+            del os.environ["NO_COLOR"]  # empty it means nothing by its own rule, but not to Textual
+        # No greys either: they are colours too.
         super().__init__(
             driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None
         )
@@ -130,31 +130,29 @@ class ConsoleApp(Navigator):
         )
         self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
         self._turns: WorkLimiter | None = None
-        """Of the doctors of many connections; before those all of them have their first figures."""
+        """Limits the doctors of many connections; the first samples come before them."""
         if many:
             self._turns = WorkLimiter(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
         self._watchers: dict[str, Watcher] = {}
         self._critical: dict[QueueKey, tuple[bool, set[FindingKey]]] = {}
-        """Of each queue: whether the doctor has examined it, and its critical findings."""
+        """Queue -> whether the doctor has examined it, and its critical findings."""
         for name, conn in self.context.connections.items():
             if name in intervals:
                 store.expect_doctor(name)
                 self._record(conn)
 
     def _adapt_colors(self, traits: Traits) -> Traits:
-        """Where there are no colours there are no marks."""
         return replace(traits, color="") if self.no_color else traits
 
-    # What is done once for the whole application, so that a paint is cheap.
+    # Computed once for the whole application, so that a repaint is cheap.
 
     def notify_style_update(self) -> None:
-        """Another theme has other styles."""
         self._tones = {}
         super().notify_style_update()
 
     def style_named(self, name: str) -> Style:
         if not self._component_styles:
-            self.stylesheet.apply(self)  # it is styled after the first of its widgets
+            self.stylesheet.apply(self)  # its first widgets are styled before it is
         if name not in self._tones:
             style = self.get_component_styles(f"text--{name}").partial_rich_style
             self._tones = {**self._tones, name: style}
@@ -162,19 +160,18 @@ class ConsoleApp(Navigator):
 
     @property
     def _background_screens(self) -> list[Screen[Any]]:
-        """Textual takes what an opaque screen covers for its background, and paints the whole of
-        both at each message that comes to the covered one."""
+        """None below an opaque screen: Textual would repaint both at each message to the covered
+        one."""
         opaque = self.screen.styles.background.a == 1
         return [] if opaque else super()._background_screens
 
     def prepare(self) -> None:
-        """Once there are figures on the screen: load what is opened next while nobody waits."""
+        """After the first figures, import what is likely to be opened next."""
         if not self._prepared and not self.is_headless:
             self._prepared = True
             threading.Thread(target=_prepare, daemon=True).start()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """The last that is done to a line before it is drawn."""
         return [*super().get_line_filters(), CONTROL_CHAR_FILTER]
 
     def get_default_screen(self) -> Screen[None]:
@@ -185,7 +182,7 @@ class ConsoleApp(Navigator):
         return ConnectionsScreen(self.context)
 
     def add_connection(self, opening: PendingConnection) -> None:
-        """One more connection, sampled from now on. It is known under its place's name."""
+        """Add a connection and start sampling it."""
         context, conn, feed = self.context, opening.conn, opening.feed
         first = not context.feeds
         context.connections = {**context.connections, conn.name: conn}
@@ -201,7 +198,7 @@ class ConsoleApp(Navigator):
         self.log_in()
 
     def log_in(self, name: str = "") -> None:
-        """Take the passwords that a person must type: of one connection, or of all that want it."""
+        """Ask for the password of one connection, or of all that need one typed."""
         for conn in reversed([*self.context.connections.values()]):
             wanted = conn.credentials is not None and (
                 conn.credentials.is_typed if name else conn.credentials.needs_typing
@@ -216,7 +213,7 @@ class ConsoleApp(Navigator):
         self.log_in()
 
     def _watch(self, feed: Feed) -> None:
-        """Begin to sample. A feed without a place is not a database's: nobody examines that."""
+        """Start sampling, and the doctor unless the feed has no database."""
         receive, conn = self._on_reading(feed.name), self.context.connections.get(feed.name)
         if conn is None:
             feed.start(receive)
@@ -235,20 +232,20 @@ class ConsoleApp(Navigator):
         return None if self.context.recordings is None else self.context.recordings.get(name)
 
     def _on_reading(self, name: str) -> Callable[[Reading], None]:
-        """What a feed calls, in its own thread: it records, and posts."""
+        """The feed's callback, in its own thread: records and posts."""
         recording = self._recording(name)
 
         def receive(reading: Reading) -> None:
             if recording is not None:
                 recording.on_reading(reading)
-            # The loop may be gone between two of the feed's looks; then nobody wants the reading.
+            # The event loop may have stopped between two samples.
             with contextlib.suppress(RuntimeError):
                 self.post_message(NewReading(name, reading, self.context.clock.monotonic()))
 
         return receive
 
     def _on_examined(self, name: str) -> Callable[[DoctorUpdate], None]:
-        """What a watcher calls in the doctor's thread: it records, and posts."""
+        """The watcher's callback, in the doctor's thread: records and posts."""
         recording = self._recording(name)
 
         def hear(examined: DoctorUpdate) -> None:
@@ -282,7 +279,7 @@ class ConsoleApp(Navigator):
         self._draw(message.name)
 
     def _draw(self, name: str = "") -> None:
-        """All that is in sight. `name`: the connection of which there is something new."""
+        """Redraw the open screens. `name`: the connection with new data."""
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
@@ -290,9 +287,8 @@ class ConsoleApp(Navigator):
             self.bell()
 
     def _has_new_critical(self, name: str) -> bool:
-        """Whether there is a critical finding at the connection, where the bell is wanted, that
-        nobody has silenced and that was not there at the last look. What a first look finds
-        stands on the screen already, and so does what the doctor finds at its first."""
+        """Whether a connection with `bell` has a new critical finding that is not silenced. Those
+        of the first sample and of the doctor's first examination do not count as new."""
         conn, new = self.context.connections.get(name), False
         for row in self.context.store.rows(name) if conn is not None and conn.bell else ():
             found = {
@@ -307,11 +303,10 @@ class ConsoleApp(Navigator):
         return new
 
     def on_job_finished(self, message: JobFinished) -> None:
-        """Work in a thread has come to its end: whoever wanted it is told."""
         message.deliver()
 
     def on_unmount(self) -> None:
-        """No feed is waited for: it may hang in a dead server. Actions end after their batch."""
+        """Actions stop after their batch. Feeds are not waited for: their servers may hang."""
         self.context.action_runs.stop()
         for feed in self.context.feeds:
             feed.stop()
@@ -326,13 +321,13 @@ class ConsoleApp(Navigator):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """A key that was typed ahead may come before its screen has widgets: it waits for them."""
+        """A key typed ahead waits until its screen has widgets."""
         while default_namespace is self.screen and not self.screen.is_mounted:  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(_MOUNTING_SECONDS)
         return await super().run_action(action, default_namespace, namespaces)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a field a colon is a colon, and a dialog wants its answer first."""
+        """In a field a colon is a colon, and dialogs come first."""
         if action == "command_line":
             return not (isinstance(self.focused, Input) or self.screen.is_modal)
         return super().check_action(action, parameters)
@@ -344,7 +339,7 @@ class ConsoleApp(Navigator):
             self.push_screen(HelpScreen.of(self.screen))
 
     def command_context(self, screen: Screen[object]) -> "CommandContext":
-        """Where a command is typed: the queue under the cursor is the one that it is for."""
+        """Where a command is typed: it applies to the queue under the cursor."""
         from console.tui.commands import CommandContext  # noqa: PLC0415
 
         key = getattr(screen, "key", None)
@@ -357,7 +352,7 @@ class ConsoleApp(Navigator):
         )
 
     def _visible_filter(self, screen: Screen[object]) -> "VisibleFilter | None":
-        """Of the overview, or of the list of messages that is not behind another tab."""
+        """Of the overview, or of the visible list of messages."""
         from console.tui.commands import VisibleFilter  # noqa: PLC0415
         from console.tui.tabs.messages import MessagesTab  # noqa: PLC0415
 
@@ -387,7 +382,7 @@ class ConsoleApp(Navigator):
         self.notify(plain(words), markup=False)
 
     def examine(self, key: QueueKey | None = None) -> None:
-        """Let the doctor look now: at one queue, or at all."""
+        """Have the doctor examine one queue, or all, now."""
         for name, watcher in self._watchers.items():
             if key is None:
                 watcher.request_diagnosis()
@@ -397,7 +392,7 @@ class ConsoleApp(Navigator):
                 self.context.store.mark_examining(name, key)
 
     def _handle_signals(self) -> None:
-        """Being ended or hung up gives the terminal back as quitting does."""
+        """SIGTERM and SIGHUP restore the terminal as quitting does."""
         if self.is_headless:
             return
         loop = asyncio.get_running_loop()
@@ -408,6 +403,6 @@ class ConsoleApp(Navigator):
 def _prepare() -> None:
     import console.tui.screens.queue  # noqa: F401, PLC0415  # not before the first figures
 
-    # What was imported is no garbage: to look at all of it takes the collector 60 ms, in which no
-    # key is painted.
+    # Imported objects are no garbage; scanning them takes the collector 60 ms, in which no key
+    # is painted.
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A connection as screens work with it: what may be done there, is hidden, is recorded."""
+"""A connection as screens use it: its rights, masks and recorder."""
 
 import threading
 import time
@@ -32,52 +32,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConnectionTest:
-    """What a test of a connection found."""
+    """The result of testing a connection."""
 
     capabilities: Capabilities
     login: Login | None
     seconds: float
-    """To connect and ask."""
+    """To connect and query."""
 
 
 @dataclass(frozen=True)
 class OpenConnection:
-    """One connection. Whatever asks its database waits: only jobs do that."""
+    """One connection. Queries to its database block: only jobs make them."""
 
     name: str
-    """As the screen and the store call it."""
+    """Its name on the screen and in the store."""
     database: Database
     rights: Rights = Rights.READ_ONLY
     thresholds_of: ThresholdsOf = defaults_of
     masks: Masks = ()
     zone: tzinfo | None = UTC
     production: bool = False
-    """Marked so where it is configured; its catalog may do so too."""
+    """In the configuration; the catalog may say so too."""
     cli_options: tuple[str, ...] = ()
-    """How the command line names it: `--profile NAME` or `--url URL`, never with a password."""
+    """`--profile NAME` or `--url URL`, never with a password."""
     credentials: Credentials | None = None
-    """What completes its URL, where that is configured; it may want a password typed."""
+    """For its password, which may have to be typed."""
     url: str = ""
-    """For people: without secrets."""
+    """For display, without secrets."""
     origin: str = ""
-    """Where that comes from: a file and its line, a variable, the command line."""
+    """Where the URL comes from: a file and its line, a variable, the command line."""
     record: bool = True
-    """Whether what is seen of it is kept, in a console that keeps anything."""
+    """Whether it is recorded, in a console that records."""
     color: str = ""
-    """The mark beside its name; empty: none."""
+    """Of the mark beside its name; empty: none."""
     filters: Words = field(default_factory=dict)
-    """What the saved filters of its messages stand for."""
+    """The saved filters for its messages."""
     bell: bool = False
-    """Whether the terminal's bell rings at a new critical finding."""
+    """Whether a new critical finding rings the terminal's bell."""
     group: str = ""
-    """Which connections it stands with."""
+    """Empty: it belongs to none."""
 
     def find(self, schema: str, name: str) -> Queue:
-        """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
+        """The queue of that name, from the catalog. Blocks; ConsoleError."""
         return catalog.look_up(self.database, name, schema)
 
     def test(self) -> ConnectionTest:
-        """Connect, and ask what the login can do. Waits; ConsoleError."""
+        """Connect, and query what the login can do. Blocks; ConsoleError."""
         self.database.forget_capabilities()
         began = time.monotonic()
         capabilities = self.database.capabilities
@@ -85,14 +85,14 @@ class OpenConnection:
 
 
 def missing_right(has: Rights, wanted: Rights) -> str:
-    """Why what wants a right cannot be done with another; empty: it can."""
+    """Why a right does not suffice; empty if it does."""
     if has >= wanted:
         return ""
     return f"it needs the right {wanted.word}; this connection has {has.word}"
 
 
 def why_not_allowed(conn: OpenConnection | None, wanted: Rights) -> str:
-    """The same of a connection, which may not be there."""
+    """The same for a connection, which may not exist."""
     return (
         "there is no such connection here" if conn is None else missing_right(conn.rights, wanted)
     )
@@ -122,7 +122,7 @@ def open_connection(
 
 
 def url_options(database: Database) -> tuple[str, ...]:
-    """A database named by its URL, without its password."""
+    """`--url URL`, without its password."""
     url = database.url
     bare = type(url).create(url.drivername, url.username, None, url.host, url.port, url.database)
     return ("--url", bare.update_query_dict(url.query).render_as_string())
@@ -130,7 +130,7 @@ def url_options(database: Database) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PendingConnection:
-    """A connection that is about to be sampled."""
+    """A connection that is about to be sampled, and its sampler."""
 
     conn: OpenConnection
     feed: Sampler
@@ -140,8 +140,8 @@ class PendingConnection:
 def open_profile(
     profile: Profile, taken: Collection[str] = (), turns: WorkLimiter | None = None
 ) -> PendingConnection:
-    """Nothing is connected and no secret looked up yet; a password that a person must type is
-    typed into the console. `taken`: the names that others have; `turns`: theirs. UsageError,
+    """Nothing is connected and no secret looked up yet; if a password has to be typed, the console
+    asks for it. `taken`: names in use; `turns`: shared with others. UsageError,
     ConnectionFailedError.
     """
     credentials = profile.credentials()
@@ -160,7 +160,7 @@ def open_profile(
 
 
 def free_name(label: str, taken: Collection[str]) -> str:
-    """The label, numbered where another connection has the same."""
+    """The label, numbered if it is taken."""
     name, number = label, 1
     while name in taken:
         number += 1
@@ -169,22 +169,22 @@ def free_name(label: str, taken: Collection[str]) -> str:
 
 
 def rights_text(profile: Profile, database: Database) -> Callable[[Login | None], str]:
-    """What may be done, and who sees to it, once that is known."""
+    """What may be done and who enforces it, once the login is known."""
     transactions = bool(database.product.read_only_options)
     return lambda login: ConnectionRights(profile.rights, login, transactions=transactions).words
 
 
-# What the console sees is kept while it runs: a recorder a connection, fed by the feeds' threads.
+# While the console runs it records: one recorder per connection, fed by the feeds' threads.
 #
-# Nothing here is called in the event loop but what only reads words, or says that it is over.
+# The event loop only reads the status and stops it.
 
 RETRY_SECONDS = 30.0
-"""A connection that another console records may be left by it; a full disk may be cleared."""
+"""Another console may stop recording the connection; a full disk may be cleared."""
 _SECONDS_AT_THE_END = 0.5
 
 
 class ConnectionRecorder:
-    """The recording of one connection, begun with its first reading."""
+    """Records one connection, from its first reading on."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class ConnectionRecorder:
         *,
         slower: float = 1.0,
     ) -> None:
-        """`slower`: what is dearer than samples is done so many times more seldom."""
+        """`slower`: by this factor everything costlier than samples is done less often."""
         self._root = root
         self._conn = conn
         self._slower = slower
@@ -218,7 +218,7 @@ class ConnectionRecorder:
             beside.sampled(reading)
 
     def add_diagnoses(self, diagnoses: Sequence[Diagnosis]) -> None:
-        """Keep what the doctor found, and whom it saw."""
+        """Record findings and consumers."""
         from console.doctor.recording import consumers, findings  # noqa: PLC0415  # as below
 
         recorder = self._recorder
@@ -228,7 +228,7 @@ class ConnectionRecorder:
             recorder.add(CONSUMERS, consumers(diagnoses, at))
 
     def _open(self) -> None:
-        # Loaded in the feed's thread: the console shall start at once.
+        # Imported in the feed's thread, so that the console starts at once.
         from console.doctor.recording import WaitsAndActions  # noqa: PLC0415
 
         self._retry_at = self._monotonic() + RETRY_SECONDS
@@ -256,13 +256,13 @@ class ConnectionRecorder:
 
     @property
     def problem(self) -> str:
-        """Why nothing is recorded, though it should be: one safe line; empty: nothing is wrong."""
+        """Why nothing is recorded although it should be: one safe line; or empty."""
         recorder = self._recorder
         return first_line(recorder.problem if recorder is not None else self._why_not)
 
     @property
     def status(self) -> str:
-        """How it stands, for a person; safe to show."""
+        """For display; safe to show."""
         if self._elsewhere:
             return "recorded by another console"
         if self.problem:
@@ -270,8 +270,8 @@ class ConnectionRecorder:
         return "not recorded yet" if self._recorder is None else f"recorded to {self._root}"
 
     def stop(self) -> None:
-        """Keep nothing more; waits for nobody."""
-        # Not for the lock either: whoever has it may be waiting for a disk.
+        """Record nothing more, without waiting."""
+        # Not even for the lock: its holder may be waiting for a disk.
         self._ended = True
         beside, recorder = self._beside, self._recorder
         if beside is not None:
@@ -280,14 +280,14 @@ class ConnectionRecorder:
             recorder.end()
 
     def wait(self, until: float) -> None:
-        """Until its segment is closed, or that moment; who starts next closes what is left."""
+        """Until its segment is closed, or that moment; the next recorder closes what is left."""
         recorder = self._recorder
         if recorder is not None:
             recorder.close(max(0.0, until - time.monotonic()))
 
 
 class Recordings:
-    """All that a console keeps, under one folder."""
+    """The recorders of a console, which share one folder."""
 
     def __init__(self, root: Path, *, slower: float = 1.0) -> None:
         self.root = root
@@ -295,7 +295,7 @@ class Recordings:
         self._of: dict[str, ConnectionRecorder] = {}
 
     def add(self, conn: OpenConnection) -> ConnectionRecorder | None:
-        """One more connection; None: it is configured not to be recorded."""
+        """Add a connection; None: it is configured not to be recorded."""
         if not conn.record:
             return None
         self._of[conn.name] = ConnectionRecorder(self.root, conn, slower=self._slower)
@@ -310,19 +310,18 @@ class Recordings:
 
     @property
     def problem(self) -> str:
-        """The first connection that is not recorded though it should be, and why."""
+        """The first connection that is not recorded although it should be, and why."""
         for name, one in self._of.items():
             if one.problem:
                 return f"{first_line(name)}: {one.problem}"
         return ""
 
     def stop(self) -> None:
-        """Keep nothing more; waits for nobody."""
         for one in self._of.values():
             one.stop()
 
     def wait(self, seconds: float = _SECONDS_AT_THE_END) -> None:
-        """Give the segments a moment to be closed, all of them together."""
+        """Give all segments together a moment to be closed."""
         until = time.monotonic() + seconds
         for one in self._of.values():
             one.wait(until)

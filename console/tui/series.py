@@ -1,7 +1,7 @@
-"""How the figures of all queues went since the console's start, in bounded memory.
+"""The history of all queues' figures since the console's start, in bounded memory.
 
-A span is a row of cells of one length. A cell has the most (or the mean) of what was seen in its
-time, or nothing: what was not seen is a gap, and never filled in.
+A span is a row of cells of one length. A cell has the highest value (or the mean) sampled in its
+time, or nothing: missed samples are gaps, and never filled in.
 """
 
 import math
@@ -14,23 +14,23 @@ from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 
 Key = tuple[str, str, str]
-"""Connection, schema and name: as the store's."""
+"""Connection, schema and name, as in the store."""
 Point = tuple[float, float]
-"""A moment (by `time.monotonic()`: the middle of its cell) and a figure."""
+"""A moment (by `time.monotonic()`, the middle of its cell) and a value."""
 Run = tuple[Point, ...]
-"""Points that belong together. Between two runs is a gap."""
+"""Consecutive points. Between two runs is a gap."""
 
 _LATE_PAUSES = 2.0
 _LATE_SECONDS = 1.0
-"""A sample that comes later than this after the one before: in between one was missed."""
+"""If the next sample comes later than this, one was missed."""
 _MAX_REMOVED = 20
-"""So many queues that are gone are remembered: one of them may be on a screen."""
+"""How many removed queues are remembered: one of them may be on a screen."""
 _RATES = ("push_per_second", "pop_per_second")
 
 
 @dataclass(frozen=True)
 class ChartSpan:
-    """A length of time, and how finely it is kept."""
+    """A length of time, and its resolution."""
 
     title: str
     seconds: float
@@ -50,23 +50,23 @@ SPANS = (
     ChartSpan("1 h", 3600.0, 10.0),
     ChartSpan("24 h", 86400.0, 300.0),
 )
-"""No sampler looks more often than twice a second: the first span keeps every sample of it."""
+"""Samplers sample at most twice a second: the first span keeps every sample."""
 
 
 class _Cells:
-    """One figure in one span: the last cells, overwritten in turn."""
+    """One figure in one span, as a ring buffer."""
 
     __slots__ = ("_count", "_mean", "_newest", "_values")
 
     def __init__(self, span: ChartSpan, *, mean: bool) -> None:
-        # Four bytes a cell: a chart does not show the eighth digit.
+        # Four bytes per cell: a chart does not show the eighth digit.
         self._values = array("f", [math.nan]) * span.cells
         self._newest = -1
         self._mean = mean
         self._count = 0
 
     def add(self, cell: int, value: float) -> None:
-        """Take a figure in; one for a cell that is over comes too late."""
+        """Add a value; one for an earlier cell is ignored."""
         size = len(self._values)
         if cell > self._newest:
             if cell - self._newest > size:
@@ -84,7 +84,7 @@ class _Cells:
         self._values[cell % size] = value
 
     def value(self, cell: int) -> float | None:
-        """What was seen in that cell; None: nothing, or it is too long ago."""
+        """The value of that cell; None: nothing, or too long ago."""
         size = len(self._values)
         if not self._newest - size < cell <= self._newest:
             return None
@@ -93,7 +93,7 @@ class _Cells:
 
 
 class _Samples:
-    """In which cells of a span a database was sampled, and up to which cell each sample tells."""
+    """The cells of a span in which a database was sampled, and how far each sample reaches."""
 
     __slots__ = ("_reaches", "_size")
 
@@ -107,7 +107,7 @@ class _Samples:
         self._reaches.append((cell, reach))
 
     def fail(self) -> None:
-        """The sample after the last one told nothing."""
+        """The sample after the last one failed."""
         if self._reaches:
             cell, _ = self._reaches.pop()
             self._reaches.append((cell, cell))
@@ -126,13 +126,13 @@ class _FigureHistory:
         self.spans = tuple(_Cells(span, mean=mean) for span in SPANS)
 
     def add(self, places: Sequence[int], value: float) -> None:
-        """`places`: the cell of the moment in each span."""
+        """`places`: the number of the cell in each span."""
         for cell, cells in zip(places, self.spans, strict=True):
             cells.add(cell, value)
 
 
 class Series:
-    """Give it every reading; ask it for the runs of a figure."""
+    """The history of all figures: add every reading, get the runs of a figure."""
 
     def __init__(self) -> None:
         self._samples: dict[str, tuple[_Samples, ...]] = {}
@@ -140,29 +140,29 @@ class Series:
         self._queues: dict[Key, dict[str, _FigureHistory]] = {}
         self._seen_at: dict[Key, float] = {}
         self._removed: dict[Key, None] = {}
-        """Those that are kept though they are gone, in the order in which they went."""
+        """Removed queues that are still kept, in the order of their removal."""
 
     def add(self, connection: str, reading: Reading, at: float, interval_seconds: float) -> None:
-        """Take a reading in, as it came at `at`. The pause after it may be longer than its own."""
-        looks = self._samples.setdefault(connection, tuple(map(_Samples, SPANS)))
+        """Add a reading that arrived at `at`. The pause after it may exceed the interval."""
+        samples = self._samples.setdefault(connection, tuple(map(_Samples, SPANS)))
         if reading.error is not None:
-            for each in looks:
+            for each in samples:
                 each.fail()
             return
         pause = max(interval_seconds, reading.next_seconds or 0.0)
         reach = at + pause * _LATE_PAUSES + _LATE_SECONDS
         places = [span.cell(at) for span in SPANS]
-        for span, place, each in zip(SPANS, places, looks, strict=True):
+        for span, place, each in zip(SPANS, places, samples, strict=True):
             each.add(place, span.cell(reach))
         if reading.latency_seconds is not None:
             course = self._latencies.setdefault(connection, _FigureHistory(mean=False))
             course.add(places, reading.latency_seconds)
-        there = set()
+        current = set()
         for snapshot in reading.queues:
             key = (connection, snapshot.schema, snapshot.queue)
-            there.add(key)
+            current.add(key)
             self._add_queue(key, snapshot, at, places)
-        self._forget({key for key in self._queues if key[0] == connection} - there)
+        self._forget({key for key in self._queues if key[0] == connection} - current)
 
     def _add_queue(
         self, key: Key, snapshot: QueueSnapshot, at: float, places: Sequence[int]
@@ -186,7 +186,7 @@ class Series:
             del self._removed[key], self._queues[key], self._seen_at[key]
 
     def seen_at(self, key: Key) -> float | None:
-        """When the queue was seen last; None: never, or too long ago."""
+        """When the queue was last sampled; None: never, or too long ago."""
         return self._seen_at.get(key)
 
     def runs(self, key: Key, figure: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
@@ -202,11 +202,11 @@ class Series:
         if course is None:
             return ()
         place = SPANS.index(span)
-        cells, looks = course.spans[place], self._samples[connection][place]
+        cells, samples = course.spans[place], self._samples[connection][place]
         runs: list[Run] = []
         run: list[Point] = []
         reaches = -1
-        for cell, reach in looks.until(span.cell(now)):
+        for cell, reach in samples.until(span.cell(now)):
             value = cells.value(cell)
             if run and (value is None or cell > reaches):
                 runs.append(tuple(run))
@@ -218,6 +218,6 @@ class Series:
 
 
 def figures_of(snapshot: QueueSnapshot) -> tuple[str, ...]:
-    """What is kept of a queue: of a ring its gap, of others how long the oldest waits."""
+    """The figures kept for a queue: for a ring the gap, for others the age of the oldest."""
     ring = snapshot.capacity is not None or "capacity" in snapshot.unknown
     return ("ready", *_RATES, "gap" if ring else "age_seconds")
