@@ -126,8 +126,8 @@ def finished_acknowledgements(
         if one.kind != "acknowledge":
             continue
         code, _, which = one.code.partition(":")
-        graver = LIMIT_CRITICAL if code == LIMIT else code
-        about = [it for it in findings if it.code.name in {code, graver}]
+        worse = LIMIT_CRITICAL if code == LIMIT else code
+        about = [it for it in findings if it.code.name in {code, worse}]
         about = [it for it in about if not which or it.subject == which]
         if any(it.code.severity > acknowledged_severity(one) for it in about):
             yield one, "worsened"

@@ -304,8 +304,8 @@ def incomplete_messages(
     )
     owners = {text: owner_of(text) for text in texts(found.owners)}
     bound = {text: one.session for text, one in owners.items() if one is not None and one.bound}
-    told = session_evidence(connection, bound.values())
-    gone = [text for text, session in bound.items() if told.get(session) is Evidence.GONE]
+    evidence = session_evidence(connection, bound.values())
+    gone = [text for text, session in bound.items() if evidence.get(session) is Evidence.GONE]
     if gone:
         gone_ = product.array(gone)
         found = sql.row(connection, IncompleteMessages, statement, scope, gone=gone_, **where)

@@ -67,7 +67,7 @@ def _named(queue: Queue, name: str) -> Queue:
 
 
 _OPERATIONS = (
-    _Operation("look at it", "reader", _count_rows),
+    _Operation("read rows", "reader", _count_rows),
     _Operation("push", "operator", lambda connection, trial: trial.push_one(connection)),
     _Operation("pop", "operator", _pop),
     _Operation("delete rows", "operator", _delete_rows),
