@@ -279,7 +279,6 @@ class Watch:
         self._lock = threading.Lock()
         self._seen = ConnectionState(Reading(database.label), None)
         self._round: list[Diagnosis] = []
-        """Of the round that is in progress."""
         self._watcher = Watcher(
             Sampler(
                 database,
@@ -294,7 +293,6 @@ class Watch:
 
     @property
     def seen(self) -> ConnectionState:
-        """The present state, without a query."""
         with self._lock:
             return self._seen
 
@@ -302,7 +300,6 @@ class Watch:
         self._watcher.start()
 
     def stop(self) -> None:
-        """Stop, and close the connection."""
         self._watcher.stop(_STOP_SECONDS)
         self._database.close()
 
@@ -342,8 +339,6 @@ class _Collector(Collector):
 
 
 class Exporter:
-    """The watches and their HTTP server."""
-
     def __init__(self, watches: Sequence[Watch], host: str, port: int) -> None:
         """UsageError: the address cannot be listened on."""
         self._watches = watches

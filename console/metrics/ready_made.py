@@ -323,7 +323,6 @@ class _Rule:
 
 
 def alerts(limited: Sequence[Limited], interval_seconds: float) -> list[str]:
-    """The lines of a rules file, in YAML."""
     stale = max(_STALE_LEAST_SECONDS, _STALE_INTERVALS * interval_seconds)
     rules = [
         *_always(stale),
@@ -439,7 +438,6 @@ def _promql(text: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """A double-quoted scalar."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 

@@ -161,7 +161,6 @@ class Session(RowHolder):
     statement_seconds: float | None = None
     state_seconds: float | None = None
     query: str | None = None
-    """Without its literal values."""
     blocked_by: tuple[Key, ...] = ()
     locks: tuple[Lock, ...] = ()
     has_locked_rows: bool = False

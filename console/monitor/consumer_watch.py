@@ -80,12 +80,9 @@ _NO_SESSION = (None, None, None)
 
 @dataclass
 class _Session:
-    """A connected session at one queue."""
-
     row: ClientRow
     since: datetime | None
     names: set[str | None] = field(default_factory=set)
-    """The consumer names in its claims."""
     does: set[str] = field(default_factory=set)
     last_call: datetime | None = None
 
@@ -113,7 +110,6 @@ class _QueueState:
     popped: dict[_Identity, datetime] = field(default_factory=dict)
     """The last pop of each."""
     samples: deque[tuple[datetime, dict[_Identity, _Claims]]] = field(default_factory=deque)
-    """Those of the last minute."""
 
 
 _NO_CLAIMS: Mapping[Key, Sequence[ClaimantRow]] = {}

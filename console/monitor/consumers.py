@@ -165,7 +165,6 @@ def recorded(
 
 
 def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
-    """The last record of each consumer."""
     last = {}
     for row in recorded_rows:
         if (one := consumer_of(row)) is not None:

@@ -33,7 +33,6 @@ Key = tuple[str, str]
 
 
 def key_of(queue: Queue) -> Key:
-    """The same in every sample."""
     return (queue.schema, queue.name)
 
 
@@ -161,8 +160,6 @@ class _Counters:
 
 
 class _Total:
-    """The sum of a counter's rises."""
-
     def __init__(self) -> None:
         self._sum = 0.0
         self._highest: float | None = None

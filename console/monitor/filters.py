@@ -155,7 +155,6 @@ class PayloadEquals:
     """The value at a path of a JSON payload, compared as text: 17 and "17" are both `17`."""
 
     path: tuple[str | int, ...]
-    """Keys, and indexes of arrays."""
     value: str
 
     @property
@@ -185,7 +184,6 @@ class Filters:
     error_group: str | None = None
     """The key of an error group."""
     ids: tuple[str, ...] = ()
-    """Any of these; empty: any id."""
     claimed_by: str | None = None
     """The whole text, the consumer's name, or its session (`pid=4711`)."""
     payload: tuple[PayloadEquals, ...] = ()
@@ -382,7 +380,6 @@ def _unreadable(word: str, why: str, name: str = "") -> UsageError:
 
 
 def _duration(seconds: float) -> str:
-    """Parses to the same number."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 

@@ -41,7 +41,6 @@ def keep(connection: str, names: Iterable[str]) -> None:
 
 
 def names(connection: str | None = None) -> list[str]:
-    """Of one connection, or of all."""
     if connection is not None:
         return _read(_path(connection)) or []
     found: set[str] = set()

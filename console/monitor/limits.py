@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.decisions import Decision
 from console.formats import count, duration
-from console.monitor.subscribers import SubscriberSnapshot
 
 if TYPE_CHECKING:
     from console.monitor.owners import Claim
+    from console.monitor.snapshot import QueueSnapshot
 
 N = TypeVar("N", int, float)
 
@@ -71,7 +71,7 @@ class Thresholds:
     errors_share: Limits[float] = Limits()
     """Of the ready and failed messages, from ERRORS_LEAST on; used if `errors` has no limit."""
 
-    def errors_of(self, figures: Figures) -> Limits[int]:
+    def errors_of(self, figures: QueueSnapshot) -> Limits[int]:
         """The limits of the error count, for what the queue holds now."""
         if self.errors != Limits():
             return self.errors
@@ -104,31 +104,6 @@ ThresholdsOf = Callable[[str], Thresholds]
 
 def defaults_of(_: str) -> Thresholds:
     return DEFAULTS
-
-
-class Figures(Protocol):
-    """The figures that have limits; None: not of this design, or not known."""
-
-    @property
-    def ready(self) -> int | None: ...
-
-    @property
-    def age_seconds(self) -> float | None: ...
-
-    @property
-    def gap(self) -> int | None: ...
-
-    @property
-    def capacity(self) -> int | None: ...
-
-    @property
-    def errors(self) -> int | None: ...
-
-    @property
-    def estimated(self) -> tuple[str, ...]: ...
-
-    @property
-    def slowest(self) -> SubscriberSnapshot | None: ...
 
 
 @dataclass(frozen=True)
@@ -177,12 +152,12 @@ class Exceeded:
         return duration(self.limit) if self.figure == "age" else count(int(self.limit))
 
 
-def judge(figures: Figures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
+def judge(figures: QueueSnapshot, thresholds: Thresholds) -> tuple[Exceeded, ...]:
     """The figures that have reached a limit, the most severe first."""
     return tuple(sorted(_exceeded(figures, thresholds), key=lambda one: -one.level))
 
 
-def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
+def _exceeded(figures: QueueSnapshot, thresholds: Thresholds) -> Iterator[Exceeded]:
     if found := thresholds.gap_share.exceeded(share := _filled(figures)):
         by = slowest_subscriber(figures)
         yield Exceeded("gap_share", share or 0.0, found[1], found[0], subscriber=by)
@@ -196,12 +171,12 @@ def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
         yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
 
 
-def slowest_subscriber(figures: Figures) -> str:
+def slowest_subscriber(figures: QueueSnapshot) -> str:
     """The subscriber that determines a ring's gap; empty: there is none, or not known."""
     return "" if figures.slowest is None else figures.slowest.subscriber
 
 
-def _filled(figures: Figures) -> float | None:
+def _filled(figures: QueueSnapshot) -> float | None:
     """The part of a ring that is in use; below 0 if pops wait ahead."""
     if figures.gap is None or not figures.capacity:
         return None

@@ -32,8 +32,6 @@ class _Slow:
 
 @dataclass(frozen=True)
 class _Deep:
-    """Figures above the highest count."""
-
     figures: tuple[str, ...]
     samples_left: int
 
@@ -86,12 +84,10 @@ class Memory:
         return tuple(figure for figure in self.slow(queue) if self.may_try(queue, figure))
 
     def may_try(self, queue: Queue, what: str) -> bool:
-        """Whether it was not slow lately."""
         known = self._slow.get(key_of(queue), {}).get(what)
         return known is None or known.until <= self._clock()
 
     def was_slow(self, queue: Queue, figure: str) -> None:
-        """Leave it out for a while."""
         known = self._slow.setdefault(key_of(queue), {})
         before = known[figure].pause if figure in known else 0.0
         pause = min(max(2 * before, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)

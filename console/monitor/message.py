@@ -34,7 +34,6 @@ class ReadBound:
     most: float
     seconds: float
     rows: float = 0
-    """Read so far."""
     met: bool = False
     """Whether reading stopped here before the last row."""
     _began: float = field(default_factory=time.monotonic)
@@ -156,7 +155,6 @@ class Message:
     payload_bytes: int | None
     """The size of the whole payload, as the database stores its characters."""
     payload: str | bytes | None = None
-    """None unless it was requested."""
     payload_cut: bool = False
     error_hash: str | None = None
     """Of the whole error text, if messages of one error group were requested."""

@@ -95,8 +95,6 @@ SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seco
 
 @dataclass(frozen=True)
 class QueueSample:
-    """A sample of one queue."""
-
     queue: Queue
     row: StatusRow | None
     """None: the queue could not be read, and `problem` says why."""
@@ -115,9 +113,7 @@ class QueueSample:
     holders: tuple[Holder, ...] | None = None
     """Of open transactions; None: not known."""
     acting: tuple[Acting, ...] = ()
-    """What operators are doing to it."""
     decisions: tuple[Decision, ...] = ()
-    """Pause and protection."""
     moment: datetime | None = None
     """When it was sampled, by the database's clock."""
     silences: tuple[Decision, ...] = ()

@@ -59,7 +59,6 @@ class Budget:
 
     @property
     def retry(self) -> float:
-        """For all retries of what was too slow."""
         return 10 * self.statement
 
 
@@ -82,7 +81,6 @@ class ServerState:
     sees_writers: bool = True
     """A standby does not see the sessions that write."""
     now: datetime | None = None
-    """By the server's clock."""
 
 
 @dataclass(frozen=True)

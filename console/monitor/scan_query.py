@@ -204,7 +204,6 @@ def fetch(
 
 
 def query(source: MessageSource, request: ScanRequest, last: str) -> TextClause:
-    """The whole statement of a request."""
     steps = [("scanned", source.statement_name(request.scan.statement)), ("chunk", "common.chunk")]
     return sql.piped(steps, f"common.{last}", source.product.dialect, scope_of(source, request))
 
@@ -297,7 +296,6 @@ class Search:
         self.next: ScanKey | None = None
         """Where the next page begins; None: there is none, or no order."""
         self.read = 0
-        """About how many messages were read."""
         self.complete = True
         """False: it stopped before the page was full, or left out a hidden state."""
         self._source = source
@@ -441,7 +439,6 @@ class Search:
         self.finished = self._index == len(self._scans)
 
     def _end_with_more(self) -> None:
-        """The page is full, and there is more."""
         self.finished = True
         if self._last is not None and self._last.id:
             self.next = self._last
@@ -449,7 +446,6 @@ class Search:
             self.complete = False  # without ids there is no key to go on from
 
     def _stop(self) -> None:
-        """A bound is reached."""
         scan = self._scans[self._index]
         if len(self.messages) == self._query.limit:
             self._end_with_more()

@@ -39,7 +39,6 @@ _TIME = re.compile(
 class By(Enum):
     ID = "id"
     TIME = "time"
-    """A time, then the id."""
     NUMBER = "number"
     """A ring's numbers, a chunk of slots at a time."""
     LOCATION = "location"
@@ -67,7 +66,6 @@ class Scan:
     by_age: bool = False
     """Whether it is ordered by the time since which messages are in their state."""
     statement: str = "messages"
-    """In the design's file."""
 
     @property
     def condition(self) -> str:
@@ -123,11 +121,8 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What one statement reads of a scan."""
-
     scan: Scan
     read_limit: int = _EVERYTHING
-    """Messages that are read at most."""
     n: int = _EVERYTHING
     """Matching messages that are returned at most."""
     after: ScanKey | None = None

@@ -67,11 +67,8 @@ class QueueSnapshot:
     held_seconds: float | None = None
     """The longest time one of them has held rows; None: there is none, or not known."""
     held_by: tuple[Holder, ...] = ()
-    """The oldest."""
     acting: tuple[Acting, ...] = ()
-    """What operators are doing to it."""
     decisions: tuple[Decision, ...] = ()
-    """Pause and protection."""
     moment: datetime | None = field(default=None, compare=False)
     """When it was sampled, by the database's clock."""
     silences: tuple[Decision, ...] = ()
@@ -94,7 +91,6 @@ class QueueSnapshot:
 
     @property
     def paused(self) -> Decision | None:
-        """None: it is not paused."""
         return next((one for one in self.decisions if one.kind == "pause"), None)
 
     @property
@@ -134,7 +130,6 @@ class QueueSnapshot:
         return full_in(self.gap, self.capacity if capacity is None else capacity, per_second)
 
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
-        """The stable object of `status --json`."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
         hidden |= {"pushed", "popped", "latency", "subscribers", "filling"}

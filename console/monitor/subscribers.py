@@ -66,7 +66,6 @@ class SubscriberSnapshot:
     full_in_seconds: float | None
     """When it alone fills the ring at the present rates; None: it does not, or not known."""
     estimated: bool = False
-    """Whether `ready` is estimated."""
     popped: float | None = field(default=None, compare=False)
     """Messages since the first sample, as in `Rates`."""
 
@@ -103,7 +102,6 @@ class SubscriberSnapshot:
         return ", ".join([self.subscriber, *figures])
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {name: value for name, value in vars(self).items() if name != "popped"}
 
 

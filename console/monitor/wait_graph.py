@@ -24,7 +24,6 @@ class Node(Generic[Key]):
 
     @property
     def size(self) -> int:
-        """Sessions in this tree."""
         count, left = 0, [self]
         while left:
             node = left.pop()

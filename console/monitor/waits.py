@@ -87,7 +87,6 @@ class Wait:
     kind: str | None
     wait: str | None
     sessions: int | None = None
-    """Different sessions."""
     share: float | None = None
     """The part of the samples in which at least one session waited: 0 to 1."""
     average: float | None = None

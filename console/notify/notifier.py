@@ -312,7 +312,6 @@ class Notifier:
             self._on_message(f"{self._database.label}: {name} are not sent: {error}; {again}")
 
     def _report(self, text: str) -> None:
-        """Report a change once."""
         if text != self._reported:
             self._reported = text
             _LOG.info("%s: notifications: what is done has changed", self._database.label)

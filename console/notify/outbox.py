@@ -60,12 +60,10 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        """Whether something has to be sent."""
         return self.sent_at is None or self.ended_at is not None
 
     @property
     def events(self) -> Iterator[Event]:
-        """The events to send, in order."""
         severity = _SEVERITIES.get(self.severity, Severity.UNKNOWN)
         begun = Event(
             self.event_key,
@@ -86,8 +84,6 @@ class Entry:
 
 @dataclass(frozen=True)
 class New:
-    """A new finding for one target."""
-
     target: str
     schema: str
     queue: str
@@ -100,8 +96,6 @@ class New:
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of the entries by diagnoses."""
-
     begun: tuple[New, ...] = ()
     ended: tuple[Entry, ...] = ()
     withdrawn: tuple[Entry, ...] = ()

@@ -40,8 +40,6 @@ class NotSentError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """The connection of the findings."""
-
     connection: str
     group: str | None = None
     production: bool = False
@@ -49,8 +47,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Event:
-    """The begin or the end of a finding."""
-
     key: str
     """The same for a finding's begin, its end and each retry; unique to the finding."""
     ended: bool
@@ -106,8 +102,6 @@ def example_events(subject: Sequence[str], now: datetime) -> tuple[Event, Event]
 
 @dataclass(frozen=True)
 class Message:
-    """One request and its events."""
-
     body: Body
     events: tuple[Event, ...]
 
@@ -117,7 +111,6 @@ Template = Callable[[Source, Sequence[Event], str], Iterator[Message]]
 
 
 def as_json(source: Source, events: Sequence[Event], _: str) -> Iterator[Message]:
-    """All events in one object."""
     yield Message({"notifications": [one.as_json(source) for one in events]}, tuple(events))
 
 
@@ -190,8 +183,6 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True)
 class Bell:
-    """The bell of the recorder's terminal."""
-
     shown = "bell"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
@@ -212,7 +203,6 @@ class Program:
 
     @property
     def shown(self) -> str:
-        """Its arguments may be secret."""
         return f"exec:{self.words[0]}{' ***' if self.words[1:] else ''}"
 
     def send(self, body: Body, secret: str, environment: Mapping[str, str]) -> str:
@@ -288,8 +278,6 @@ def _no_secret() -> str:
 
 @dataclass(frozen=True, repr=False)
 class Target:
-    """A configured target."""
-
     name: str
     receiver: Receiver
     template: str = "json"
@@ -302,7 +290,6 @@ class Target:
     secret: Callable[[], str] = _no_secret
     """Called for each delivery. ConsoleError."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of a program."""
 
     def accepts(self, queue: str, severity: Severity) -> bool:
         """Whether it gets findings of that queue and severity."""

@@ -345,7 +345,7 @@ def test_a_group_that_is_not_there(verb: str, tmp_path: Path) -> None:
     file.write_text(CONFIGURATION)
     none = call(verb, "--group", "none", environment={"DBQ_CONFIG": str(file)})
     assert (none.status, none.out) == (2, b"")
-    assert "The groups that there are: shop." in none.err
+    assert "Configured groups: shop." in none.err
     both = call(verb, "--group", "shop", "--url", UNREACHABLE)
     assert (both.status, both.out) == (2, b"")
     assert "--group" in both.err

@@ -42,7 +42,6 @@ class Expected:
     pushes: Band | None = None
     pops: Band | None = None
     net: Band | None = None
-    """Pushes minus pops."""
 
     @property
     def growth(self) -> float | None:
@@ -96,10 +95,8 @@ class Forecast:
     made_at: datetime | None = None
     why: str = ""
     last_day: date | None = None
-    """The newest day in it."""
 
     def holds(self, now: datetime) -> bool:
-        """Whether it is recent enough."""
         old = self.last_day is not None and now.date() - self.last_day > _KEEPS
         return bool(self.hours) and not old
 
@@ -142,7 +139,6 @@ class Forecast:
             moment = after
 
     def bands(self, measure: str, begin: datetime, end: datetime) -> list[tuple[datetime, Band]]:
-        """By the beginnings of their hours."""
         found = ((at, getattr(one, measure)) for at, one in self.between(begin, end))
         return [(at, band) for at, band in found if band is not None]
 

@@ -43,7 +43,6 @@ class Point:
     """
 
     at: datetime
-    """Its beginning."""
     looks: int
     ready: int | None
     scheduled: int | None
@@ -103,7 +102,6 @@ class History:
     points: tuple[Point, ...]
     marks: tuple[Mark, ...]
     skipped: str = ""
-    """What could not be read."""
     tables: tuple[str, ...] = (reader.RAW,)
     """The sources of the points: `raw`, `minute`, `hour`, `day`."""
 

@@ -319,7 +319,6 @@ class Sources:
     by_width: Mapping[str, tuple[date, ...]]
     """`minute`, `hour`, `day`."""
     raw: frozenset[date]
-    """From the recordings."""
     both: frozenset[date]
     """Days that are read from recordings and from the minutes table."""
     step_seconds: int

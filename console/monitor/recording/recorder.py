@@ -43,7 +43,6 @@ def start_sealing(root: Path, connection: str, path: Path, lock: int) -> "subpro
 
 
 def torn_lines(child: "subprocess.Popen[str]") -> int:
-    """Waits for the process. OSError."""
     try:
         output, _ = child.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:
@@ -84,8 +83,6 @@ _WAITING = 1_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is kept of one connection."""
-
     segment_seconds: float = SEGMENT_SECONDS
     segment_bytes: int = SEGMENT_BYTES
     keep_seconds: float = KEEP_SECONDS
@@ -123,7 +120,6 @@ class Recorder:
         self.problem = ""
         """Why nothing is recorded at present; empty: it is."""
         self.dropped = 0
-        """Batches that could not be written."""
         self.torn = 0
         """Lines that a crash cut off in earlier segments."""
         self._lock = _locked(root, connection)

@@ -144,7 +144,6 @@ KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS, 
 
 
 def samples(reading: Reading, at: datetime) -> Iterator[Row]:
-    """The queues of a successful sample."""
     for one in reading.queues:
         yield {
             "at": at,
@@ -174,7 +173,6 @@ def link(reading: Reading, at: datetime) -> Row:
 
 
 def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
-    """From a row of SAMPLES."""
     figures = {name: row.get(name) for name in _FIGURES}
     return QueueSnapshot(
         queue=str(row["queue"] or ""),
@@ -235,7 +233,6 @@ class SegmentLines:
     torn: int = 0
     """Lines that a crash cut off, or that are damaged."""
     newer: int = 0
-    """Lines of a newer version."""
 
 
 class Segment:
