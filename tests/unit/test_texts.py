@@ -1,9 +1,12 @@
-"""What operators read keeps to the field's words: help, findings, verbs, keys."""
+"""What operators read keeps to the field's words: help, findings, verbs, keys; so does the code."""
 
+import ast
 import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +18,7 @@ from console.designs import DESIGNS
 from console.doctor.checks import CODES
 from console.formats import numbered
 from console.help import topics
+from console.monitor.recording.history import Point
 from console.verbs import all_verbs
 
 PRIVATE = re.compile(
@@ -47,6 +51,7 @@ def _keys() -> Iterator[tuple[str, str]]:
 def _texts() -> Iterator[tuple[str, str]]:
     yield from _commands(cli, "dbq-console")
     yield from _keys()
+    yield "README.md", (Path(console.__path__[0]).parent / "README.md").read_text()
     for topic in topics().values():
         yield f"help {topic.name}", topic.text
     for code in CODES:
@@ -64,6 +69,45 @@ def test_no_private_word_stands_in_a_text_that_operators_read() -> None:
         f"{place}: {hit.group()}" for place, text in _texts() for hit in PRIVATE.finditer(text)
     ]
     assert not found
+
+
+PRIVATE_PARTS = {
+    *("twin", "desk", "board", "asked", "told", "shelf", "walk", "stretch", "insist", "film"),
+    *("projector", "taste", "calm", "halves", "crew", "journal", "contestant", "looks"),
+}
+"""Words that no name in the code contains."""
+PRIVATE_NAMES = {"whole", "moving", "passing", "ways", "shift", "forest"}
+"""Words that are plain as a part of a name, but no name by themselves."""
+PUBLISHED = {field.name for field in fields(Point)}
+"""Keys of --json and columns of --csv, which never change."""
+
+
+def _names(path: Path) -> Iterator[str]:
+    """Names of the module, its classes and functions, and attributes."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.ClassDef(name, body=body):
+                yield name
+                for one in body:
+                    targets = getattr(one, "targets", [getattr(one, "target", None)])
+                    yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_no_name_in_the_code_is_a_private_word() -> None:
+    found = []
+    for path in sorted(Path(console.__path__[0]).rglob("*.py")):
+        for name in sorted({*_names(path)} - PUBLISHED):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().strip("_").split("_")
+            if PRIVATE_PARTS & {*words, *(word.removesuffix("s") for word in words)}:
+                found.append(f"{path.name}: {name}")
+            if "_".join(words) in PRIVATE_NAMES:
+                found.append(f"{path.name}: {name}")
+    assert found == []
 
 
 @pytest.mark.parametrize(

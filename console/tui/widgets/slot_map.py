@@ -32,7 +32,7 @@ class CellState(IntEnum):
     UNSEEN = 0
     FREE = 1
     LIVE = 2
-    MOVING = 3
+    IN_PROGRESS = 3
     """A push or a pop has its number and has not committed."""
     LOST = 4
     """A number that will never have a message, or that waits for one."""
@@ -48,7 +48,7 @@ class CellState(IntEnum):
 CELL_STYLES = {
     CellState.FREE: "quiet",
     CellState.LIVE: "trend",
-    CellState.MOVING: "strong",
+    CellState.IN_PROGRESS: "strong",
     CellState.LOST: "warning",
     CellState.STRANDED: "critical",
 }
@@ -56,8 +56,8 @@ _STATES = {
     "free": CellState.FREE,
     "ready": CellState.LIVE,
     "parked": CellState.LIVE,
-    "popping": CellState.MOVING,
-    "pushing": CellState.MOVING,
+    "popping": CellState.IN_PROGRESS,
+    "pushing": CellState.IN_PROGRESS,
     "awaited": CellState.LOST,
     "hole": CellState.LOST,
     "void": CellState.LOST,
@@ -65,7 +65,7 @@ _STATES = {
 _LEGEND = (
     (CellState.LIVE, "live"),
     (CellState.FREE, "free"),
-    (CellState.MOVING, "under way"),
+    (CellState.IN_PROGRESS, "under way"),
     (CellState.LOST, "hole, void, awaited"),
     (CellState.STRANDED, "orphan, broken"),
 )
