@@ -1,6 +1,6 @@
-"""A table that is a queue already: which one, of which design, which column plays which role.
+"""Adopts a table as a queue: its design and the roles of its columns.
 
-Or what a library keeps in it: a preset knows its columns, and asks for a name and which queue.
+For a library's table a preset knows these; the form has a name and which of its queues.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,21 +41,19 @@ _WIDE = 120
 
 @dataclass(frozen=True)
 class Tables:
-    """What a database has: tables that are no queue yet, and those that were adopted."""
-
     free: tuple[CandidateTable, ...] = ()
     adopted: tuple[Queue, ...] = ()
     from_libraries: tuple[DiscoveredTable, ...] = ()
-    """Those that a library keeps queues in."""
+    """Tables in which a library keeps queues."""
 
     def library_of(self, table: CandidateTable) -> DiscoveredTable | None:
-        """Whose it is, where a library made it that has a preset."""
+        """None if no library with a preset made the table."""
         key = (table.schema, table.name)
         return next((one for one in self.from_libraries if one.key == key), None)
 
 
 class AdoptScreen(PlannedScreen):
-    """First the list of tables; Enter on one opens its form. Nothing in the table is touched."""
+    """A list of tables, then the form of one. Adopting changes nothing in the table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="by name"),
@@ -83,7 +81,7 @@ class AdoptScreen(PlannedScreen):
         options: Mapping[str, str] | None = None,
         running: ActionRun | None = None,
     ) -> None:
-        """`options` are the verb's, by the command line's names; `running`: one to go back to."""
+        """`options`: the verb's, by the command line's names."""
         super().__init__(context, None if running is None else running.key, running)
         if running is not None:
             connection = running.key[0]
@@ -97,15 +95,13 @@ class AdoptScreen(PlannedScreen):
             Shown("state", "", self._state, _if_adopted, 8, 40),
         )
         self.table = KeyedTable(columns, ("state",), id="tables")
-        """Tables that are no queue yet, and those that were adopted."""
         self._table: CandidateTable | None = None
         self._preview: Preview | None = None
         self._previewed: object = None
-        """What the form said when the preview was asked for."""
+        """The form's values that the preview is for."""
         self._fetch: LatestQuery[Preview] = LatestQuery(self, self.show_preview, self.show_problem)
 
     def compose_form(self) -> ComposeResult:
-        """The tables; then the form of one, with what it gives."""
         with Vertical(id="choosing"):
             yield Paragraph(id="adopt-words", classes="empty")
             yield self.table
@@ -123,14 +119,12 @@ class AdoptScreen(PlannedScreen):
         return {name: of for name, of in here.items() if not of.waits_itself}
 
     def show_form(self) -> None:
-        """The tables are asked for at once."""
         self.query_one("#filter").display = False
         self.query_one("#adopt-words").display = False
         self.show_stage(Stage.CHOOSING)
         self._look()
 
     def focus_stage(self) -> None:
-        """The list of tables has the keys; then the form of one."""
         if self.stage is Stage.CHOOSING:
             self.set_focus(self.table)
         else:
@@ -152,7 +146,7 @@ class AdoptScreen(PlannedScreen):
         jobs.start_job(self, look, self.show_tables, self.show_problem)
 
     def show_tables(self, tables: Tables) -> None:
-        """The tables, as they came; the form of one that a command line has named."""
+        """Also open the form of the table that the command line named."""
         self._tables = tables
         self.show_problem()
         self.draw()
@@ -165,8 +159,6 @@ class AdoptScreen(PlannedScreen):
             self.show_problem(
                 UsageError(f"There is no table {named!r} here that could be adopted.")
             )
-
-    # How it is drawn.
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         super().draw_body(now, paused=paused)
@@ -188,7 +180,7 @@ class AdoptScreen(PlannedScreen):
             without = "adopting needs admin"
             line.append_text(where(self.context, head, conn, now, without))
             if self.stage is Stage.FORM:
-                # A field has Enter for itself: the footer does not tell of it there.
+                # While a field has the focus, Enter is not in the footer.
                 keys = "   Enter: adopt · Tab: next field"
                 if line.cell_len + len(keys) > self.app.size.width - 2:
                     keys = "   Enter: adopt"
@@ -231,8 +223,6 @@ class AdoptScreen(PlannedScreen):
     def _draw_preview(self) -> None:
         self.query_one(AdoptPreview).draw(self.form.missing, self._preview)
 
-    # The form.
-
     @property
     def form(self) -> AdoptForm:
         return self.query_one(AdoptForm)
@@ -248,7 +238,7 @@ class AdoptScreen(PlannedScreen):
         self.on_adopt_form_mapped()
 
     def on_adopt_form_mapped(self) -> None:
-        """Another mapping, another preview. A field that was only offered again changes nothing."""
+        """Read a new preview, if the values have changed."""
         conn, form, table = self._conn, self.form, self._table
         said = (form.design, form.roles, form.called, form.part)
         if said == self._previewed:
@@ -266,16 +256,12 @@ class AdoptScreen(PlannedScreen):
                 self._fetch.submit(lambda: adopt.preview(database, queue, masks))
         self._draw_preview()
 
-    # Keys.
-
     def check_action(self, action: str, parameters: object) -> bool | None:
-        """While something is typed, keys are letters."""
         if action == "filter" and isinstance(self.focused, Input):
             return False
         return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        """Only the tables with that in their names."""
         line = self.query_one("#filter", Input)
         line.display = True
         self.set_focus(line)
@@ -292,7 +278,6 @@ class AdoptScreen(PlannedScreen):
             self.set_focus(self.table)
 
     def action_go(self) -> None:
-        """Choose the table; or go on to what adopting it means."""
         chosen = self.table.row
         if self.stage is Stage.CHOOSING and isinstance(chosen, CandidateTable):
             self._choose(chosen)
@@ -317,7 +302,6 @@ class AdoptScreen(PlannedScreen):
         )
 
     def plan(self) -> None:
-        """What it means: the queue's name, and what is in which column."""
         conn, table, form = self._conn, self._table, self.form
         if conn is None or table is None or conn.rights < Rights.ADMIN:
             self.show_problem(RefusedError("Adopting needs the right admin."))
@@ -341,7 +325,7 @@ class AdoptScreen(PlannedScreen):
         self.present_plan(planned, conn, production=production)
 
     def show_outcome(self, running: ActionRun) -> None:
-        """It is a queue now: there it is. Else the form, with the reason."""
+        """Open the adopted queue; if it failed, show why."""
         key = running.key
         if running.error is not None or running.result is None:
             super().show_outcome(running)
@@ -360,7 +344,7 @@ class AdoptScreen(PlannedScreen):
             self.navigator.open_action((self._conn.name, queue.schema, queue.name), "forget")
 
     def action_out(self) -> None:
-        """From the plan to the form, from there to the list, from the list out."""
+        """From the plan to the form, to the list, and out."""
         line = self.query_one("#filter", Input)
         if self.stage is Stage.FORM or (self.stage is Stage.CHOOSING and self._table is not None):
             self._table, self._preview = None, None

@@ -1,4 +1,4 @@
-"""The connections: how each is, what it may do, where it is configured; and how to get one."""
+"""The connections: their state and rights, where they are configured, and a form for a new one."""
 
 import os
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _SOURCES = {
         "a program that prints it as its first line, such as: pass show db1/orders",
     ),
 }
-"""Where a password comes from, as the form calls it, and what stands beside that."""
+"""Where a password comes from: its name in the form and the help beside it."""
 _RIGHTS_WORDS = {
     "read-only": "only read; the console itself refuses everything else",
     "operator": "act on messages: requeue, release, purge, archive, restore, maintain",
@@ -60,7 +60,7 @@ _RIGHTS_WORDS = {
 
 
 class ConnectionFormDialog(Dialog[str]):
-    """Gives the name of the profile that was written."""
+    """Returns the name of the profile that was written."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss('')", "cancel; nothing is written", show=False),
@@ -72,7 +72,7 @@ class ConnectionFormDialog(Dialog[str]):
         self._path = path
 
     def compose(self) -> ComposeResult:
-        """What a profile must say; the rest can be added to the file by hand."""
+        """What every profile needs; the rest can be added to the file by hand."""
         with Form(id="connection-form") as panel:
             panel.add_class("dialog")
             panel.border_title = "A new connection"
@@ -116,7 +116,6 @@ class ConnectionFormDialog(Dialog[str]):
         return found
 
     def on_field_changed(self, event: Field.Changed) -> None:
-        """What is wrong is said by the field that it is about, at once."""
         field, value = event.field, event.field.value
         if field.field_name == "password":
             field.set_help(_SOURCES[value][1])
@@ -126,8 +125,7 @@ class ConnectionFormDialog(Dialog[str]):
         self._check()
 
     def _check(self, *, whole: bool = False) -> bool:
-        """Whether it can be written. What nobody has touched yet is not complained about, unless
-        `whole`."""
+        """Whether it can be written. `whole`: untouched fields show their errors too."""
         wrong: dict[str, str] = {}
         try:
             file_writer.check_name(self._form["name"].value.strip())
@@ -150,7 +148,6 @@ class ConnectionFormDialog(Dialog[str]):
         self.action_write()
 
     def action_write(self) -> None:
-        """To the file, whole or not at all."""
         if not self._check(whole=True):
             self._form.focus_first_error()
             return
@@ -357,14 +354,11 @@ class ConnectionsScreen(LiveScreen):
     def on_keyed_table_cursor_moved(self) -> None:
         self.draw()
 
-    # Keys.
-
     @property
     def _chosen(self) -> OpenConnection | None:
         return self.context.connections.get(self.table.cursor_key or "")
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """What needs a connection is not offered without one."""
         if action in {"test", "pause", "interval"}:
             return bool(self.context.feeds)
         return self.context.config_path is not None if action == "add" else True
@@ -419,7 +413,7 @@ class ConnectionsScreen(LiveScreen):
 
 
 def _open(path: Path, name: str, taken: list[str]) -> PendingConnection:
-    """The profile of that name as the file has it now."""
+    """The profile of that name, from the file."""
     found = config.load({**os.environ, "DBQ_CONFIG": str(path)})
     profile = next(one for one in found.profiles() if one.name == name)
     return open_profile(profile, taken)

@@ -1,4 +1,4 @@
-"""Help: the keys that were in force when it was asked for, then the topics, a page each."""
+"""Help: the keys of the screen that it was opened from, then the topics, a page each."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -30,13 +30,13 @@ _DIGITS = "1234567890"
 
 
 class HelpScreen(Closable, ModalScreen[None]):
-    """Every key that does something here, what the marks mean, and the pages of the topics."""
+    """The keys, the legend and the topics."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "back", "back to the keys, then close the help", show=False),
         Binding("question_mark,f1", "dismiss", "close the help", show=False),
-        Binding("right,tab", "turn(1)", "the next topic", show=False),
-        Binding("left,shift+tab", "turn(-1)", "the previous topic", show=False),
+        Binding("right,tab", "next_topic(1)", "the next topic", show=False),
+        Binding("left,shift+tab", "next_topic(-1)", "the previous topic", show=False),
         *(Binding(key, f"open({at})", show=False) for at, key in enumerate(_DIGITS, 1)),
         Binding("down,j", "scroll('down')", "down", show=False),
         Binding("up,k", "scroll('up')", "up", show=False),
@@ -47,7 +47,7 @@ class HelpScreen(Closable, ModalScreen[None]):
         bindings: Iterable[ActiveBinding],
         filters: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """`filters`: the language of the screen's filter, if it has one."""
+        """`filters`: the syntax of the screen's filter, if it has one."""
         super().__init__()
         self._keys = keys_of(bindings)
         self._filters = tuple(filters)
@@ -56,7 +56,6 @@ class HelpScreen(Closable, ModalScreen[None]):
 
     @classmethod
     def of(cls, screen: Screen[Any]) -> "HelpScreen":
-        """The help of a screen, as its keys are now."""
         return cls(screen.active_bindings.values(), filters_of(screen))
 
     def compose(self) -> ComposeResult:
@@ -105,7 +104,7 @@ class HelpScreen(Closable, ModalScreen[None]):
         panel.border_subtitle = _TOPIC_SUBTITLE if page else _KEYS_SUBTITLE
         panel.scroll_home(animate=False, immediate=True)
 
-    async def action_turn(self, step: int) -> None:
+    async def action_next_topic(self, step: int) -> None:
         await self.action_open((self._page + step) % (len(topics()) + 1))
 
     async def action_back(self) -> None:
@@ -116,10 +115,10 @@ class HelpScreen(Closable, ModalScreen[None]):
 
     def action_scroll(self, way: str) -> None:
         panel = self.query_one("#help")
-        if not panel.size:  # typed before it was laid out: there is nothing to move yet
+        if not panel.size:  # not laid out yet
             self.after_refresh(self.action_scroll, way)
             return
-        # At once: of keys that come together each begins where the one before has ended.
+        # Not animated: keys in quick succession add up.
         panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)
 
 
@@ -140,7 +139,7 @@ _MESSAGE_FILTERS = (
 
 
 def filters_of(screen: Screen[Any]) -> tuple[tuple[str, str], ...]:
-    """The language of the filter that the screen has, by what is on it."""
+    """The syntax of the screen's filter."""
     given: tuple[tuple[str, str], ...] | None = getattr(screen, "FILTERS", None)
     if given is not None:
         return given
@@ -160,7 +159,7 @@ def _command_lines() -> tuple[tuple[str, str], ...]:
 
 
 def keys_of(bindings: Iterable[ActiveBinding]) -> list[tuple[str, str]]:
-    """Keys and what they do, one line an action, in the order of the key map."""
+    """Keys and what they do, one line for each action, in the order of the key map."""
     found: dict[str, list[str]] = {}
     for _, binding, enabled, _ in sorted(bindings, key=_rank):
         ours = not binding.action.startswith(("app.", "screen."))
@@ -177,7 +176,7 @@ def _joined(keys: list[str]) -> str:
 
 
 def _rank(binding: ActiveBinding) -> int:
-    """What is in sight comes first, then the screen, last how the widget in it is moved about."""
+    """Keys of the tab first, then the screen's, then those that move the cursor of a widget."""
     if isinstance(binding.node, (Screen, App)):
         return 1
     return 2 if isinstance(binding.node, Widget) and binding.node.can_focus else 0

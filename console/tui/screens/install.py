@@ -1,4 +1,4 @@
-"""A new queue: which design, with which options, and the SQL before it runs."""
+"""Installs a queue: its design, its options, and the SQL before it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,29 +40,27 @@ _OPTIONS = (
     *("conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )
-"""Of all designs; what only one of them has stands first."""
+"""Of all designs; those that only one design has come first."""
 _WIDE = 110
 _FIRST = "fifo"
-"""What most queues want: in order, on every engine. The others as the catalog has them."""
+"""The design that most queues need; it is first in the list."""
 _WITHOUT_ADMIN = "you can plan it here; installing needs admin"
 _SQL_ONLY = "/"
-"""Before the name of an engine, in place of a connection."""
+"""In front of an engine's name where the form has a connection's."""
 
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """What the form says: where, and which queue."""
-
     conn: OpenConnection | None
-    """None: only the SQL is wanted."""
+    """None: only the SQL is shown."""
     product: Product
     queue: Queue
 
     @property
     def refused(self) -> str:
-        """Why it cannot be run from here; empty: it can."""
+        """Why it cannot be run here; empty: it can."""
         if self.conn is None:
-            return f"For {self.product.title}'s own client, as it stands: one transaction."
+            return f"For {self.product.title}'s own client; it is one transaction."
         if self.conn.rights >= Rights.ADMIN:
             return ""
         return (
@@ -72,7 +70,7 @@ class InstallRequest:
 
     @property
     def words(self) -> list[str]:
-        """Of the command line: what is not a default."""
+        """The arguments of the command line that are not defaults."""
         queue, of = self.queue, self.queue.design
         usual = {o.name: of.option_with(o.name, queue.options).default for o in of.options}
         given = [f"{n}={value}" for n, value in queue.options.items() if value != usual[n]]
@@ -87,7 +85,7 @@ class InstallRequest:
 
 
 class InstallScreen(PlannedScreen):
-    """Nothing is sent before the plan, with its SQL, was read and confirmed."""
+    """The plan shows the whole script."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go", "the SQL", tooltip="check it, and show the SQL before it runs"),
@@ -109,7 +107,7 @@ class InstallScreen(PlannedScreen):
         options: Mapping[str, str] | None = None,
         running: ActionRun | None = None,
     ) -> None:
-        """`options` are the verb's, by the command line's names; `running`: one to go back to."""
+        """`options`: the verb's, by the command line's names."""
         super().__init__(context, None if running is None else running.key, running)
         begins = dict(options or {})
         if begins.get("print"):
@@ -146,7 +144,7 @@ class InstallScreen(PlannedScreen):
         self.set_focus(self.table)
 
     def _fill(self) -> None:
-        """What a command line has said already."""
+        """Fill in the options given on the command line."""
         keys = [*self._designs]
         if (named := self._initial.get("design", "")) in keys:
             self.table.move_cursor(keys.index(named))
@@ -163,11 +161,9 @@ class InstallScreen(PlannedScreen):
         else:
             super().focus_stage()
 
-    # What is chosen.
-
     @property
     def conn(self) -> OpenConnection | None:
-        """The connection; None where only the SQL is wanted."""
+        """None where only the SQL is shown."""
         return self.context.connections.get(self.form["connection"].value)
 
     @property
@@ -188,11 +184,11 @@ class InstallScreen(PlannedScreen):
 
     @property
     def _options(self) -> dict[str, Option]:
-        """Those that the design has here."""
+        """Those of the design on this engine."""
         return {option.name: option for option in self.design.options_on(self.product.name)}
 
     def install_request(self) -> InstallRequest | None:
-        """What the form says; None, with what is wrong said, where it cannot be so."""
+        """None if a field is wrong, which it then says."""
         self.show_problem()
         for field in self.form.fields:
             if field.display and (field.field_name != "name" or field.touched or field.value):
@@ -217,7 +213,7 @@ class InstallScreen(PlannedScreen):
         self._check_names(self.product.default_schema, name)
 
     def _check_schema(self, schema: str) -> None:
-        # Each by itself: the name may be wrong too.
+        # Without the name, which may be wrong too.
         self._check_names(schema or self.product.default_schema, "q")
 
     def _check_names(self, schema: str, name: str) -> None:
@@ -238,8 +234,6 @@ class InstallScreen(PlannedScreen):
         except UsageError as error:
             raise UsageError(error.what, next_step=error.next_step) from error
 
-    # How it is drawn.
-
     def draw_body(self, now: float, *, paused: bool) -> None:
         super().draw_body(now, paused=paused)
         self.table.styles.width = 40 if self.app.size.width >= _WIDE else 12
@@ -253,7 +247,7 @@ class InstallScreen(PlannedScreen):
         else:
             line.append_text(where(self.context, head, conn, now, _WITHOUT_ADMIN))
         if self.stage is Stage.FORM:
-            # A field has Enter for itself: the footer does not tell of it there.
+            # While a field has the focus, Enter is not in the footer.
             line.append("   Enter: the SQL · Tab: next field", style_of(head, "quiet"))
         elif self.stage is Stage.PLAN:
             line.append("   Tab: to the SQL and back · y copies it", style_of(head, "quiet"))
@@ -291,16 +285,12 @@ class InstallScreen(PlannedScreen):
         self.draw()
 
     def on_field_changed(self, event: Field.Changed) -> None:
-        """Said at once, and by the field that it is about."""
         if event.field.field_name == "connection":
             self._place_chosen()
         self.install_request()
         self.draw()
 
-    # From the form to the plan, to the result.
-
     def action_go(self) -> None:
-        """From the designs to the form; from the form to the plan."""
         if self.stage is not Stage.FORM:
             return
         if self.focused is self.table:
@@ -313,11 +303,11 @@ class InstallScreen(PlannedScreen):
             self.plan()
 
     def plan(self) -> None:
-        """The SQL; where it can be run from here, after a check of the names there."""
+        """Show the SQL; if it can be run here, after checking that the names are free."""
         wanted = self.install_request()
-        conn = None if wanted is None else wanted.conn
         if wanted is None:
             return
+        conn = wanted.conn
         if conn is None or wanted.refused:
             script = installing.script(wanted.product, wanted.queue)
             self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
@@ -333,7 +323,6 @@ class InstallScreen(PlannedScreen):
         )
 
     def show_plan(self, wanted: InstallRequest) -> None:
-        """The whole script; on a production database only the queue's name confirms it."""
         conn, queue = wanted.conn, wanted.queue
         if conn is None:
             return
@@ -343,7 +332,7 @@ class InstallScreen(PlannedScreen):
         self.present_plan(planned, conn, production=production, product=wanted.product)
 
     def plan_failed(self, error: ConsoleError) -> None:
-        """Back to the form, with the reason at the field that it is about."""
+        """Show the error at the field that it is about."""
         self.back_to_form()
         about = {word for word in ("schema", "queue", "name") if word in error.what}
         if about == {"schema"}:
@@ -355,7 +344,7 @@ class InstallScreen(PlannedScreen):
             self.show_problem(error)
 
     def show_outcome(self, running: ActionRun) -> None:
-        """What comes next; nothing of what failed is there."""
+        """A failed installation left nothing behind: back to the form."""
         if running.error is not None and self.form["name"].value:
             self.running = None
             self.plan_failed(running.error)
@@ -375,7 +364,7 @@ class InstallScreen(PlannedScreen):
             navigator.open_smoke(key)
 
     def action_out(self) -> None:
-        """As the command line does: what was refused is in this machine's audit."""
+        """A refused plan is audited, as on the command line."""
         wanted = (
             self.install_request() if self.stage is Stage.PLAN and self.planned is None else None
         )
@@ -411,7 +400,7 @@ def _taken(option: Option, value: str) -> bool:
 
 
 def where(context: Context, head: TextView, conn: OpenConnection, now: float, without: str) -> Text:
-    """Which connection, for the head of a form; `without`: what can be done without the right."""
+    """The connection in a form's title; `without`: a note for a login without the right."""
     line = Text(f" on {plain(conn.name)}", style_of(head, "quiet"))
     if is_production(context, conn, now):
         line.append("  ").append(" PRODUCTION ", style_of(head, "production"))
@@ -421,6 +410,6 @@ def where(context: Context, head: TextView, conn: OpenConnection, now: float, wi
 
 
 def is_production(context: Context, conn: OpenConnection, now: float) -> bool:
-    """Whether the connection is marked so, or its database's own catalog."""
+    """By the connection's profile or by the database's catalog."""
     views = context.store.connections(now)
     return conn.production or any(v.production for v in views if v.name == plain(conn.name))

@@ -1,6 +1,6 @@
-"""A job of the pipeline: its form, its plan, the confirmation; then it is a process of its own.
+"""Plans a job of the pipeline and starts it as a process of its own.
 
-The plan is what the verb itself says with --dry-run. The run makes it anew when it begins.
+The plan is the output of the verb's --dry-run. The run plans again when it starts.
 """
 
 import re
@@ -31,11 +31,11 @@ DOES = {
     "rollup": "It reads the recordings and writes tables of them into the lake. It deletes "
     "nothing and queries no database.",
 }
-"""Of those that have no dry run: what they do."""
+"""In place of a plan, for verbs without a dry run."""
 
 
 def why_no_job(verb: str, conn: OpenConnection | None) -> str:
-    """Why a job cannot be begun from a console, whatever its form says; empty: it can."""
+    """Why the job cannot be started here, whatever its form says; empty: it can."""
     if verb not in ABOUT_A_QUEUE:
         return ""
     wanted = Rights.OPERATOR if BY_NAME[verb].confirmed else Rights.READ_ONLY
@@ -47,8 +47,8 @@ def why_no_job(verb: str, conn: OpenConnection | None) -> str:
 
 
 def require_extra() -> None:
-    """UsageError, with what is to be installed, where the pipeline cannot run here."""
-    # Not before it is wanted: the console shall start at once.
+    """UsageError if the pipeline's extra is not installed."""
+    # Imported here so that the console starts fast.
     from console.pipeline import spark  # noqa: PLC0415
 
     spark.require_extra()
@@ -57,9 +57,9 @@ def require_extra() -> None:
 def job_of(
     verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
 ) -> Job:
-    """The run that a form means, without a confirmation. Waits: a password may be looked up.
+    """The unconfirmed job that a form describes. Waits: a password may have to be looked up.
 
-    RefusedError where it cannot be from here, UsageError for what cannot be said.
+    RefusedError if it cannot be started here, UsageError for a wrong value.
     """
     if why := why_no_job(verb, conn):
         raise RefusedError(f"pipeline {verb} cannot be started from here.", why=f"{why}.")
@@ -81,12 +81,11 @@ def job_of(
 
 
 def with_option(of: Job, *option: str) -> Job:
-    """The same with one more, before the name."""
+    """The same job with one more option, before the name."""
     return replace(of, words=(*of.words[:2], *option, *of.words[2:]))
 
 
 def confirmed(of: Job) -> Job:
-    """The same, to be done."""
     name = of.queue
     return with_option(of, *([f"--yes={name}"] if name.startswith("-") else ["--yes", name]))
 
@@ -94,7 +93,7 @@ def confirmed(of: Job) -> Job:
 def equivalent_command(
     verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
 ) -> str:
-    """The command line that does the same. It shows no secret, and looks none up."""
+    """Without any secret."""
     words = ["pipeline", verb, *_options(BY_NAME[verb], said)]
     if verb in ABOUT_A_QUEUE and key is not None:
         words += ["--schema", key[1], *(() if conn is None else conn.cli_options)]
@@ -119,7 +118,7 @@ def _options(verb: Verb, said: Mapping[str, str]) -> list[str]:
 
 
 def _here(parameter: Parameter, text: str) -> str:
-    """A path, whole: `~` is the shell's."""
+    """The text; if it is a local path, absolute and without `~`."""
     folders = {"lake", "recordings", "push-log", "pop-log"}
     if parameter.name not in folders or "://" in text:
         return text
@@ -133,7 +132,7 @@ _ITS_OWN = (
 
 
 class PipelineScreen(FormScreen):
-    """What it begins is followed in the list of runs."""
+    """A started job is shown in the list of runs."""
 
     def __init__(
         self,
@@ -142,7 +141,7 @@ class PipelineScreen(FormScreen):
         key: QueueKey | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """`options` are the form's fields, by the command line's names."""
+        """`options`: the form's fields, by the command line's names."""
         super().__init__(context, key if verb in ABOUT_A_QUEUE else None)
         self._conn = None if self.key is None else context.conn(self.key)
         self._verb = BY_NAME[verb]
@@ -158,7 +157,6 @@ class PipelineScreen(FormScreen):
         return self._verb.name
 
     def show_first_stage(self) -> None:
-        """The form, or why there is none."""
         try:
             if why := why_no_job(self.verb, self._conn):
                 raise RefusedError(
@@ -176,10 +174,7 @@ class PipelineScreen(FormScreen):
         head.append(f"   {self._verb.summary}", "not bold dim")
         self.query_one("#action-head", TextView).set_text(head)
 
-    # The plan.
-
     def plan(self) -> None:
-        """Of what changes something, its own dry run."""
         verb, texts, conn, key = self.verb, self.form.values, self._conn, self.key
 
         def work() -> tuple[Job, list[str]]:
@@ -192,7 +187,7 @@ class PipelineScreen(FormScreen):
         self.make_plan(work, lambda found: self.show_plan(*found), "Making the plan")
 
     def discard_pending_results(self) -> None:
-        """A dry run that nobody waits for ends."""
+        """Also stop a dry run."""
         super().discard_pending_results()
         if self._plan is not None:
             self._plan.cancel()
@@ -200,14 +195,14 @@ class PipelineScreen(FormScreen):
 
     def show_plan(self, job: Job, lines: list[str]) -> None:
         self._plan, self._job = None, job
-        anew = " It plans again when it starts." if self._verb.confirmed else ""
-        self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
+        again = " It plans again when it starts." if self._verb.confirmed else ""
+        self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{again}"])
         name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
         self.ask_to_confirm(Confirmation(name, requires_name=self._verb.confirmed))
 
     @property
     def blocked_reason(self) -> str:
-        """What only reads may always begin."""
+        """Jobs that only read can always be started."""
         return super().blocked_reason if self._verb.confirmed else ""
 
     def begin(self) -> None:

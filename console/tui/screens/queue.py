@@ -1,4 +1,4 @@
-"""One queue: its figures, how they went, and its tabs."""
+"""One queue: its figures, its charts and its tabs."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -46,11 +46,11 @@ TABS: tuple[type[QueueTab], ...] = (
     HistoryTab,
     ConsumersTab,
 )
-"""In the order of their digits, which are the same for every queue; the tenth has 0."""
+"""In the order of their digits; the tenth has 0."""
 
 
 class QueueScreen(LiveScreen):
-    """Draws what the store knows of one queue; each tab asks for itself, while it is in sight."""
+    """Shows what is in the store; each tab reads its own data while it is shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "actions", "actions", tooltip="what can be done with this queue"),
@@ -82,29 +82,28 @@ class QueueScreen(LiveScreen):
     ]
 
     AUTO_FOCUS: ClassVar[str | None] = ""
-    """The tab in sight has the keys, once there is something in it."""
+    """The tab is focused once it has something to focus."""
 
     def __init__(self, context: Context, key: QueueKey, tab: str = "") -> None:
         super().__init__(context)
         self.key = key
         self.view: QueueView | None = None
-        """The queue as it was seen last."""
+        """The last figures of the queue."""
         self.gone = False
-        """Whether it is no longer among the queues of its connection."""
+        """Whether the queue no longer exists."""
         self._wanted = tab
         self._drawn_at = 0.0
         self._tabs: tuple[QueueTab, ...] = ()
         self._chosen: QueueTab | None = None
         self._polled_at: dict[str, float] = {}
         self.queue: Queue | None = None
-        """As the catalog has it, with its options; None: not known yet."""
+        """As in the catalog, with its options; None: not read yet."""
 
     @property
     def conn(self) -> OpenConnection | None:
         return self.context.conn(self.key)
 
     def on_mount(self) -> None:
-        """The options do not change: they are asked for once."""
         self._ask_options()
 
     def _ask_options(self) -> None:
@@ -120,7 +119,7 @@ class QueueScreen(LiveScreen):
         yield FiguresPanel(id="figures")
         yield Charts()
         yield TabBar()
-        # Where the queue is known already its tab is made with the screen, and painted with it.
+        # If the queue is known already, its tab is painted together with the screen.
         self._see(self.context.clock.monotonic())
         with Container(id="tabs"):
             if self.view is not None:
@@ -128,10 +127,8 @@ class QueueScreen(LiveScreen):
                 self._chosen.display = True
                 yield self._chosen
 
-    # What is drawn.
-
     def draw_body(self, now: float, *, paused: bool) -> None:
-        """Figures and the tab in sight; a queue that is gone keeps its last figures."""
+        """A queue that no longer exists keeps its last figures."""
         if not paused or self.view is None:
             self._see(now)
         view = self.view
@@ -173,7 +170,6 @@ class QueueScreen(LiveScreen):
             charts.draw(self.context.store.series, self.key, self.view.snapshot, moment)
 
     def action_zoom(self) -> None:
-        """Charts of a longer time; after the longest the shortest."""
         self.query_one(Charts).zoom()
         self._draw_charts(self.context.clock.monotonic())
 
@@ -186,20 +182,18 @@ class QueueScreen(LiveScreen):
         charts.hidden = not charts.hidden
         self._draw_charts(self.context.clock.monotonic())
 
-    # The tabs.
-
     @property
     def tab(self) -> QueueTab | None:
         return self._chosen
 
     def show_tab(self, name: str) -> None:
         self._wanted = name
-        named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
-        if (conn := next(named, None)) is not None:
-            self.after_refresh(self.action_tab, conn)
+        named = (index for index, one in enumerate(self._tabs) if name == one.NAME)
+        if (index := next(named, None)) is not None:
+            self.after_refresh(self.action_tab, index)
 
     def _tabs_made(self, view: QueueView) -> QueueTab:
-        """Makes them; the one that is to be in sight."""
+        """Make the tabs and return the one to show first."""
         self._tabs = tuple(self._made(each, view) for each in TABS)
         for one in self._tabs:
             one.display = False
@@ -215,23 +209,23 @@ class QueueScreen(LiveScreen):
             else kind(self.context, self.key)
         )
 
-    async def action_tab(self, conn: int) -> None:
-        """Have another tab in sight. It is made when it is wanted for the first time."""
-        if not 0 <= conn < len(self._tabs):
+    async def action_tab(self, index: int) -> None:
+        """Show a tab, which is mounted when it is first shown."""
+        if not 0 <= index < len(self._tabs):
             return
-        chosen = self._tabs[conn]
+        chosen = self._tabs[index]
         if chosen is not self._chosen:
             self._chosen = chosen
             self._polled_at.pop(chosen.NAME, None)
             if chosen.parent is None:
                 await self.query_one("#tabs").mount(chosen)
-            # By now, somebody may have wanted yet another one.
+            # During the await yet another one may have been chosen.
             for one in self._tabs:
                 one.display = one is self._chosen
                 one.shown = one.shown and one.display
             self.draw()
         if not isinstance(self.focused, TabBar):
-            # What was not in sight until now takes no keys before it is laid out.
+            # A widget that was hidden cannot be focused before it is laid out.
             self.after_refresh(self._focus_tab)
 
     def _focus_tab(self) -> None:
@@ -245,9 +239,11 @@ class QueueScreen(LiveScreen):
         chosen = self._chosen
         if chosen is None:
             return
-        absent = [conn for conn, one in enumerate(self._tabs) if isinstance(one, UnavailableTab)]
+        unavailable = [
+            index for index, tab in enumerate(self._tabs) if isinstance(tab, UnavailableTab)
+        ]
         titles = [one.TITLE for one in self._tabs]
-        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), absent)
+        self.query_one(TabBar).draw(titles, self._tabs.index(chosen), unavailable)
         if not chosen.is_mounted:
             return
         chosen.shown = True
@@ -255,19 +251,17 @@ class QueueScreen(LiveScreen):
         if self.focused is None:
             self._focus_tab()
         polled_at = self._polled_at.get(chosen.NAME)
-        # The clock of a replay may have been turned back.
+        # A replay's clock can go back.
         due = polled_at is None or (not paused and not 0 <= now - polled_at < chosen.EVERY_SECONDS)
         if due and not self.gone:
             self._polled_at[chosen.NAME] = now
             chosen.poll()
 
     def on_screen_suspend(self) -> None:
-        """Out of sight: nothing is asked."""
+        """Poll nothing while the screen is out of sight."""
         if self._chosen is not None:
             self._chosen.shown = False
             self._polled_at.pop(self._chosen.NAME, None)
-
-    # Where one can go.
 
     def action_refresh_now(self) -> None:
         super().action_refresh_now()
@@ -296,12 +290,10 @@ class QueueScreen(LiveScreen):
         self.navigator.open_bench(self.key[0])
 
     def action_equivalent(self) -> None:
-        """The command line that shows the same as the tab in sight, or else as the figures."""
         verb, *words = ("status",) if self._chosen is None else self._chosen.command
         show_equivalent_command(self, self.conn, verb, self.key, words)
 
     def action_audit(self) -> None:
-        """Who did what to this queue; also to one that is gone."""
         self.navigator.open_audit(self.key[0], self.key)
 
     def _refused(self) -> bool:
@@ -311,5 +303,5 @@ class QueueScreen(LiveScreen):
 
 
 def _focusable(tab: QueueTab) -> Widget | None:
-    """What takes the keys of a tab: the first in it that can."""
+    """The first focusable widget of a tab."""
     return next((one for one in tab.query("*").results(Widget) if one.focusable), None)
