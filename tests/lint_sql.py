@@ -23,8 +23,8 @@ from console.designs.libraries import design_of
 from console.designs.own_file import parse
 from console.engines import PRODUCTS, Product
 from console.sql import templates
+from tests.action_statements import moves
 from tests.cli.own_presets import PRESET
-from tests.moves import moves
 from tests.pipeline.statements import asked as piped
 from tests.sample_statements import BIND, of_libraries, samples
 

@@ -16,11 +16,16 @@ who is woken, what a look costs) have instead of the second and the third
     flow   x  payload
     module x  design           none goes without a test, whatever its options
 
-`pytest --long` runs all of them; `pytest --collect-only -n 0 FILE` shows what a module runs.
+`pytest --long` runs all of them; `pytest --collect-only -n 0 FILE` shows what a module runs, and
+`python -m tests.pairs` which design meets which verb with which payload in the short tier.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
+import pytest
+
+from console.designs import designs_on
 from tests.contract.variants import Variant
 
 Pair = tuple[Hashable, Hashable]
@@ -49,3 +54,43 @@ def covering(cases: Sequence[frozenset[Pair]]) -> set[int]:
         chosen.add(best)
         left -= cases[best]
     return chosen
+
+
+_LETTERS = {"text": "t", "json": "j", "bytes": "b"}
+
+
+class Table:
+    """Collects what would run."""
+
+    def __init__(self) -> None:
+        self.cells: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All that is left is what runs."""
+        for item in session.items:
+            parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+            for value in parameters.values():
+                if isinstance(value, Variant):
+                    module = item.path.stem.removeprefix("test_").removesuffix("_postgresql")
+                    self.cells[module][value.design.name].add(_LETTERS[value.payload])
+
+    def lines(self) -> list[str]:
+        """The table in Markdown; modules of two designs and fewer are no crosses."""
+        designs = list(designs_on("postgresql"))
+        head = ["| module | " + " | ".join(f"`{name}`" for name in designs) + " |"]
+        head.append("| --- " * (len(designs) + 1) + "|")
+        for module, row in sorted(self.cells.items()):
+            if len(row) > 2:
+                cells = ("".join(sorted(row[name], reverse=True)) or "-" for name in designs)
+                head.append(f"| {module} | " + " | ".join(cells) + " |")
+        return head
+
+
+def main() -> None:
+    table = Table()
+    pytest.main(["--collect-only", "-qq", "-n", "0", "tests/contract", "tests/faults"], [table])
+    print(*table.lines(), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

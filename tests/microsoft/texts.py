@@ -18,8 +18,8 @@ from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
 from console.sql import templates
+from tests.action_statements import moves
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
-from tests.moves import moves
 from tests.pipeline.statements import asked
 from tests.sample_statements import _others, asks, of_libraries, sources
 from tests.sample_statements import adopted as somebody_elses

@@ -11,8 +11,8 @@ from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
+from tests.action_statements import moves
 from tests.microsoft.texts import COMMENT
-from tests.moves import moves
 from tests.sample_statements import asks, sources
 
 _LABEL = re.compile(r"/\* dbq \S+ \*/")

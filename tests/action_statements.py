@@ -1,4 +1,4 @@
-"""Every statement that acts on messages, as it is put together for each kind of queue and verb."""
+"""Every statement that acts on messages, with the scopes that verbs give it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("titles", "to_back", "lock"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
 }
-"""What the statements of actions.sql may ask for in `-- when`, beside those over a walk."""
+"""What the statements of actions.sql test in `-- when`, besides those of a scan."""
 _CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _NARROW = ("older=1h", "newer=2h", "error~no", "claimed_by=w", "id=3")
 _NARROW_PAYLOAD = ('payload.a[0]."b.c"=x', "payload.d=1")
@@ -35,7 +35,7 @@ _TARGET = {
 
 
 def storages(queue: Queue) -> Iterator[Storage]:
-    """Where its messages lie that a verb may hold."""
+    """The storages of messages that a verb may act on."""
     if queue.design.flow is not Flow.NUMBERS:
         yield Storage.TABLE
     elif queue.kind is Kind.INSTALLED:
@@ -45,7 +45,7 @@ def storages(queue: Queue) -> Iterator[Storage]:
 
 
 def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
-    """Each statement with each scope that a verb of this queue gives it."""
+    """Each statement with each scope that a verb gives it for this queue."""
     for source in sources(product, queue):
         for name, within in _scopes(source):
             yield sql.statement(product.name, f"{queue.design.name}.{name}"), within
