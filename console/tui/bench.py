@@ -1,4 +1,4 @@
-"""One bench: what is wanted, what it would do, what came of it so far; its table, its time left."""
+"""One bench: its preview, its progress, its table and its remaining time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,18 +35,18 @@ _BETWEEN_ROUNDS_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class BenchPreview:
-    """What a bench would do, to be read before it begins."""
+    """What a bench would do, shown before it starts."""
 
     labels: tuple[str, ...]
-    """Who takes part."""
+    """The candidates."""
     left_out: tuple[str, ...]
     production: bool
     seconds: float
-    """About how long it takes."""
+    """Its estimated duration."""
 
 
 def preview_bench(conn: OpenConnection, who: BenchRequest, load: Load) -> BenchPreview:
-    """Ask the database who can take part. Waits; ConsoleError."""
+    """Query the database which candidates can take part. Blocks; ConsoleError."""
     database, left_out = conn.database, list[str]()
     plan = BenchPlan(database, database.product.default_schema, load, left_out.append)
     entrants = [entrant.candidate for entrant in plan.entrants(who)]
@@ -61,31 +61,31 @@ def preview_bench(conn: OpenConnection, who: BenchRequest, load: Load) -> BenchP
 
 
 def _of_a_round(load: Load) -> float:
-    """About how many seconds one takes, before any has shown it."""
+    """Its estimated seconds, before the first round is measured."""
     return load.warmup_seconds + load.seconds + HEAD_START_SECONDS + _BETWEEN_ROUNDS_SECONDS
 
 
 Points = tuple[tuple[float, float], ...]
-"""Moments of the context's clock, each with the messages through in the second before."""
+"""(moment by the context's clock, messages in the second before)."""
 
 
 class BenchRun:
-    """One bench that runs, or ran. Its thread writes; the screen only reads."""
+    """A bench that is running or finished. Written by its thread; screens only read."""
 
     def __init__(self, wanted: BenchRequest, load: Load, clock: Callable[[], float]) -> None:
         """`clock`: the context's."""
         self.request = wanted
         self.load = load
         self.environment: Environment | None = None
-        """None: the first round is not yet prepared."""
+        """None until the first round is prepared."""
         self.live: RoundProgress | None = None
-        """The round that runs; None between two."""
+        """The current round; None between two."""
         self.messages: list[str] = []
-        """Who is left out, what earlier benches left."""
+        """Candidates left out, leftovers of earlier benches."""
         self.complete = False
-        """Whether all rounds came to their end."""
+        """Whether all rounds finished."""
         self.ended_at: float | None = None
-        """None: it still runs."""
+        """None while running."""
         self._clock = clock
         self._rounds: dict[Candidate, list[RoundFigures]] = {}
         self._points: list[list[tuple[float, float]]] = []
@@ -137,7 +137,7 @@ class BenchRun:
 
     @property
     def next_round(self) -> tuple[Candidate, int] | None:
-        """Whose turn it is, and the number of the round; None: nobody's."""
+        """The next candidate and its round number; None: all are done."""
         candidates = self.candidates
         if not candidates or self.done >= self.total:
             return None
@@ -148,7 +148,7 @@ class BenchRun:
         return tuple(tuple(run) for run in self._points)
 
     def seconds_left(self) -> float | None:
-        """About how long the rest takes; None: not known yet."""
+        """The estimated remaining time; None: not known yet."""
         if self.environment is None:
             return None
         done = self.done
@@ -156,7 +156,7 @@ class BenchRun:
         return max(0.0, a_round * (self.total - done) - (self._clock() - self._last_at))
 
     def work(self, conn: OpenConnection) -> "BenchWork":
-        """The bench as any other work that runs in this console."""
+        """The bench as an action run."""
 
         def run(control: Control, on_progress: verbs.OnProgress) -> verbs.Result:
             database = conn.database
@@ -190,7 +190,7 @@ class BenchRun:
 
 @dataclass(frozen=True)
 class BenchWork:
-    """A bench among what runs in this console."""
+    """A bench as an action run."""
 
     course: BenchRun
     run: Callable[[Control, verbs.OnProgress], verbs.Result]
@@ -203,21 +203,21 @@ _BAR_CELLS = 16
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A candidate; medians of the rounds that are over."""
+    """A candidate, with medians of its finished rounds."""
 
     candidate: Candidate
     rounds: int
-    """So many there shall be."""
+    """Planned."""
     max_rate: float
-    """Messages a second of the fastest."""
+    """Messages a second of the fastest candidate."""
     running: bool = False
     result: CandidateResult | None = None
     live: RoundProgress | None = None
-    """The second that was measured last, while it runs."""
+    """The last measured second, while it is running."""
 
     @property
     def rate(self) -> float | None:
-        """Messages a second; before its first round is over, of now."""
+        """Messages a second; the current ones during its first round."""
         if self.result is not None:
             return self.result.messages_per_second.median
         return self.live.messages_per_second if self.live else None

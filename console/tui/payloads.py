@@ -1,4 +1,4 @@
-"""A payload as rows of a screen: JSON as a tree, text, hex. All of it is shown, none obeyed."""
+"""A payload as rows on a screen: a JSON tree, text or hex; control characters made visible."""
 
 import os
 import re
@@ -14,10 +14,10 @@ from console.audit import local_file
 from console.errors import UsageError
 from console.formats import plain
 
-# A JSON text laid out in lines.
+# JSON laid out in lines.
 #
-# It is not read into values and written again: its own signs are laid out, so that every number,
-# every escape and every key that comes twice stands there as it was stored.
+# It is not parsed and written again: its own tokens are laid out, so that numbers, escapes and
+# duplicate keys are shown as they were stored.
 
 _TOKEN = re.compile(
     r"""[\ \t\r\n]*(?:
@@ -41,7 +41,7 @@ _WANTED = {
 
 @dataclass
 class JsonLines:
-    """The lines of a JSON text: how deep each is, and its own signs."""
+    """The lines of a JSON text, each with its depth."""
 
     lines: list[tuple[int, str]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
@@ -49,24 +49,24 @@ class JsonLines:
 
 
 def json_lines(text: str, *, cut: bool = False) -> JsonLines:
-    """Laid out. `problem` says why it is not JSON; one that is cut may end anywhere."""
+    """Lay out JSON. `problem` says why it is not valid; with `cut` it may end anywhere."""
     return _Layout(text, cut=cut).tree
 
 
 class _Layout:
-    """Goes through the signs once, with a stack of what is open."""
+    """Goes through the tokens once, with a stack of open brackets."""
 
     def __init__(self, text: str, *, cut: bool) -> None:
         self.tree = JsonLines()
         self._text = text
         self._cut = cut
         self._open: list[tuple[str, int]] = []
-        """The sign that closes, and the line of the one that opened."""
+        """The closing bracket, and the line of the opening one."""
         self._line = ""
         self._wants = "value"
-        """What must come: value, key, colon, comma (or the end of what is open), nothing."""
+        """What must come next: value, key, colon, comma (or a closing bracket), nothing."""
         self._may_close = False
-        """Right behind an opening sign."""
+        """Just after an opening bracket."""
         self._run()
 
     def _run(self) -> None:
@@ -90,7 +90,7 @@ class _Layout:
         self._end_line()
 
     def _may_be_cut(self, at: int) -> bool:
-        """Whether what is left may be the beginning of a number or a word."""
+        """Whether the rest may be the beginning of a number or a word."""
         rest = self._text[at:]
         words = ("true", "false", "null")
         return re.fullmatch(r"-?[0-9.eE+-]*", rest) is not None or any(
@@ -101,7 +101,7 @@ class _Layout:
         self.tree.problem = f"{why} (character {at + 1:,})"
 
     def _take(self, match: re.Match[str]) -> bool:
-        """One sign, number, word or string; False where it cannot stand there."""
+        """Process a token; False if it is not valid here."""
         token = match[0].lstrip(" \t\r\n")
         at = match.end() - len(token)
         if match["sign"] is not None:
@@ -133,7 +133,7 @@ class _Layout:
             self._wants, self._may_close = ("key" if sign == "{" else "value"), True
         elif sign in "}]" and self._open and self._closes(sign):
             _, opened = self._open.pop()
-            if self._may_close:  # nothing is in it: it stays on its line
+            if self._may_close:  # empty: it stays on one line
                 _, line = self.tree.lines.pop()
                 self._line = line + sign
             else:
@@ -166,7 +166,7 @@ class _Layout:
 
 
 def _bad_string(token: str) -> str:
-    """Why it is no string of JSON; empty: it is one."""
+    """Why it is not a JSON string; empty if it is."""
     if _ESCAPES.sub("", token).count("\\"):
         return "a string has an escape that JSON has not"
     return ""
@@ -176,7 +176,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def folder() -> Path:
-    """Where such files go unless one says another place: the downloads, else the console's own."""
+    """The default folder for saved payloads: the downloads, else the console's own."""
     downloads = Path.home() / "Downloads"
     return downloads if downloads.is_dir() else local_file().parent / "payloads"
 
@@ -187,7 +187,7 @@ def suggested_path(queue: str, message: str, ending: str) -> Path:
 
 
 def save(path: Path, payload: str | bytes) -> int:
-    """Write it to a new file; its size. UsageError where that cannot be or there is one."""
+    """Write it to a new file; returns its size. UsageError if that fails or the file exists."""
     data = payload if isinstance(payload, bytes) else payload.encode(errors="surrogatepass")
     path = path.expanduser()
     try:
@@ -206,10 +206,10 @@ def save(path: Path, payload: str | bytes) -> int:
 
 
 MAX_JSON_CHARS = 1 << 20
-"""A tree of more characters takes long to lay out and nobody reads it: it is shown as text."""
+"""Longer JSON takes long to lay out, and nobody reads it: it is shown as text."""
 _INDENT = 2
 _DEEPEST_INDENT = 24
-"""Beyond so many levels lines stand no further to the right."""
+"""Deeper levels are not indented further."""
 _BYTE = re.compile("[\udc80-\udcff]")
 _LEAST_WIDTH = 10
 _ROWS_AT_ONCE = 50
@@ -225,7 +225,7 @@ class PayloadForm(StrEnum):
 
 @dataclass(frozen=True)
 class PayloadRow:
-    """One row of the screen, safe to show. `line`: which line of the payload it is of."""
+    """One row on the screen, safe to show. `line`: its line of the payload."""
 
     text: str
     line: int
@@ -238,13 +238,13 @@ class PayloadLayout:
     form: PayloadForm
     rows: Sequence[PayloadRow]
     problem: str = ""
-    """Why it is not in the form that was asked for."""
+    """Why it is not in the requested form."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Of JSON: the line that opens an object or an array -> the one that closes it."""
+    """For JSON: the line that opens an object or array -> the line that closes it."""
 
 
 def best_form(payload: str | bytes) -> PayloadForm:
-    """The form that tells most of it."""
+    """JSON if it looks like it, else text, else hex."""
     text = payload if isinstance(payload, str) else _as_text(payload)
     if text is None:
         return PayloadForm.HEX
@@ -252,7 +252,7 @@ def best_form(payload: str | bytes) -> PayloadForm:
 
 
 def _as_text(data: bytes) -> str | None:
-    """What UTF-8 makes of it, if that is text; cut off within a letter it is one still."""
+    """As UTF-8, or None; a character cut off at the end is ignored."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -270,9 +270,9 @@ def lay_out(
     cut: bool = False,
     closed: Collection[int] = (),
 ) -> PayloadLayout:
-    """The payload (its beginning, if it is cut) in a form; `closed`: lines of JSON that are folded.
+    """The payload (`cut`: its beginning) in a form; `closed`: folded lines of JSON.
 
-    It takes as long as the payload is; of hex nothing is made before it is seen.
+    The time grows with the payload; hex rows are only built when they are shown.
     """
     width = max(_LEAST_WIDTH, width)
     if form is PayloadForm.HEX:
@@ -296,7 +296,7 @@ def lay_out(
 
 
 def safe(text: str) -> str:
-    """Nothing in it moves the cursor, colours or turns; bytes that are no text are told as such."""
+    """Without control characters; bytes that are not text are shown as `<FF>`."""
     if _BYTE.search(text):
         text = _BYTE.sub(lambda byte: f"<{ord(byte[0]) - 0xDC00:02X}>", text)
     return plain(text)
@@ -304,7 +304,7 @@ def safe(text: str) -> str:
 
 def _text_rows(text: str, width: int) -> list[PayloadRow]:
     rows: list[PayloadRow] = []
-    # A line without an end is taken in parts: the other threads shall have their turns.
+    # A very long line is processed in parts, so that other threads get their turn.
     part = width * _ROWS_AT_ONCE
     for at, line in enumerate(text.split("\n")):
         for start in range(0, max(1, len(line)), part):
@@ -315,14 +315,14 @@ def _text_rows(text: str, width: int) -> list[PayloadRow]:
 
 
 def _folded(text: str, width: int, indent: int = 0) -> list[str]:
-    """The text in rows of at most that width; those after the first are indented."""
+    """The text wrapped to that width; rows after the first are indented."""
     if len(text) <= width and cell_len(text) <= width:
         return [text]
     room = max(_LEAST_WIDTH // 2, width - indent)
     if text.isascii():
         pieces = [text[:width], *(text[at : at + room] for at in range(width, len(text), room))]
     else:
-        # The first piece may as well be as short as the others.
+        # For simplicity the first piece is as short as the others.
         part = room * _ROWS_AT_ONCE
         parts = (text[start : start + part] for start in range(0, len(text), part))
         pieces = [piece for one in parts for piece in chop_cells(one, room)]
@@ -333,14 +333,14 @@ def _folded(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 class HexRows(Sequence[PayloadRow]):
-    """Offset, bytes, and what of them is ASCII; each row is made when it is asked for."""
+    """Offset, bytes and ASCII; rows are built on access."""
 
     def __init__(self, data: bytes, width: int) -> None:
         self._data = data
         self._most = 16 if width >= 76 else 8 if width >= 42 else 4
 
     def __len__(self) -> int:
-        """At least one, of nothing."""
+        """At least one, even if empty."""
         return max(1, -(-len(self._data) // self._most))
 
     @overload
@@ -363,7 +363,7 @@ class HexRows(Sequence[PayloadRow]):
 
 
 def _json_rows(tree: JsonLines, width: int, closed: frozenset[int]) -> list[PayloadRow]:
-    """Rows of all lines that are not within a closed one."""
+    """Rows of all lines that are not folded away."""
     rows: list[PayloadRow] = []
     at, lines = 0, tree.lines
     while at < len(lines):
@@ -372,7 +372,7 @@ def _json_rows(tree: JsonLines, width: int, closed: frozenset[int]) -> list[Payl
         mark = "  "
         line = at
         if end is not None and at in closed and end < len(lines):
-            # The signs that open and close, and between them that there is more.
+            # Both brackets, and an ellipsis between them.
             text, mark = f"{text} … {lines[end][1]}  ({end - at - 1:,} lines)", "▸ "
             at = end
         elif end is not None:

@@ -1,4 +1,4 @@
-"""A recording that is played: where it is, how fast it goes; every screen as it was then."""
+"""Replaying a recording: position, speed, and every screen as it was then."""
 
 import contextlib
 import threading
@@ -37,10 +37,10 @@ _KEYS = ", . 10 s   < > 5 min   { } speed   @ time"
 
 
 class Player:
-    """Where the replay is, and how fast it goes. Any thread may ask and say.
+    """Position and speed of a replay. Thread-safe.
 
-    It only moves when what is to be seen there is there to be seen (`reach`, `arrive`): a slow
-    disk makes it slow, and never makes old figures of new ones.
+    It only moves when the data is loaded (`advance_to`, `arrive`): a slow disk makes the replay
+    slow, but never makes figures look old.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Player:
 
     @property
     def speed(self) -> float:
-        """How many seconds it goes on in one."""
+        """Recorded seconds per second."""
         return self._speed
 
     @property
     def target(self) -> datetime | None:
-        """Where somebody wants it to go; None: on."""
+        """Where to seek to; None: play on."""
         return self._target
 
     @property
@@ -81,7 +81,7 @@ class Player:
 
     @property
     def next_at(self) -> datetime:
-        """Where it is to be next, if it plays on: at the last moment it is held."""
+        """The next position; it stops at the last moment."""
         with self._lock:
             self._read_at = self._monotonic()
             if not self._playing:
@@ -94,7 +94,7 @@ class Player:
             self._at, self._since = at, self._read_at
 
     def arrive(self, at: datetime) -> None:
-        """It is where it was wanted, unless somewhere else is wanted by now."""
+        """A seek is done; a newer one stays pending."""
         with self._lock:
             self._at, self._since = at, self._monotonic()
             if self._target == at:
@@ -110,36 +110,36 @@ class Player:
             self._speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
 
     def seek(self, at: datetime) -> None:
-        """Want it at a moment; before the first it begins, after the last it ends."""
+        """Go to a moment, within the recording."""
         with self._lock:
             self._target = max(self.first, min(at, self.last))
 
     def skip(self, seconds: float) -> None:
-        """Want it some seconds further on, or back; of several wishes each counts."""
+        """Go some seconds forward or back; several skips add up."""
         self.seek((self._target or self._at) + timedelta(seconds=seconds))
 
     @property
     def clock(self) -> Clock:
-        """The replay's time as the console's clock: figures are as old as they were then."""
+        """The replay's time as the console's clock, so that ages are those of then."""
         return Clock(monotonic=lambda: self.at.timestamp(), utc=lambda: self.at)  # noqa: PLW0108
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What is played."""
+    """A recording that is played."""
 
     root: Path
     connections: tuple[str, ...]
     player: Player
 
     def corner_text(self, zone: tzinfo | None) -> str:
-        """How it goes, and where it is: `REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""
+        """`REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""
         player = self.player
         mark = "■ end" if player.ended else "▶" if player.playing else "‖"
         return f"REPLAY {mark} {player.speed:g}x · {moment(player.at, zone)}"
 
     def line(self, zone: tzinfo | None, width: int) -> str:
-        """From when to when it is recorded, and how far that is; what there is room for."""
+        """The recorded range with the position in it, and keys, as far as there is room."""
         player = self.player
         last = bare_moment(player.last, zone)
         if player.first.astimezone(zone).date() == player.last.astimezone(zone).date():
@@ -159,8 +159,8 @@ class Replay:
 def open_replay(
     root: Path, at: str | None, zone: tzinfo | None, monotonic: Callable[[], float]
 ) -> Replay:
-    """The recordings under a folder, of all connections, at a moment; without one: an hour before
-    their end. UsageError; NothingRecordedError where there is nothing, or not at that moment.
+    """The recordings of all connections in a folder, at a moment; by default an hour before their
+    end. UsageError; NothingRecordedError if there are none, or none at that moment.
     """
     if not root.is_dir():
         raise UsageError(
@@ -181,10 +181,10 @@ def open_replay(
 
 
 def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -> datetime:
-    """What `03:00` or `2026-03-29T03:00` means; without an offset: in the zone.
+    """Parse `03:00` or `2026-03-29T03:00`; without an offset it is in the zone.
 
-    A time of day is of the last recorded day, or of the day before where it was not yet so late.
-    UsageError for what is no time; NothingRecordedError for one that was not recorded.
+    A time of day is the last recorded one. UsageError if it is not a time; NothingRecordedError if
+    it was not recorded.
     """
     word = text.strip()
     try:
@@ -201,7 +201,7 @@ def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -
             f"{text!r} is not a time.",
             next_step="Use 03:00, 03:00:30, 2026-03-29T03:00 or 2026-03-29T03:00+02:00.",
         ) from None
-    # What is written to the second means all of that second.
+    # A time given in seconds means the whole second.
     if found < first < found + timedelta(seconds=1):
         found = first
     if not first <= found <= last:
@@ -213,14 +213,14 @@ def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -
 
 
 def _in(at: datetime, zone: tzinfo | None) -> datetime:
-    """A moment that tells no offset is one of the zone (None: the machine's own)."""
+    """Without an offset, in the zone (None: the machine's own)."""
     if at.tzinfo is not None:
         return at
     return at.astimezone() if zone is None else at.replace(tzinfo=zone)
 
 
 def first_and_last(root: Path, connection: str) -> tuple[datetime, datetime] | None:
-    """From when to when there is a recording of a connection; None: there is none."""
+    """The recorded range of a connection; None: it has none."""
     return RecordReader(root, connection).extent(LINKS)
 
 
@@ -229,24 +229,24 @@ _NOTHING = "A recording: nothing can be done from here."
 
 
 class _NoFeed:
-    """In the place of a feed: the replay's own thread brings what there is."""
+    """A feed without readings: those come from the replay's thread."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.interval_seconds = 1.0
 
     def start(self, deliver: Callable[[Reading], None]) -> None:
-        """Nothing comes from here."""
+        """Nothing to start."""
 
     def sample_now(self) -> None:
-        """There is nothing to examine."""
+        """Nothing to sample."""
 
     def stop(self, timeout_seconds: float = 0.0) -> None:  # of the protocol
-        """It never began."""
+        """Nothing to stop."""
 
 
 class ReplayReady(Message):
-    """The replay's thread has something to show."""
+    """The replay's thread has loaded a step."""
 
     def __init__(self, shown: ReplayStep) -> None:
         super().__init__()
@@ -254,8 +254,8 @@ class ReplayReady(Message):
 
 
 def _fleets(names: Sequence[str]) -> dict[str, str]:
-    """Connections by their fleet: a recording knows them by FLEET/HOST, and may be seen where the
-    fleet is not configured."""
+    """Connection -> fleet. Recordings name connections FLEET/HOST; the fleet may not be configured
+    here."""
     fleets = {name: name.partition("/")[0] for name in names if "/" in name}
     several = Counter(fleets.values())
     return {name: fleet for name, fleet in fleets.items() if several[fleet] > 1}
@@ -283,7 +283,7 @@ class ReplayApp(ConsoleApp):
         groups: Mapping[str, str] | None = None,
         appearance: Appearance = DEFAULT_APPEARANCE,
     ) -> None:
-        """`thresholds`, `groups`: of connections that are configured still."""
+        """`thresholds`, `groups`: for connections that are still configured."""
         setup = Setup(
             clock=replay.player.clock,
             rights=_RIGHTS,
@@ -304,7 +304,7 @@ class ReplayApp(ConsoleApp):
         return Store(intervals, moment.timestamp(), self._traits, recorded=True)
 
     def _show(self, shown: ReplayStep) -> None:
-        # The loop may be gone by now; then nobody wants to see it.
+        # The event loop may have stopped.
         with contextlib.suppress(RuntimeError):
             self.post_message(ReplayReady(shown))
 
@@ -317,7 +317,7 @@ class ReplayApp(ConsoleApp):
     def on_replay_ready(self, message: ReplayReady) -> None:
         shown = message.shown
         if isinstance(shown, Position):
-            # Another store, not the old one: it would know what came later.
+            # A new store: the old one has later data.
             self.context.store = shown.store
             self._replay.player.arrive(shown.at)
         else:
@@ -328,7 +328,7 @@ class ReplayApp(ConsoleApp):
             self._draw()
         self._player_thread.mark_shown()
 
-    # Where it goes.
+    # Position and speed.
 
     def action_skip(self, seconds: int) -> None:
         self._replay.player.skip(seconds)
@@ -348,7 +348,7 @@ class ReplayApp(ConsoleApp):
         if moment is not None:
             self._replay.player.seek(moment)
 
-    # What a recording has not.
+    # What is not available in a recording.
 
     def _refuse(self, words: str) -> None:
         self.notify(plain(words), severity="warning", markup=False, timeout=4)
@@ -363,7 +363,7 @@ class ReplayApp(ConsoleApp):
         self._refuse("A recording has no messages: payloads are never recorded.")
 
     def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:  # noqa: ARG002
-        """The tab says so."""
+        """The tab says that there are none."""
         self.open_queue(key, "messages")
 
     def open_waits(self, *_: object, **__: object) -> None:
@@ -381,16 +381,16 @@ class ReplayApp(ConsoleApp):
         self._refuse(f"{verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
 
     def open_audit(self, *_: object, **__: object) -> None:
-        """Actions are marks of a queue's history."""
+        """Actions are marks in a queue's history."""
         self._refuse("A recording has no audit; a queue's History shows its actions.")
 
     def open_runs(self, *_: object, **__: object) -> None:
-        """They are this machine's now, and none of the recording's."""
         self._refuse("A recording has no runs; dbq-console pipeline runs lists this machine's.")
 
     def open_pipeline(self, verb: str, *_: object, **__: object) -> None:
         self._refuse(f"pipeline {verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
 
     def examine(self, key: QueueKey | None = None) -> None:  # noqa: ARG002
-        """The doctor's word is as it was recorded."""
-        self._refuse("A recording: what the doctor said then is shown; it cannot look again.")
+        self._refuse(
+            "A recording: it shows the doctor's findings of then; the doctor cannot run again."
+        )

@@ -1,4 +1,4 @@
-"""The thread of a replay: it reads recordings, makes boards of the past ready, and plays on."""
+"""The thread of a replay: it reads recordings, builds stores of the past, and plays on."""
 
 import threading
 from bisect import bisect_right
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from console.tui.replay import Replay
 
 BACK = timedelta(hours=1)
-"""So far before a position the charts are filled..."""
+"""How far before a position the charts are filled..."""
 AHEAD = timedelta(minutes=10)
 MOST_SAMPLES = 40_000
-"""... and so far ahead is read, but no more than so many figures of queues each way."""
+"""... and how far ahead is read, but at most this many samples of queues each way."""
 _FINDINGS_BACK = timedelta(minutes=15)
 _OLD_PAUSE_SECONDS = 15.0
-"""Older recordings do not tell which pause was meant: one up to this long is taken for meant."""
+"""Older recordings lack the intended pause: one up to this long counts as intended."""
 _SEVERITIES = {severity.word: severity for severity in Severity}
 
 RecordRow = Mapping[str, Any]
@@ -37,7 +37,7 @@ RecordRow = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Frame:
-    """What was seen at one moment: by the sampler, or by the doctor."""
+    """What the sampler or the doctor recorded at one moment."""
 
     at: datetime
     connection: str
@@ -46,7 +46,7 @@ class Frame:
 
 
 class ConnectionRecording:
-    """One connection's recording. In the hands of one thread; waits for the disk."""
+    """One connection's recording, for one thread; blocks on the disk."""
 
     def __init__(self, root: Path, connection: str) -> None:
         self.connection = connection
@@ -58,13 +58,13 @@ class ConnectionRecording:
         self._since: dict[tuple[str, str], dict[str, datetime]] = {}
 
     def before(self, moment: datetime) -> list[Frame]:
-        """What is to be known at a moment, from the samples before it and at it."""
+        """The frames up to and including a moment."""
         self._since.clear()
         self._load(moment, back=True)
         return self._frames[: bisect_right(self._times, moment)]
 
     def between(self, after: datetime, until: datetime) -> list[Frame]:
-        """The samples after a moment, up to another and with it."""
+        """The frames after a moment, up to and including another."""
         found: list[Frame] = []
         while self._span is None or until >= self._span.end:
             if self._span is not None:
@@ -125,7 +125,7 @@ class ConnectionRecording:
     def _diagnosis(
         self, pair: tuple[str, str], rows: Sequence[RecordRow], at: datetime
     ) -> Diagnosis:
-        """As it was told, without the evidence, which is not recorded."""
+        """Without the evidence, which is not recorded."""
         before = self._since.get(pair, {})
         codes = [row["code"] for row in rows if row["code"]]
         since = self._since[pair] = {code: before.get(code, at) for code in codes}
@@ -146,7 +146,7 @@ class ConnectionRecording:
 
 
 def _bounded(links: Sequence[RecordRow], span: TimeRange, moment: datetime) -> TimeRange:
-    """As much of a span around a moment as is not too much at once."""
+    """The part of a span around a moment that is not too much to load at once."""
     begin, end = span.begin, span.end
     samples = 0
     for link in reversed([link for link in links if link["at"] <= moment]):
@@ -164,7 +164,7 @@ def _bounded(links: Sequence[RecordRow], span: TimeRange, moment: datetime) -> T
 
 
 def downsample(frames: Sequence[Frame], most: int) -> list[Frame]:
-    """At most this many samples; those that are left reach as far as those that were left out."""
+    """At most this many samples; those kept also cover the time of those left out."""
     stride = -(-len(frames) // max(1, most))
     if stride <= 1:
         return list(frames)
@@ -181,18 +181,18 @@ def downsample(frames: Sequence[Frame], most: int) -> list[Frame]:
 
 _TICK_SECONDS = 0.1
 _MOST_AT_ONCE = 3_000
-"""So many figures of queues at most come at one tick: the screen shall not stand still for them."""
+"""Samples of queues per tick at most, so that the screen does not freeze."""
 
 
 class Position(NamedTuple):
-    """A position that is ready to be seen."""
+    """A position that was sought, with its store."""
 
     at: datetime
     store: Store
 
 
 class FramesUntil(NamedTuple):
-    """What was seen up to a moment, since the one before."""
+    """The frames up to a moment, since the previous step."""
 
     until: datetime
     frames: Sequence[Frame]
@@ -202,7 +202,7 @@ ReplayStep = Position | FramesUntil
 
 
 class ReplayThread:
-    """`show` is called in its thread, and again only when `shown` was."""
+    """`show` is called in its thread, and again only after `mark_shown`."""
 
     def __init__(
         self,
@@ -225,7 +225,6 @@ class ReplayThread:
         self._free.set()
 
     def stop(self) -> None:
-        """Show nothing more."""
         self._stop.set()
         self._free.set()
 
@@ -247,7 +246,7 @@ class ReplayThread:
         self._free.wait()
 
     def _position(self, moment: datetime) -> Position | None:
-        """The store as it would be had the console been open; None: it is over."""
+        """The store as if the console had been open then; None: stopped meanwhile."""
         store = self._new_store(moment)
         for recording in self._recordings:
             frames = recording.before(moment)
@@ -286,7 +285,7 @@ def apply_frame(store: Store, frame: Frame) -> None:
 
 
 def _take_last(store: Store, readings: Sequence[Frame]) -> None:
-    """The last sample; where that failed, the last that did not, before it."""
+    """The last sample, and before it the last successful one if it failed."""
     if not readings:
         return
     good = [frame for frame in readings if frame.reading and frame.reading.error is None]
@@ -296,7 +295,7 @@ def _take_last(store: Store, readings: Sequence[Frame]) -> None:
 
 
 def _latest(frames: Sequence[Frame]) -> list[Frame]:
-    """Of each queue only what was said last."""
+    """Only the last diagnosis of each queue."""
     last: dict[tuple[str, str], Frame] = {}
     for frame in frames:
         for one in frame.diagnoses:

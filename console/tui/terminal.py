@@ -1,7 +1,7 @@
-"""The terminal, which obeys what is written to it, and may go away: a window closed, a line cut.
+"""Themes; and the terminal, which may be closed, or misused by control characters.
 
-Textual writes in a thread of its own, through a queue that is not endless. Where a write fails that
-thread dies, and a console that ends waits for it for ever, with all that it holds open.
+Textual writes in a thread of its own, through a bounded queue. If a write fails that thread dies,
+and an exiting console would wait for it forever.
 """
 
 import re
@@ -32,7 +32,7 @@ DARK = Theme(
     warning="#e0af52",
     error="#f0696b",
     dark=True,
-    # What is not the point stays readable, but stands back.
+    # Secondary text stays readable.
     variables={
         "quiet": "#8d98a3",
         "faint": "#6b7681",
@@ -112,26 +112,26 @@ THEMES = (DARK, LIGHT, CONTRAST)
 
 @dataclass(frozen=True)
 class Appearance:
-    """How somebody wants the screens, by the configuration."""
+    """The configured look of the screens."""
 
     theme: str = DARK.name
     colors: Mapping[str, str] = field(default_factory=dict)
-    """Connection -> the mark beside its name. It is nothing where there are no colours."""
+    """Connection -> the colour of its mark; ignored without colours."""
     saved: Saved = field(default_factory=Saved)
-    """The filters that have names."""
+    """The saved filters."""
 
 
 DEFAULT_APPEARANCE = Appearance()
 
 
 class ControlCharFilter(LineFilter):
-    """What a terminal would obey is not drawn, wherever it came from: a field's text, a paste.
+    """Drops control characters from everything drawn, including input fields.
 
-    Screens make visible what they show (`console.formats.plain`); this is for what they forgot.
+    Screens make them visible (`console.formats.plain`); this is the safety net.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002
-        """The same where nothing is to be left out: it takes no room."""
+        """The usual case, nothing to drop, is fast."""
         if all(segment.text.isprintable() for segment in segments):
             return segments
         return [
@@ -146,25 +146,25 @@ _OBEYED = re.compile(
 
 
 def _instead(sign: re.Match[str]) -> str:
-    """As wide, that is nothing; what is no Unicode cannot be written at all."""
+    """Nothing, as its width is 0; surrogates, which cannot be written, become U+FFFD."""
     return "\ufffd" if sign[0] >= "\ud800" else ""
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's own; where its terminal is gone the console ends, as if it had been told to."""
+    """Textual's own, but the console exits when its terminal is gone."""
 
     def __init__(self, app: App[Any], **given: Any) -> None:
         super().__init__(app, **given)
         self._file: Any = GuardedFile(self._file, self._gone)
 
     def _gone(self) -> None:
-        # Where the loop is closed, it has ended.
+        # A closed event loop means that it has exited already.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._app.exit)
 
 
 class GuardedFile:
-    """A file to write to. The first write that fails is told, and all that follow go nowhere."""
+    """Calls `gone` at the first failed write; later writes are dropped."""
 
     def __init__(self, file: TextIO, gone: Callable[[], None]) -> None:
         self._file = file
