@@ -192,7 +192,7 @@ class Bench:
                 workers.wait_until_ready()
                 times = self._times()
                 workers.go(times)
-                costs = self._follow(candidate, number, counters, times, sampler)
+                server_cpu, log_bytes = self._follow(candidate, number, counters, times, sampler)
                 call_logs = workers.call_logs(times.stop)
             table_activity = sampler.table_activity(scratch.schema, scratch.tables)
             disk_bytes = sampler.disk_bytes(scratch.schema, scratch.tables)
@@ -202,8 +202,8 @@ class Bench:
                 number=number,
                 console=console,
                 waits=sampler.waits(),
-                server_cpu=costs.server_cpu,
-                log_bytes_per_second=costs.log_bytes,
+                server_cpu=server_cpu,
+                log_bytes_per_second=log_bytes,
                 table_activity=table_activity,
                 disk_bytes=disk_bytes,
             )
@@ -254,7 +254,7 @@ class Bench:
         counters: SharedCounters,
         times: Times,
         sampler: LoadSampler,
-    ) -> "_Rates":
+    ) -> tuple[float | None, float | None]:
         """Until the round's end: measure costs, report progress."""
         load = self._load
         with ExitStack() as stack:
@@ -286,8 +286,8 @@ class Bench:
                 waiting_for = [next_second, next_sample, times.stop]
                 _sleep_until(min(waiting_for if after else [*waiting_for, last_costs]))
         if before is None or after is None or not before.at_us < after.at_us < times.stop:
-            return _Rates(None, None)  # this process was delayed
-        return after.since(before)
+            return _NO_RATES  # this process was delayed
+        return _rates(before, after)
 
     def _costs(self, sampler: LoadSampler) -> "_Costs":
         log_bytes = sampler.log_bytes()
@@ -314,29 +314,26 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class _Rates:
-    """Per second; None: not known."""
-
-    server_cpu: float | None
-    log_bytes: float | None
-
-
-@dataclass(frozen=True)
 class _Costs:
-    """So far."""
+    """Of the server so far; None: not known."""
 
-    server_cpu_seconds: float | None
+    cpu_seconds: float | None
     log_bytes: int | None
     at_us: int
 
-    def since(self, before: "_Costs") -> _Rates:
-        seconds = (self.at_us - before.at_us) / 1e6
-        cpu = log = None
-        if self.server_cpu_seconds is not None and before.server_cpu_seconds is not None:
-            cpu = (self.server_cpu_seconds - before.server_cpu_seconds) / seconds
-        if self.log_bytes is not None and before.log_bytes is not None:
-            log = (self.log_bytes - before.log_bytes) / seconds
-        return _Rates(cpu, log)
+
+_NO_RATES = (None, None)
+
+
+def _rates(before: _Costs, after: _Costs) -> tuple[float | None, float | None]:
+    """(processors kept busy, bytes of log per second)."""
+    seconds = (after.at_us - before.at_us) / 1e6
+    cpu = log = None
+    if before.cpu_seconds is not None and after.cpu_seconds is not None:
+        cpu = (after.cpu_seconds - before.cpu_seconds) / seconds
+    if before.log_bytes is not None and after.log_bytes is not None:
+        log = (after.log_bytes - before.log_bytes) / seconds
+    return cpu, log
 
 
 def _live(

@@ -1,11 +1,11 @@
-"""pgqueuer as its documentation has it used: jobs that are enqueued, managers that run them.
+"""pgqueuer, used as documented: jobs that are enqueued, managers that run them.
 
 On asyncpg, which its documentation measures as 1.7 times as fast as psycopg, in its own event loop.
-Each client has a connection of its own: producers to enqueue on, consumers for one manager each, as
-in its own benchmark. A manager takes up to 100 jobs at once (`batch_size`, by default 10), also
-where the bench pushes single messages, and deletes in batches what is done: its documentation
-advises more for short jobs, and of 10, 25, 50 and 100 none was faster. Tables are `durable` (its
-default), with the autovacuum settings that it recommends.
+Each client has a connection of its own; each consumer is a manager, as in its own benchmark. A
+manager takes up to 100 jobs at once (`batch_size`, by default 10), even where the bench pushes
+single messages, and deletes finished jobs in batches: its documentation advises more for short
+jobs, and of 10, 25, 50 and 100 it was the fastest. Tables are `durable` (its default), with the
+autovacuum settings that it recommends.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from console.bench.worker_round import PAUSE_SECONDS, WorkerRound, now_us
 
 ENTRYPOINT = "bench"
 SMALLEST_BATCH = 100
-_WORDS = {
+_KNOWN = {
     *("host", "port", "user", "password", "dbname", "passfile", "target_session_attrs"),
     *("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword"),
     *("ssl_min_protocol_version", "ssl_max_protocol_version", "options", "application_name"),
 }
-"""Of libpq's, those that asyncpg knows, or hands to the server."""
+"""libpq's parameters that asyncpg knows, or passes to the server."""
 
 
 def install(url: URL, application_name: str) -> None:
@@ -98,7 +98,7 @@ async def _consume(worker_round: WorkerRound) -> None:
     workers = [asyncio.create_task(manager.run(batch_size=batch_size)) for manager in managers]
     await until_over(worker_round, workers)
     for manager in managers:
-        manager.shutdown.set()  # they finish what they have taken
+        manager.shutdown.set()  # they finish their jobs
     for end in await asyncio.gather(*workers, return_exceptions=True):
         if isinstance(end, Exception):
             worker_round.failed(str(end))
@@ -106,18 +106,20 @@ async def _consume(worker_round: WorkerRound) -> None:
 
 
 def _manager(worker_round: WorkerRound, number: int, driver: AsyncpgDriver) -> PgQueuer:
-    manager = PgQueuer(driver, queries=_Telling(driver, worker_round=worker_round, client=number))
+    manager = PgQueuer(
+        driver, queries=_ReportingQueries(driver, worker_round=worker_round, client=number)
+    )
 
     @manager.entrypoint(ENTRYPOINT)
     async def take(job: Job) -> None:
-        """The message was handed over; `_Telling` tells of it once the job is finished."""
+        """`_ReportingQueries` reports the message once the job is finished."""
 
     return manager
 
 
 @dataclass
-class _Telling(Queries):
-    """Does as its base does, and tells when jobs were taken and when they were finished."""
+class _ReportingQueries(Queries):
+    """Reports when jobs were fetched and finished."""
 
     worker_round: WorkerRound = field(kw_only=True)
     client: int = field(kw_only=True)
@@ -138,7 +140,7 @@ class _Telling(Queries):
         try:
             await super().log_jobs(job_status)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            # The manager tries again; what is in doubt is so once.
+            # The manager retries; each job is in doubt only once.
             new = {job.id for job, *_ in job_status} - self.in_doubt
             if is_lost(error) and new:
                 self.in_doubt |= new
@@ -156,10 +158,10 @@ async def _connections(worker_round: WorkerRound) -> list[asyncpg.Connection]:
 
 
 async def _connect(url: URL, application_name: str) -> asyncpg.Connection:
-    words = conninfo_to_dict(
+    parameters = conninfo_to_dict(
         connection_string(url.render_as_string(hide_password=False), application_name)
     )
-    known = {name: str(word) for name, word in words.items() if name in _WORDS}
+    known = {name: str(value) for name, value in parameters.items() if name in _KNOWN}
     return await asyncpg.connect(f"postgresql://?{urlencode(known)}")
 
 

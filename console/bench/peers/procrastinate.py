@@ -1,12 +1,12 @@
-"""procrastinate as its documentation has it used: tasks that are deferred, workers that run them.
+"""procrastinate, used as documented: tasks that are deferred, workers that run them.
 
-Its own asynchronous connector on a pool with one connection for each client. Set for speed where
-its documentation leaves it open: the pool commits at once (else each call is BEGIN, call, COMMIT)
-and does not look before each call whether a connection lives. As many workers as consumers: each
-fetches jobs one by one, so a single worker with a high `concurrency` waits for its own fetches and
-had a third of the speed. They poll as often as the bench's own consumers do, and do not LISTEN: a
-push would wake them all. Jobs that succeeded are deleted (`delete_jobs="successful"`), as the
-designs do it. A batch is one of deferring (`batch_defer_async`); there is none of fetching.
+With its own asynchronous connector, on a pool with one connection per client. Configured for speed
+where its documentation leaves a choice: connections autocommit (else each call is BEGIN, call,
+COMMIT) and are not checked before each call. There are as many workers as consumers: each fetches
+jobs one by one, so one worker with a high `concurrency` waits for its own fetches, and had a third
+of the speed. They poll as often as the bench's own consumers, and do not LISTEN: a push would wake
+them all. Successful jobs are deleted (`delete_jobs="successful"`), as the designs do it. Only
+deferring has batches (`batch_defer_async`).
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def _producer(worker_round: WorkerRound, number: int, task: Take) -> None:
             else:
                 await task.batch_defer_async(*map(dict[str, Any], jobs))
         except ConnectorException as error:
-            worker_round.failed(_words(error))
+            worker_round.failed(_message(error))
             if _lost(error):
                 worker_round.push_in_doubt(number, batch)
                 return
@@ -79,7 +79,7 @@ async def _producer(worker_round: WorkerRound, number: int, task: Take) -> None:
 
 async def _consume(worker_round: WorkerRound) -> None:
     async with _app(worker_round) as (app, _):
-        app.job_manager = _Telling(app.connector, worker_round)
+        app.job_manager = _ReportingManager(app.connector, worker_round)
         worker_round.begin()
         workers = [
             asyncio.create_task(
@@ -95,10 +95,10 @@ async def _consume(worker_round: WorkerRound) -> None:
         ]
         await until_over(worker_round, workers)
         for worker in workers:
-            worker.cancel()  # it ends what it has begun
+            worker.cancel()  # it finishes its current job
         for end in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(end, Exception):
-                worker_round.failed(_words(end))
+                worker_round.failed(_message(end))
 
 
 @asynccontextmanager
@@ -116,7 +116,7 @@ async def _app(worker_round: WorkerRound) -> AsyncIterator[tuple[App, Take]]:
 
         @app.task(queue=QUEUE, name="take")
         async def take(p: str) -> None:
-            """The message was handed over in `p`; `_Telling` tells of it once all is finished."""
+            """`_ReportingManager` reports the message once the job is finished."""
 
         async with app.open_async(pool):
             yield app, take
@@ -126,14 +126,14 @@ async def _commit_at_once(connection: psycopg.AsyncConnection[Any]) -> None:
     await connection.set_autocommit(True)
 
 
-class _Telling(JobManager):
-    """Does as its base does, and tells when a job was fetched and when it was finished."""
+class _ReportingManager(JobManager):
+    """Reports when a job was fetched and finished."""
 
     def __init__(self, connector: BaseConnector, worker_round: WorkerRound) -> None:
         super().__init__(connector)
         self._worker_round = worker_round
         self._clients: dict[int, int] = {}
-        """Of each worker: it has one job at a time, so what it gets has an order."""
+        """By worker: it has one job at a time, so its messages have an order."""
         self._taken: dict[int | None, tuple[int, int, int]] = {}
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
@@ -153,8 +153,8 @@ class _Telling(JobManager):
         try:
             await super().finish_job(job, status, delete_job)
         except ConnectorException as error:
-            # The worker gives it up. What the server undid is counted with what is left.
-            self._worker_round.failed(_words(error))
+            # The worker gives up the job. If it was rolled back, it counts as left.
+            self._worker_round.failed(_message(error))
             if _lost(error):
                 self._worker_round.pop_in_doubt(1)
             raise
@@ -166,5 +166,5 @@ def _lost(error: ConnectorException) -> bool:
     return error.__cause__ is None or is_lost(error.__cause__)
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error.__cause__ or error).strip()
