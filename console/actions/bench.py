@@ -161,7 +161,7 @@ class BenchPlan:
             return replace(one, pgbench_per_second=rate)
 
         runner = Bench(
-            database, self._token, self._load, postmaster=postmaster, tell=live, after=after
+            database, self._token, self._load, postmaster=postmaster, on_progress=live, after=after
         )
         found = runner.run(entrants, done)
         return [CandidateResult(candidate, tuple(rounds)) for candidate, rounds in found.items()]

@@ -196,18 +196,18 @@ def drop_leftovers(
     database: Database,
     found: Leftovers,
     uninstall: Callable[[Database, Queue], None],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     what: str = "bench",
 ) -> None:
     """Remove and report them. `what`: the verb that created them."""
     for queue in found.queues:
-        tell(f"An earlier {what} left the queue {queue.label} behind: it is dropped.")
+        report(f"An earlier {what} left the queue {queue.label} behind: it is dropped.")
         uninstall(database, queue)
     for schema in found.schemas:
-        tell(f"An earlier {what} left the schema {schema} behind: it is dropped.")
+        report(f"An earlier {what} left the schema {schema} behind: it is dropped.")
         drop_schema(database, schema)
     for name in found.in_use:
-        tell(f"{name} belongs to a {what} that may still be running: it is skipped.")
+        report(f"{name} belongs to a {what} that may still be running: it is skipped.")
 
 
 @contextmanager

@@ -169,15 +169,15 @@ def _one_by_one(
 def _out_of_order(call_log: CallLog, codes: Sequence[int]) -> int:
     """Messages that a consumer got after a later one of the same producer."""
     last: dict[tuple[int, int], int] = {}
-    wrong = place = 0
+    wrong = start = 0
     for client, messages in zip(call_log.pops.client, call_log.pops.messages, strict=True):
-        for code in codes[place : place + messages]:
+        for code in codes[start : start + messages]:
             key = (client, code // NUMBERS)
             if code < last.get(key, DAMAGED):
                 wrong += 1
             else:
                 last[key] = code
-        place += messages
+        start += messages
     return wrong
 
 

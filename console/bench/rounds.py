@@ -149,7 +149,7 @@ class Bench:
         load: Load,
         *,
         postmaster: int | None = None,
-        tell: Callable[[RoundProgress], None] = lambda _: None,
+        on_progress: Callable[[RoundProgress], None] = lambda _: None,
         after: AfterRound = lambda _, __, found: found,
     ) -> None:
         """`postmaster`: the server's process, if it is on this machine."""
@@ -157,7 +157,7 @@ class Bench:
         self._token = token
         self._load = load
         self._postmaster = postmaster
-        self._tell = tell
+        self._on_progress = on_progress
         self._after = after
 
     def run(
@@ -277,7 +277,7 @@ class Bench:
                     sampler.sample()
                     next_sample = now + round(_SAMPLE_SECONDS * 1e6)
                 if now >= next_second:
-                    self._tell(_live(candidate, number, load, second, counters, popped))
+                    self._on_progress(_live(candidate, number, load, second, counters, popped))
                     popped, second = counters.popped, second + 1
                     next_second += 1_000_000
                 if old is not None and time.monotonic() - kept > _KEEP_OPEN_SECONDS:

@@ -154,7 +154,7 @@ def test_the_floor_beside_pgbench(console: Console) -> None:
 
 
 @pytest.mark.long
-def test_the_words_for_a_person(console: Console) -> None:
+def test_the_text_output(console: Console) -> None:
     answer = console.done("bench", *SMALL, "--designs", "fifo,heap", "--seconds", "0.2")
     assert answer.text.split("\n", 1)[0].split()[:3] == ["messages/s", "min", "max"]
     assert "messages checked: none lost" in answer.text
@@ -338,17 +338,17 @@ def test_the_load_of_any_engine(database: Database) -> None:
 
 
 @pytest.mark.long
-def test_an_observer_hears_how_it_goes(database: Database) -> None:
+def test_progress_is_reported_each_second(database: Database) -> None:
     heard: list[RoundProgress] = []
     load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)
-    bench = Bench(database, new_token(), load, tell=heard.append)
+    bench = Bench(database, new_token(), load, on_progress=heard.append)
     provider = queues.FloorTable(database, new_token(), 2, 2)
     bench.run([Entrant(queues.floor_candidate(database.product), provider)], lambda *_: None)
     assert heard
     assert all(live.messages_per_second > 0 and live.round == 1 for live in heard)
 
 
-def test_names_tell_whose_they_are() -> None:
+def test_names_contain_the_token() -> None:
     token = new_token()
     assert application_name(token).endswith(token)
     assert new_token() != token

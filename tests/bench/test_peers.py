@@ -114,7 +114,7 @@ def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, e
     assert (one.verdict.in_doubt > 0) == (events == "INSERT")
 
 
-def test_who_cannot_take_part_is_told(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_peer_is_reported(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, and on a server without pgmq."""
     really = importlib.util.find_spec
     monkeypatch.setattr(

@@ -61,7 +61,7 @@ def test_of_a_ring_with_subscribers_each_message_goes_once(
     assert payloads(lake) == Counter(sent)
 
 
-def test_an_offer_changes_nothing(filled: Client, lake: Lake) -> None:
+def test_a_preview_changes_nothing(filled: Client, lake: Lake) -> None:
     offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
     assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
     assert lake.files("") == []
@@ -220,7 +220,7 @@ def test_a_done_row_that_began_again_stays(use: Use, lake: Lake) -> None:
     assert client.status().done == 1
 
 
-def test_what_it_is_not_for(use: Use, lake: Lake) -> None:
+def test_queues_without_an_archive_are_refused(use: Use, lake: Lake) -> None:
     client = use("fifo")
     with pytest.raises(UsageError, match="keeps no done rows"):
         run(client, lake, ArchiveRequest(done_older=1.0))

@@ -80,7 +80,7 @@ def test_a_file_that_is_gone_stops_too(filled: Client, lake: Lake) -> None:
     assert done.deleted == 30
 
 
-def test_a_damaged_manifest_is_counted_and_written_anew(filled: Client, lake: Lake) -> None:
+def test_a_damaged_manifest_is_counted_and_rewritten(filled: Client, lake: Lake) -> None:
     stop_at(filled, lake, "verify")
     damage(lake, "range-000001.json", lambda data: data[:20])
     damage(lake, "range-000002.json", lambda data: data.replace(b'"range": 2', b'"range": 7'))
@@ -186,7 +186,7 @@ def test_a_damaged_plan_or_intent_stops(filled: Client, lake: Lake, part: str) -
     assert len(archived_keys(filled)) == 23
 
 
-def test_an_audit_that_forgot_stops(filled: Client, lake: Lake) -> None:
+def test_an_action_missing_from_the_audit_stops_it(filled: Client, lake: Lake) -> None:
     """Only it knows whether the last batch came true."""
     stop_at(filled, lake, "delete")
     execute_sql(filled, "DELETE FROM dbq.action WHERE verb = :verb", verb=job.VERB)
@@ -223,7 +223,7 @@ def test_a_lake_that_takes_no_more(filled: Client, tmp_path: Path, number: int, 
     assert len(rows_in_lake(again)) == 30
 
 
-def test_a_lost_database_is_told_and_the_run_goes_on_later(filled: Client, lake: Lake) -> None:
+def test_a_lost_database_is_reported_and_the_run_goes_on_later(filled: Client, lake: Lake) -> None:
     ours = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -58,7 +58,7 @@ def test_a_file_whose_rows_were_all_restored_goes(filled: Client, lake: Lake) ->
     assert lake.files("archive") == []
 
 
-def test_rows_in_others_hands_stay_and_leave_the_lake(
+def test_rows_locked_by_others_stay_and_leave_the_lake(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.pipeline.archive.delete._RETRY_SECONDS", (0.0,))
@@ -95,7 +95,7 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
 
 
 @pytest.mark.long
-def test_there_are_ranges_enough_for_all_who_work(
+def test_there_are_enough_ranges_for_all_tasks(
     filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is between them that does not go, and each row in one range only."""
@@ -118,7 +118,7 @@ def test_there_are_ranges_enough_for_all_who_work(
 
 
 @pytest.mark.long
-def test_two_lakes_share_what_there_is(filled: Client, lake: Lake, tmp_path: Path) -> None:
+def test_two_lakes_share_the_rows(filled: Client, lake: Lake, tmp_path: Path) -> None:
     other = Lake(tmp_path / "other")
     (done,) = run(filled, lake, tasks=Between(files.verify, lambda: run(filled, other)))
     assert (done.deleted, done.withdrawn) == (0, 30)

@@ -283,7 +283,7 @@ except ConsoleError as error:
 """
 
 
-def test_a_cluster_without_a_worker_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_without_a_worker_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     """Spark alone would wait for ever, and say nothing."""
     script = tmp_path / "alone.py"
     script.write_text(_ALONE)

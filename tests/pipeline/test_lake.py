@@ -52,7 +52,7 @@ def test_its_id_is_made_once(lake: Lake) -> None:
     assert Lake(lake.location + "-2").id() != lake.id()
 
 
-def test_one_that_is_not_ours_is_not_taken(lake: Lake) -> None:
+def test_a_folder_of_another_program_is_refused(lake: Lake) -> None:
     lake.write_json("_lake.json", {"format": "something else"})
     with pytest.raises(DamagedError, match="not a lake of this console"):
         lake.id()
@@ -80,7 +80,7 @@ def test_readers_see_data_only(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_told_and_leaves_nothing(lake: Lake, number: int) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(lake: Lake, number: int) -> None:
     lake.write_json("a.json", {"n": 1})
     fail(lake, number, after=2)
     with pytest.raises(ConsoleError, match="is full") as error:
@@ -97,7 +97,7 @@ def test_a_lake_that_may_not_be_written_is_refused(lake: Lake, number: int) -> N
         lake.write_json("a.json", {"n": 1})
 
 
-def test_a_damaged_manifest_is_told(lake: Lake) -> None:
+def test_a_damaged_manifest_is_reported(lake: Lake) -> None:
     for content in (b'{"half": ', b"[1]", b"\xff\xfe"):
         with lake.writing("a.json") as file:
             file.write(content)
@@ -107,19 +107,19 @@ def test_a_damaged_manifest_is_told(lake: Lake) -> None:
         lake.read_json("b.json")
 
 
-def test_a_place_that_nobody_knows_is_wrong_use() -> None:
+def test_an_unsupported_location_is_wrong_use() -> None:
     with pytest.raises(UsageError, match="not a usable location"):
         Lake("nothing://somewhere/else")
 
 
-def test_a_place_may_be_a_folder_or_its_uri(tmp_path: Path) -> None:
+def test_a_location_is_a_folder_or_a_uri(tmp_path: Path) -> None:
     folder = tmp_path / "a b%20ü"
     Lake(folder).write_json("x.json", {"n": 1})
     assert json.loads((folder / "x.json").read_text()) == {"n": 1}
     assert Lake(folder.as_uri()).read_json("x.json") == {"n": 1}
 
 
-def test_files_are_written_and_read_in_bounded_parts(
+def test_files_are_written_and_read_in_bounded_batches(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A range of large payloads is never in memory as a whole."""
@@ -140,7 +140,7 @@ def test_files_are_written_and_read_in_bounded_parts(
     )
 
 
-def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:
+def test_the_lock_admits_one_run(lake: Lake) -> None:
     with lake.locked("rollup"):
         with (
             pytest.raises(RefusedError, match="Another rollup"),

@@ -115,7 +115,7 @@ def test_a_login_in_a_place_is_refused_and_not_shown() -> None:
     assert not _LOGIN.search("abfss://container@account.dfs.core.windows.net/x"), "an address"
 
 
-def test_what_an_object_store_refuses_is_told_without_secrets(endpoint: str) -> None:
+def test_what_an_object_store_refuses_is_reported_without_secrets(endpoint: str) -> None:
     nowhere = Lake("s3://no-such-bucket/x")
     with pytest.raises(ConsoleError, match="cannot be written") as error:
         nowhere.write_json("a.json", {})

@@ -69,7 +69,7 @@ def test_the_same_segments_have_the_same_sources_in_whatever_order() -> None:
     assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
 
 
-def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_damaged_newer_or_older_is_reported_apart(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(1, ready=7))
     (good,) = (tmp_path / "samples").rglob("*.parquet")
     good.with_name("cut.parquet").write_bytes(good.read_bytes()[:-20])
@@ -104,7 +104,7 @@ def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
     assert not bad
 
 
-def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_told(tmp_path: Path) -> None:
+def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_reported(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, *(sample(at, ready=at) for at in range(200)))
     (path,) = (tmp_path / "samples").rglob("*.parquet")
     (by_kind,) = segment_files.names([str(tmp_path)]).values()
@@ -129,7 +129,7 @@ def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Pat
     assert one.file.folder == str(tmp_path / "b")
 
 
-def test_a_folder_without_a_recording_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_recording_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Nothing is recorded"):
         segment_files.names([str(tmp_path / "nowhere")])
 

@@ -164,7 +164,7 @@ def test_what_looks_alike_is_not_the_same(one: Row, other: Row) -> None:
 
 
 @given(st.lists(ROW, min_size=1, max_size=6))
-def test_each_row_lies_under_its_own_day(found: list[Row]) -> None:
+def test_each_row_is_in_the_partition_of_its_day(found: list[Row]) -> None:
     parts = export.by_date(batch(found))
     for day, part in parts:
         assert {str(row["archived_at"].date()) for row in part.to_pylist()} == {day}

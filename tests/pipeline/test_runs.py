@@ -67,7 +67,7 @@ def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
     assert [path.name for path in root.iterdir()] == [record.path.name]
 
 
-def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
+def test_progress_is_known_at_once_and_written_once_a_second(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = RunFile.begin(root, "replay")
@@ -135,7 +135,7 @@ def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
         runs.stop(another)
 
 
-def test_of_another_machine_nobody_can_tell(root: Path) -> None:
+def test_a_run_on_another_machine_may_be_running(root: Path) -> None:
     record = RunFile.begin(root, "archive")
     other = f"not-{socket.gethostname()}"
     record.set_subject(host=other)
@@ -162,7 +162,7 @@ def test_the_newest_are_kept_and_those_that_run(
     assert len([*root.iterdir()]) == 2 + 2 * 3, "what they said goes with them"
 
 
-def test_what_is_no_run_is_counted(root: Path) -> None:
+def test_files_that_are_not_runs_are_counted(root: Path) -> None:
     RunFile.begin(root, "archive")
     for number, text in enumerate(('{"format": 1', "[]", '{"format": 9}', '{"format": 1}')):
         (root / f"x{number}.json").write_text(text)
@@ -213,7 +213,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     ]
 
 
-def test_where_nothing_can_be_kept_the_job_runs_all_the_same(root: Path) -> None:
+def test_a_job_runs_even_where_its_run_cannot_be_recorded(root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("no folder")
     answer = call("pipeline", "verify")
@@ -258,7 +258,7 @@ def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
     assert launch.tail(id_, "out", root) == ""
 
 
-def test_what_could_not_even_be_read_is_told_by_who_started_it(root: Path) -> None:
+def test_what_could_not_even_be_read_is_reported_by_the_process_that_started_it(root: Path) -> None:
     launch.start(Job("verify", ("pipeline", "verify", "--no-such-option")), root)
     wait_until(lambda: only(root).status is not None, "an end")
     assert only(root).status == 2
@@ -286,7 +286,7 @@ class Waiting(Job):
         return [sys.executable, "-c", _WAITING]
 
 
-def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
+def test_a_run_outlives_the_process_that_began_it_and_can_be_stopped(root: Path) -> None:
     id_ = launch.start(Waiting("wait", ("pipeline", "wait")), root)
     wait_until(lambda: launch.tail(id_, "out", root) == "at it\n", "its word")
     run = only(root)
@@ -299,7 +299,7 @@ def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
     assert only(root).error["what"] == "Interrupted."
 
 
-def test_a_plan_is_asked_for_and_may_be_cut_off() -> None:
+def test_a_dry_run_gives_the_plan_and_can_be_cancelled() -> None:
     plan = launch.DryRun(Job("rollup", ("pipeline", "runs")))
     assert plan.run() == ["No job has been run on this machine."]
     wrong = launch.DryRun(Job("verify", ("pipeline", "verify")))

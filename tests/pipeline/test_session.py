@@ -80,7 +80,7 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
     assert javas.find_java() != home / "bin" / "java", "never itself"
 
 
-def test_without_the_extra_the_verb_says_what_to_install(
+def test_without_the_extra_the_verb_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
