@@ -5,13 +5,18 @@
     _manifests/archive/connection=C/queue=Q/<plan>/...
 
 Only data files end in `.parquet`; readers skip names that begin with `_` or `.`, and read what
-manifests name. Files are written atomically (`storage`).
+manifests name. Files are written atomically, in a folder or an object store. A folder has atomic
+renames and locks. An object store has neither: an object appears when its upload has ended. So
+there a file never replaces another: each has a name of its own, its manifest is put last, and
+readers read what manifests name.
 """
 
 import errno
+import fcntl
 import json
 import os
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,7 +26,6 @@ from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.pipeline import storage
 
 MANIFESTS = "_manifests"
 DATA = ".parquet"
@@ -89,7 +93,7 @@ class Lake:
                 "cloud's own files, or use the machine's role.",
             )
         try:
-            self._storage, self._root = storage.open_storage(text)
+            self._storage, self._root = _open_storage(text)
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
                 f"The lake {text!r} is not a usable location.",
@@ -104,7 +108,7 @@ class Lake:
 
     @property
     def can_replace(self) -> bool:
-        """Whether a file can replace another. Spark can read such lakes itself."""
+        """Whether files can replace others. Spark can read such lakes itself."""
         return self._storage.can_replace
 
     def new_path(self, path: str) -> str:
@@ -166,24 +170,23 @@ class Lake:
         return sorted(i.path[start:] for i in infos if not deep or i.type == fs.FileType.File)
 
     def exists(self, path: str) -> bool:
-        fs = _filesystems()
-        with self._translated("read", path):
-            (info,) = self.filesystem.get_file_info([self.path(path)])
-        return bool(info.type == fs.FileType.File)
+        return bool(self._info(path).type == _filesystems().FileType.File)
 
     def size(self, path: str) -> int:
         """In bytes. FileNotFoundError."""
-        with self._translated("read", path):
-            (info,) = self.filesystem.get_file_info([self.path(path)])
-        if info.size is None:
+        size = self._info(path).size
+        if size is None:
             raise FileNotFoundError(path)
-        return int(info.size)
+        return int(size)
 
     def age_seconds(self, path: str) -> float:
         """By this machine's clock; 0: unknown."""
+        written = self._info(path).mtime_ns
+        return 0.0 if written is None else time.time() - written / 1e9
+
+    def _info(self, path: str) -> Any:
         with self._translated("read", path):
-            (info,) = self.filesystem.get_file_info([self.path(path)])
-        return 0.0 if info.mtime_ns is None else time.time() - info.mtime_ns / 1e9
+            return self.filesystem.get_file_info([self.path(path)])[0]
 
     def read_json(self, path: str) -> dict[str, Any]:
         """A manifest. FileNotFoundError; DamagedError where it is not a JSON object."""
@@ -312,3 +315,139 @@ def _damaged(path: str, why: str) -> DamagedError:
         why=why,
         next_step="Nothing was deleted because of it. Restore the file, or move it away.",
     )
+
+
+# -- storage
+
+
+class Folder:
+    """Local or mounted. Paths are absolute; `files` is Arrow's filesystem."""
+
+    can_replace = True
+    """Whether a file can replace another atomically."""
+
+    def __init__(self, files: Any) -> None:
+        self.files = files
+
+    def new_path(self, path: str) -> str:
+        """Where to write the file that `path` is meant for: the same, or a new unique path."""
+        return path
+
+    def new_id(self) -> str:
+        """The id of a lake that has none yet."""
+        return str(uuid.uuid4())
+
+    @contextmanager
+    def writing(
+        self, path: str, beside: str, check: Callable[[str], None], *, once: bool
+    ) -> Iterator[Any]:
+        """As `Lake.writing`: written to `beside`, synced, renamed."""
+        folder = path.rpartition("/")[0]
+        self.files.create_dir(folder, recursive=True)
+        try:
+            with self.files.open_output_stream(beside) as file:
+                yield file
+            check(beside)
+            _sync(beside)
+            if once:
+                with suppress(FileExistsError):
+                    Path(path).hardlink_to(beside)
+                Path(beside).unlink()
+            else:
+                Path(beside).replace(path)
+            _sync(folder)
+        except BaseException:
+            with suppress(OSError):
+                self.files.delete_file(beside)
+            raise
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """Yields whether the lock was free."""
+        self.files.create_dir(path.rpartition("/")[0], recursive=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            acquired = True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                acquired = False
+            yield acquired
+        finally:
+            os.close(descriptor)
+
+
+class ObjectStore:
+    """Any that Arrow knows."""
+
+    can_replace = False
+
+    def __init__(self, files: Any, root: str) -> None:
+        self.files = files
+        self._root = root
+
+    def new_path(self, path: str) -> str:
+        stem, dot, ending = path.rpartition(".")
+        return f"{stem}-{uuid.uuid4().hex[:12]}{dot}{ending}"
+
+    def new_id(self) -> str:
+        """The same for every process that creates the lake: without locks several may."""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.files.type_name}://{self._root}"))
+
+    @contextmanager
+    def writing(
+        self, path: str, beside: str, check: Callable[[str], None], *, once: bool
+    ) -> Iterator[Any]:
+        """Written to a local file, then uploaded: Arrow completes an upload even when its writer
+        fails, and part of the file would appear."""
+        del beside
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+        descriptor, spool = tempfile.mkstemp(prefix="dbq-lake-")
+        os.close(descriptor)
+        try:
+            with pa.OSFile(spool, "wb") as file:
+                yield file
+            if once and self.files.get_file_info([path])[0].is_file:
+                return
+            with pa.memory_map(spool) as local, self.files.open_output_stream(path) as upload:
+                upload.write(local.read_buffer())
+        finally:
+            Path(spool).unlink()
+        try:
+            check(path)
+        except BaseException:
+            with suppress(OSError):
+                self.files.delete_file(path)
+            raise
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[bool]:
+        """Always free: no lock here ends with its holder. Concurrent writers do no harm."""
+        del path
+        yield True
+
+
+Storage = Folder | ObjectStore
+
+
+def _open_storage(location: str) -> tuple[Storage, str]:
+    """The storage of a folder or URI, and the lake's root in it. ValueError, OSError."""
+    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
+    # s3a and s3n are Hadoop's names.
+    uri = re.sub(r"^s3[an]://", "s3://", location)
+    files, root = fs.FileSystem.from_uri(uri)  # type: ignore[attr-defined]
+    root = root.rstrip("/")
+    if isinstance(files, fs.LocalFileSystem):  # type: ignore[attr-defined]
+        return Folder(files), root
+    return ObjectStore(files, root), root
+
+
+def _sync(path: str) -> None:
+    """Of a file, or of the names in a folder."""
+    descriptor = os.open(path or "/", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
