@@ -138,8 +138,8 @@ class BenchScreen(FormScreen):
         line = self.paused_head(head, "Bench")
         line.append(f" on {plain(self._connection)}", style_of(head, "quiet"))
         if self._shows and self._course is not None:
-            state, mood = self._state(self._course)
-            line.append(f"   {state}", style_of(head, mood))
+            state, style = self._state(self._course)
+            line.append(f"   {state}", style_of(head, style))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
         head.set_text(line)
 

@@ -215,7 +215,7 @@ def _mark(line: Line) -> str:
     return "●" if level is Severity.OK else level.mark
 
 
-def _tone(line: Line) -> str:
+def _style(line: Line) -> str:
     return SEVERITY_STYLES.get(line.view.level, "")
 
 
@@ -228,7 +228,7 @@ def _login(line: Line) -> str:
 
 
 _COLUMNS: tuple[Column[Line], ...] = (
-    Column("mark", "", _mark, lambda one: _tone(one) or "good", max_width=1),
+    Column("mark", "", _mark, lambda one: _style(one) or "good", max_width=1),
     Column(
         "name",
         "connection",
@@ -238,7 +238,7 @@ _COLUMNS: tuple[Column[Line], ...] = (
         40,
         first_char_style=lambda one: mark_style(one.view.color),
     ),
-    Column("state", "state", _state, _tone, 9, 16),
+    Column("state", "state", _state, _style, 9, 16),
     Column("latency", "latency", _latency, "quiet", 7, 8, align_right=True),
     Column("rights", "rights", lambda one: one.view.rights, "", 9, 44),
     Column("production", "", lambda one: one.view.production * "PRODUCTION", "critical", 10, 10),

@@ -102,7 +102,7 @@ _MARKS = {
     RunOutcome.REFUSED: "✖",
     RunOutcome.MISMATCH: "✖",
 }
-_TONES = {
+_STYLES = {
     RunOutcome.RUNNING: "good",
     RunOutcome.STOPPED: "warning",
     RunOutcome.REFUSED: "warning",
@@ -187,13 +187,13 @@ class RunsScreen(PolledScreen):
             return or_unknown(run.seconds(self._now), formats.duration, "")
 
         return (
-            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_tone, max_width=1),
+            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_style, max_width=1),
             Column("began", "began", lambda run: moment(run.began_at), "quiet", 14, 14),
             Column("ended", "ended", lambda run: moment(run.ended_at), "quiet", 14, 14),
             Column("verb", "verb", lambda run: plain(run.verb), "strong", 7, 7),
             Column("of", "queue", lambda run: plain(run.queue), "", 8, 30),
             Column("place", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
-            Column("outcome", "outcome", lambda run: run.outcome.value, _tone, 20, 20),
+            Column("outcome", "outcome", lambda run: run.outcome.value, _style, 20, 20),
             Column("rows", "rows", lambda run: run.moved, "", 6, 14, align_right=True),
             Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, align_right=True),
             Column("rate", "rows/s", rate, "quiet", 6, 10, align_right=True),
@@ -290,12 +290,12 @@ class RunsScreen(PolledScreen):
         self.app.push_screen(CommandDialog("dbq-console pipeline runs"))
 
 
-def _tone(run: Run) -> str:
-    return _TONES.get(run.outcome, "")
+def _style(run: Run) -> str:
+    return _STYLES.get(run.outcome, "")
 
 
-def _mark_tone(run: Run) -> str:
-    return _tone(run) or "quiet"
+def _mark_style(run: Run) -> str:
+    return _style(run) or "quiet"
 
 
 def _progress_text(run: Run) -> str:

@@ -47,7 +47,7 @@ class Row:
     """When it was last seen; empty: it is connected."""
 
 
-def _tone(row: Row) -> str:
+def _style(row: Row) -> str:
     return "quiet" if row.left or row.consumer.sessions == 0 else "strong"
 
 
@@ -60,10 +60,10 @@ def _unless_gone(value: str, row: Row) -> str:
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("who", "who", lambda r: plain(labels.name(r.consumer)), _tone, 18, 40),
+    Column("who", "who", lambda r: plain(labels.name(r.consumer)), _style, 18, 40),
     Column("does", "does", lambda r: labels.actions(r.consumer), "", 6, 12),
     Column("sessions", "sessions",
-           lambda r: "gone" if r.left else labels.sessions(r.consumer), _tone, 8, 8,
+           lambda r: "gone" if r.left else labels.sessions(r.consumer), _style, 8, 8,
            align_right=True),
     Column("pop", "last pop", lambda r: labels.last_pop(r.consumer, r.at), "", 8, 12,
            align_right=True),
@@ -139,21 +139,8 @@ class ConsumersTab(TableTab[SeenConsumers]):
     def detail(self) -> list[tuple[str, str]]:
         return [] if self.table.row is None else _detail(self.table.row)
 
-    def summary(self, head: TextView) -> list[Text]:
-        missing = self.result.now.missing.values() if self.result is not None else ()
-        warning = style_of(head, "warning")
-        return [
-            self._summary(head),
-            *(Text(f"Not visible: {plain(why)}", warning) for why in missing),
-        ]
-
-    def _summary(self, head: TextView) -> Text:
-        line = Text(no_wrap=True)
-        found = self.result
-        if found is None:
-            line.append("" if self.error else "Reading ...", style_of(head, "quiet"))
-            return line
-        there = [one for one in found.now.consumers if one.sessions != 0]
+    def summary(self, head: TextView, result: SeenConsumers) -> list[Text]:
+        there = [one for one in result.now.consumers if one.sessions != 0]
         pops = sum(POP in one.does for one in there)
         pushes = sum(PUSH in one.does for one in there)
         seen = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
@@ -161,13 +148,15 @@ class ConsumersTab(TableTab[SeenConsumers]):
             seen += f", {unknown} by locks only"
         if not there:
             seen = "Nobody seen yet (short calls: by chance)"
-        line.append(seen, style_of(head, "strong"))
-        if found.gone is None:
-            line.append("   gone: ? (not recorded)", style_of(head, "quiet"))
-        else:
-            line.append(f"   {len(found.gone)} gone in a day", style_of(head, "quiet"))
+        line = Text(seen, style_of(head, "strong"), no_wrap=True)
+        gone = (
+            "gone: ? (not recorded)" if result.gone is None else f"{len(result.gone)} gone in a day"
+        )
+        line = Text.assemble(line, (f"   {gone}", style_of(head, "quiet")), no_wrap=True)
         self.append_time(line)
-        return line
+        warning = style_of(head, "warning")
+        missing = result.now.missing.values()
+        return [line, *(Text(f"Not visible: {plain(why)}", warning) for why in missing)]
 
     def action_act(self) -> None:
         row = self.table.row

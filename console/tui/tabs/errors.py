@@ -88,10 +88,6 @@ class ErrorsTab(TableTab[ErrorGroups]):
     def read(self, conn: OpenConnection) -> ErrorGroups:
         return error_groups(conn.database, conn.find(*self.key[1:]), masks=conn.masks)
 
-    def reload(self, *, wait: bool = True) -> None:
-        super().reload(wait=wait)
-        self.draw_words()
-
     def refresh_now(self) -> None:
         if self.is_open:
             self.pane.refresh_now()
@@ -110,11 +106,19 @@ class ErrorsTab(TableTab[ErrorGroups]):
         """None while the messages of a group are shown: their pane has its own errors."""
         return None if self.is_open else self.error
 
-    def summary(self, head: TextView) -> list[Text]:
-        if not self.is_open:
-            return [self._summary(head)]
-        opened = "" if self.group is None else _wording(self.group)
-        return [Text(opened, style_of(head, "strong"), no_wrap=True)]
+    def summary(self, head: TextView, result: ErrorGroups) -> list[Text]:
+        strong, line = style_of(head, "strong"), Text(no_wrap=True)
+        if self.is_open:
+            return [line.append("" if self.group is None else _wording(self.group), strong)]
+        if not result.counted:
+            line.append("No errors.", style_of(head, "good"))
+        else:
+            groups = numbered(len(result.groups), "group") + " at least" * bool(result.ungrouped)
+            line.append(f"{numbered(result.counted, 'error')} in {groups}", strong)
+        if not result.complete:
+            line.append(", the newest; older ones were not counted", style_of(head, "warning"))
+        self.append_time(line, "  ")
+        return [line]
 
     def detail(self) -> list[tuple[str, str]]:
         group = self.group
@@ -123,25 +127,6 @@ class ErrorsTab(TableTab[ErrorGroups]):
         sample = plain(" ".join(group.sample.split())) or "(no text)"
         of = "" if group.sample_id is None else f", message {plain(group.sample_id)}"
         return [(f"newest{of}: ", "quiet"), (sample, "")]
-
-    def _summary(self, head: TextView) -> Text:
-        found = self.result
-        line = Text(no_wrap=True)
-        if found is None:
-            line.append("Counting ..." if self.fetch.busy else "", style_of(head, "quiet"))
-            return line
-        if not found.counted:
-            line.append("No errors.", style_of(head, "good"))
-        else:
-            at_least = " at least" if found.ungrouped else ""
-            line.append(f"{numbered(found.counted, 'error')} in ", style_of(head, "strong"))
-            line.append(
-                f"{numbered(len(found.groups), 'group')}{at_least}", style_of(head, "strong")
-            )
-        if not found.complete:
-            line.append(", the newest; older ones were not counted", style_of(head, "warning"))
-        self.append_time(line, "  ")
-        return line
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
         if not self.is_mounted:

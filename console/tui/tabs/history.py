@@ -116,7 +116,7 @@ class HistoryTab(QueueTab):
         columns: tuple[Column[Mark], ...] = (
             Column("at", "when", lambda m: formats.bare_moment(m.at, context.zone), "", 14, 19),
             Column("lasted", "for", _lasted, "quiet", 5, 12),
-            Column("name", "what", _mark_name, _mark_tone, 8, 26),
+            Column("name", "what", _mark_name, _mark_style, 8, 26),
             Column("words", "", lambda m: first_line(m.words), "", 10, 200),
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
@@ -313,7 +313,7 @@ def _mark_name(mark: Mark) -> str:
     return f"{signs.get(mark.kind, '▶')} {plain(mark.name)}"
 
 
-def _mark_tone(mark: Mark) -> str:
+def _mark_style(mark: Mark) -> str:
     return "warning" if mark.kind == "finding" else "strong"
 
 

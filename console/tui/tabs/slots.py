@@ -36,7 +36,7 @@ _STATES = (
     *("orphan", "hole", "void", "missing", "broken"),
 )
 _PLURALS = {"orphan": "orphans", "hole": "holes", "void": "voids"}
-_TONES = {CellState.LOST: "warning", CellState.STRANDED: "critical"}
+_STYLES = {CellState.LOST: "warning", CellState.STRANDED: "critical"}
 _MEANS = {
     "ready": "a message that a pop will ask for",
     "parked": "a message whose number is parked for a pop: it is popped before the others",
@@ -214,7 +214,7 @@ def message_key(queue: Queue, number: int) -> str:
 
 def _piece(head: TextView, state: str, count: int) -> Text:
     slot = cell_state(state)
-    style = style_of(head, _TONES.get(slot, "quiet") if count else "quiet")
+    style = style_of(head, _STYLES.get(slot, "quiet") if count else "quiet")
     words = state if count == 1 else _PLURALS.get(state, state)
     return Text.assemble((f"{slot.mark} ", style), f"{count:,} ", (words, style), "   ")
 

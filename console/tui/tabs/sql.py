@@ -179,7 +179,7 @@ class SqlTab(ReadingTab[QueueObjects]):
             Column(
                 "mark", "", lambda part: " " if part.how is None else "!", "warning", max_width=1
             ),
-            Column("name", "installed", self._short_name, _name_tone, _LIST_WIDTH, _LIST_WIDTH),
+            Column("name", "installed", self._short_name, _name_style, _LIST_WIDTH, _LIST_WIDTH),
         )
         self.table = KeyedTable(columns, id="sql-parts")
 
@@ -250,7 +250,7 @@ class SqlTab(ReadingTab[QueueObjects]):
         return plain(part.name.removeprefix(self.key[2]) or part.name)
 
 
-def _name_tone(part: InstalledObject) -> str:
+def _name_style(part: InstalledObject) -> str:
     return "quiet" if part.kind == "table" else ""
 
 

@@ -33,7 +33,7 @@ class Row:
     what: str
     held_for: str
     owner: str
-    owner_tone: str
+    owner_style: str
     who: str
     where: str
     does: str
@@ -49,7 +49,7 @@ COLUMNS: tuple[Column[Row], ...] = (
         "for", "for", lambda r: r.held_for, lambda r: "warning" if r.stuck and r.claim else "",
         11, 22, align_right=True,
     ),
-    Column("owner", "owner", lambda r: r.owner, lambda r: r.owner_tone, 7, 12),
+    Column("owner", "owner", lambda r: r.owner, lambda r: r.owner_style, 7, 12),
     Column("tries", "attempts", lambda r: r.tries, "quiet", 8, 8, align_right=True),
     Column("who", "who", lambda r: r.who, "", 8, 40),
     Column("where", "where", lambda r: r.where, "quiet", 8, 60),
@@ -71,7 +71,7 @@ def _of_claim(claim: Claim, limit: float) -> Row:
         what=plain(claim.id) or UNKNOWN,
         held_for=or_unknown(seconds, lambda seconds: duration(max(seconds, 0.0))),
         owner=claim.owner.value,
-        owner_tone=_OWNERS[claim.owner],
+        owner_style=_OWNERS[claim.owner],
         who=plain(claim.consumer or ("" if claim.session else claim.claimed_by) or UNKNOWN),
         where=plain(claim.session or ""),
         does="its claim ends with its session" if claim.bound else "",
@@ -88,7 +88,7 @@ def _of_session(session: Session, limit: float) -> Row:
         what=plain(labels.session_title(session)),
         held_for=session.held_for,
         owner="holds rows",
-        owner_tone="warning" if stuck else "",
+        owner_style="warning" if stuck else "",
         who=plain(who) or UNKNOWN,
         where=plain(session.client or "local"),
         does=plain(labels.session_activity(session)),
@@ -216,19 +216,15 @@ class StuckTab(TableTab[QueueHolders]):
         row, found = self.table.row, self.result
         return [] if row is None else detail_of(row, found.library if found is not None else "")
 
-    def summary(self, head: TextView) -> list[Text]:
+    def summary(self, head: TextView, result: QueueHolders) -> list[Text]:
         line = Text(no_wrap=True)
-        found = self.result
-        if found is None:
-            line.append("" if self.error else "Reading ...", style_of(head, "quiet"))
-            return [line]
-        if found.claims is not None:
-            self._append_claims(line, head, found.claims)
-        if found.holders is not None:
+        if result.claims is not None:
+            self._append_claims(line, head, result.claims)
+        if result.holders is not None:
             line.append("   " if line else "")
-            many = numbered(len(found.holders), "session")
-            verb = "holds" if len(found.holders) == 1 else "hold"
-            if found.holders:
+            many = numbered(len(result.holders), "session")
+            verb = "holds" if len(result.holders) == 1 else "hold"
+            if result.holders:
                 line.append(f"{many} {verb} rows", style_of(head, "strong"))
             else:
                 line.append("No session holds rows.", style_of(head, "good"))

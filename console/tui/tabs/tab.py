@@ -314,7 +314,7 @@ class TableTab(ReadingTab[T]):
     def shown_error(self) -> ConsoleError | None:
         return self.error
 
-    def summary(self, head: TextView) -> list[Text]:
+    def summary(self, head: TextView, result: T) -> list[Text]:
         """The lines above the table, without the error."""
         raise NotImplementedError
 
@@ -324,9 +324,10 @@ class TableTab(ReadingTab[T]):
 
     def draw_words(self) -> None:
         head = self.query_one(f"#{self.NAME}-head", TextView)
-        first, *others = self.summary(head)
+        reading = Text("" if self.error else "Reading ...", style_of(head, "quiet"))
+        lines = [reading] if self.result is None else self.summary(head, self.result)
         wrong = [] if self.shown_error is None else [error_text(head, self.shown_error)]
-        show_lines(head, [first, *wrong, *others])
+        show_lines(head, [lines[0], *wrong, *lines[1:]])
         words, parts = self.query_one(f"#{self.NAME}-detail", TextView), self.detail()
         words.display = bool(parts) and self.app.size.height >= DETAIL_FROM
         show_parts(words, parts)

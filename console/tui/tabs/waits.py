@@ -54,7 +54,7 @@ def wait_columns(past: Sequence[SampleWaits]) -> tuple[Column[Wait], ...]:
         return sparkline([None if share is None else round(100 * share) for share in shares])
 
     return (
-        Column("wait", "wait", lambda wait: plain(labels.wait_name(wait)), _wait_tone, 12, 34),
+        Column("wait", "wait", lambda wait: plain(labels.wait_name(wait)), _wait_style, 12, 34),
         _number("at_a_time", "at a time", "average", "{:.1f}", 9),
         _number("share", "of samples", "share", "{:.0%}", 8),
         _number("sessions", "sessions", "sessions", "{:,}", 8),
@@ -73,7 +73,7 @@ def _number(name: str, title: str, of: str, form: str, width: int) -> Column[Wai
     return Column(name, title, value, "", width, width, align_right=True)
 
 
-def _wait_tone(wait: Wait) -> str:
+def _wait_style(wait: Wait) -> str:
     idle = wait.kind in {None, "Client", "Activity"} or wait.wait == _RUNNING
     return "quiet" if idle else "strong"
 
@@ -126,7 +126,7 @@ def _does(row: Waiter) -> str:
     return plain(f"DEADLOCK: {doing}" if row.deadlock else doing)
 
 
-def _does_tone(row: Waiter) -> str:
+def _does_style(row: Waiter) -> str:
     if row.deadlock:
         return "critical"
     return "warning" if row.in_tree and not row.session.blocked_by else ""
@@ -135,7 +135,7 @@ def _does_tone(row: Waiter) -> str:
 WAITERS: tuple[Column[Waiter], ...] = (
     Column("session", "session", _name, lambda row: "strong" if row.in_tree else "quiet", 12, 40),
     Column("for", "for", _waits_for, "", 9, 10, align_right=True),
-    Column("does", "does", _does, _does_tone, 20, 80),
+    Column("does", "does", _does, _does_style, 20, 80),
     Column("who", "who", lambda row: plain(labels.session_client(row.session)), "quiet", 12, 200),
 )
 _DEEPEST = 12
@@ -255,11 +255,8 @@ class WaitsTab(TableTab[WaitReport]):
     def _is_small(self) -> bool:
         return self.size.height < _SMALL
 
-    def summary(self, head: TextView) -> list[Text]:
-        line = Text(no_wrap=True)
-        report = self.result
-        if report is None:
-            return [line.append("" if self.error else "Reading ...", style_of(head, "quiet"))]
+    def summary(self, head: TextView, result: WaitReport) -> list[Text]:
+        line, report = Text(no_wrap=True), result
         if report.samples and report.activity.trees:
             waiting = numbered(report.activity.waiting, "session")
             verb = "waits" if report.activity.waiting == 1 else "wait"
