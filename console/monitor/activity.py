@@ -15,7 +15,7 @@ from console import object_names, sql
 from console.catalog import Queue
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
-from console.monitor.known_waits import kind_of
+from console.monitor.known_waits import wait_kind_of
 from console.monitor.sample_queries import limit_transaction
 from console.monitor.statement_text import masked
 from console.monitor.wait_graph import Node, wait_graph
@@ -325,7 +325,7 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
         user=row.user_name,
         application=row.application_name,
         client=row.client_address,
-        wait_kind=row.wait_kind or kind_of(engine, row.wait),
+        wait_kind=row.wait_kind or wait_kind_of(engine, row.wait),
         waits_for=_waits_for(row, awaited[0] if awaited else row.awaited_object),
         # Without a kind the session is hidden from this login, and its statement is a notice.
         query=masked(row.query, objects.names) if row.query and row.kind else None,

@@ -25,7 +25,7 @@ from console.monitor.activity import (
     find_objects,
     sample_activity,
 )
-from console.monitor.known_waits import explain, kind_of
+from console.monitor.known_waits import explain, wait_kind_of
 from console.monitor.sample_queries import limit_transaction
 
 Row = TypeVar("Row")
@@ -295,7 +295,7 @@ def differences(
         count, ms = (now - then for now, then in zip(last, first.get(key, (0, 0)), strict=True))
         if count >= 0 and ms >= 0 and count + ms > 0:
             queue_key, kind, wait = key
-            kind = kind or kind_of(engine, wait)
+            kind = kind or wait_kind_of(engine, wait)
             queue = queues[queue_key] if queue_key else None
             meaning = explain(engine, kind, wait, queue)
             found.append(Wait(queue, kind, wait, ms=ms, count=count, meaning=meaning))

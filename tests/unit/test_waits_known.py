@@ -7,7 +7,7 @@ import pytest
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import PRODUCTS
-from console.monitor.known_waits import KnownWait, explain, kind_of, known_waits
+from console.monitor.known_waits import KnownWait, explain, known_waits, wait_kind_of
 
 ENTRIES = [(engine, known) for engine in PRODUCTS for known in known_waits(engine)]
 IDS = [f"{engine} {known.kind}/{known.wait}" for engine, known in ENTRIES]
@@ -42,7 +42,7 @@ def test_an_entry_is_about_designs_and_options_that_there_are(
         assert engine in design.engines
         given = dict(option.split("=") for option in options)
         assert design.complete_options(given, engine) | given
-        assert text in known.explained(queue(name, **given))
+        assert text in known.explanation(queue(name, **given))
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
@@ -106,7 +106,7 @@ def test_what_nobody_knows_has_no_meaning() -> None:
 def test_sql_server_s_waits_get_the_categories_of_query_store(
     wait: str | None, kind: str | None
 ) -> None:
-    assert kind_of("mssql", wait) == kind
+    assert wait_kind_of("mssql", wait) == kind
 
 
 def test_no_two_entries_of_an_engine_say_the_same_wait() -> None:
