@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from console import sql
 from console.bench.candidate import application_name, load_application_name
 from console.engines import Database, open_database, product_of
-from console.monitor.known_waits import explain, kind_of
+from console.monitor.known_waits import explain, wait_kind_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -190,7 +190,7 @@ class LoadSampler:
         engine = self._connection.dialect.name
         return [
             SampledWait(
-                kind or kind_of(engine, wait),
+                kind or wait_kind_of(engine, wait),
                 wait,
                 round(sessions / self.samples, 3),
                 explain(engine, kind, wait, None) if wait else None,

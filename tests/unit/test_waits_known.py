@@ -61,7 +61,7 @@ def test_a_design_with_an_option_goes_before_the_design() -> None:
     assert lax
     assert strict
     assert "skip" in lax
-    assert "nobody else pops" in strict
+    assert "no other session pops" in strict
 
 
 @pytest.mark.parametrize(
