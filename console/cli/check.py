@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from console.cli.context import Call, Rights, queue_names, verb_options
+from console.cli.context import Call, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.status import chosen, stuck_after
 from console.decisions import Decision
@@ -27,6 +27,7 @@ from console.monitor.limits import (
 )
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.rights import Rights
 from console.verbs.parameters import DURATION
 
 N = TypeVar("N", int, float)

@@ -28,27 +28,6 @@ if TYPE_CHECKING:
     from console.monitor.message import Masks
     from console.verbs import verb as verbs
 
-__all__ = [
-    "BARE_YES",
-    "Call",
-    "ConfirmedVerb",
-    "Rights",
-    "aligned",
-    "as_command",
-    "call_of",
-    "call_options",
-    "complete_queues",
-    "confirm_by_name",
-    "confirmation",
-    "confirms",
-    "connection_options",
-    "queue_name",
-    "queue_names",
-    "require_confirmation",
-    "rights_option",
-    "verb_options",
-]
-
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 BARE_YES = "\0"

@@ -13,7 +13,6 @@ from console.catalog import Queue
 from console.cli.context import (
     Call,
     ConfirmedVerb,
-    Rights,
     confirm_by_name,
     confirmation,
     queue_name,
@@ -29,6 +28,7 @@ from console.engines import Database
 from console.errors import UsageError
 from console.formats import moment, plain
 from console.notify.targets import NotSentError, Source, Target, example_events
+from console.rights import Rights
 from console.verbs.parameters import DURATION
 
 
@@ -232,7 +232,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
             before.queue.of(subscriber)  # UsageError, which names the subscribers
         repairs = allowed_repairs(before, call.rights, codes, subscriber)
         only_planned = dry_run or yes != names[0]
-        _plan(call, database, before, repairs, shown=only_planned)
+        if only_planned:
+            _plan(call, database, before, repairs)
         if repairs:
             confirm_by_name(yes, dry_run, names[0])
         if only_planned:
@@ -305,11 +306,7 @@ def _examination(
     return examine
 
 
-def _plan(
-    call: Call, database: Database, diagnosis: Diagnosis, repairs: Sequence[Repair], *, shown: bool
-) -> None:
-    if not shown:
-        return
+def _plan(call: Call, database: Database, diagnosis: Diagnosis, repairs: Sequence[Repair]) -> None:
     lines = [line for repair in repairs for line in repair.plan(database)]
     plan = [{"summary": repair.summary, "lines": list(repair.plan(database))} for repair in repairs]
     words = lines or ["Nothing here can be repaired without your judgement."]

@@ -15,7 +15,6 @@ import click
 from console import audit as auditing
 from console.cli.context import (
     Call,
-    Rights,
     aligned,
     as_command,
     complete_queues,
@@ -49,6 +48,7 @@ from console.monitor.recording.recorder import (
 )
 from console.monitor.recording.segments import connections
 from console.monitor.sampler import Reading
+from console.rights import Rights
 from console.rollup_files import existing_default_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION

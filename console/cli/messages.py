@@ -12,7 +12,7 @@ import click
 from console.actions import pop as popping
 from console.actions import push as pushing
 from console.catalog import Queue
-from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.context import Call, queue_name, verb_options
 from console.cli.streams import (
     OutputError,
     error_json,
@@ -26,6 +26,7 @@ from console.cli.streams import (
 )
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered
+from console.rights import Rights
 from console.verbs.parameters import DURATION
 
 _SHOWN_IDS = 3

@@ -11,7 +11,6 @@ import click
 from console.cli import pipeline_progress
 from console.cli.context import (
     Call,
-    Rights,
     complete_queues,
     confirmation,
     queue_name,
@@ -24,6 +23,7 @@ from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
 from console.formats import duration, numbered, plain
 from console.monitor.recording.recorder import folder
+from console.rights import Rights
 from console.rollup_files import default_lake
 from console.verbs.parameters import DURATION
 

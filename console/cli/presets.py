@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 
 from console.actions.own_presets import Check, check
-from console.cli.context import Call, Rights, verb_options
+from console.cli.context import Call, verb_options
 from console.designs import LIBRARIES, Design, own, presets
 from console.designs.own import OwnPreset
 from console.designs.own_file import SETS
 from console.errors import UsageError
 from console.formats import numbered
+from console.rights import Rights
 from console.sql import templates
 
 _DESCRIPTION = ("summary", "advice")

@@ -16,7 +16,6 @@ from console.catalog import queues as queues_of
 from console.cli.context import (
     Call,
     ConfirmedVerb,
-    Rights,
     as_command,
     confirmation,
     require_confirmation,
@@ -28,6 +27,7 @@ from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import plain
+from console.rights import Rights
 from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, new_queue, queue_identity
 from console.verbs.verb import Result
 

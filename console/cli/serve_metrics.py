@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.cli.context import Call, Rights, verb_options
+from console.cli.context import Call, verb_options
 from console.cli.several import profiles_of, several_options
 from console.cli.streams import narrate, stop_requested
 from console.config import CommandLineValues, Profile
 from console.errors import UsageError
 from console.monitor.limits import DEFAULTS
+from console.rights import Rights
 from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 from rich.cells import cell_len
 
 from console.catalog import Queue
-from console.cli.context import Call, Rights, aligned, complete_queues, queue_name, verb_options
+from console.cli.context import Call, aligned, complete_queues, queue_name, verb_options
 from console.cli.streams import narrate, signals_handled
 from console.engines import Database
 from console.formats import count, duration, moment, numbered, plain, rate
@@ -33,6 +33,7 @@ from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
 from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
+from console.rights import Rights
 
 _CLAIMS_SECONDS = 0.5
 """Between reads of claims; sessions, whose calls are shorter, are read several times as often."""

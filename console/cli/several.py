@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import Call, Rights
+from console.cli.context import Call
 from console.cli.streams import error_json
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
+from console.rights import Rights
 
 if TYPE_CHECKING:
     from console.config import CommandLineValues, Profile

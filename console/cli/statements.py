@@ -18,7 +18,7 @@ from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import RowAction, Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.context import Call, queue_name, verb_options
 from console.cli.streams import put
 from console.designs import Flow
 from console.errors import UsageError
@@ -28,6 +28,7 @@ from console.monitor.message import MessageQuery
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanRequest, scans_of
 from console.monitor.wording import TEXT_LENGTH
+from console.rights import Rights
 from console.verbs.verb import Target
 
 _BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")

@@ -10,7 +10,7 @@ import click
 
 from console import engines
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.cli.context import Call, Rights, aligned, queue_names, verb_options
+from console.cli.context import Call, aligned, queue_names, verb_options
 from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
@@ -23,7 +23,7 @@ from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
-from console.rights import ConnectionRights, Login
+from console.rights import ConnectionRights, Login, Rights
 from console.rollup_files import existing_default_lake
 from console.verbs.queues import complete_designs
 

@@ -30,7 +30,7 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.context import Call, Rights, aligned, as_command, complete_queues, verb_options
+from console.cli.context import Call, aligned, as_command, complete_queues, verb_options
 from console.cli.status import table
 from console.cli.streams import narrate
 from console.config import THEME, load
@@ -38,6 +38,7 @@ from console.designs import design as find_design
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, numbered
+from console.rights import Rights
 from console.verbs.queues import SMOKE
 from console.verbs.trials import COMMAND, PROVE
 from console.verbs.trials import bench_request as requested
