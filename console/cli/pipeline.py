@@ -334,10 +334,10 @@ _WEEK = 7 * 86_400.0
 
 @click.group()
 def pipeline() -> None:
-    """Spark jobs on archives and history; they need the extra [pipeline] and a Java.
+    """Spark jobs on archives and history.
 
-    A lake is a folder, or a URI such as s3://bucket/folder, of Parquet files and their manifests.
-    Under spark-submit its master is used.
+    They need the extra [pipeline] and a Java. A lake is a folder, or a URI such as
+    s3://bucket/folder, of Parquet files and their manifests. Under spark-submit its master is used.
 
     \b
     Examples:

@@ -81,7 +81,7 @@ def _answer(call: Call, done: Result) -> None:
 @confirmation
 @verb_options
 def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
-    """Find queues of other libraries in this database, and the commands to adopt them.
+    """Find queues of other libraries in this database, and how to adopt them.
 
     They are recognised by their tables and columns, in every schema and with every prefix:
     pgqueuer, procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,

@@ -58,7 +58,7 @@ _HEADS = ("who", "does", "sessions", "connected", "last pop", "last call", "msg/
 )
 @verb_options
 def consumers(call: Call, name: str, seconds: float, recordings: Path | None) -> None:
-    """Show the sessions that pop from a queue and push to it, now and in the last day.
+    """Show a queue's consumers and producers, now and in the last day.
 
     They are read from the server's view of its sessions and locks, and from the owners named in
     claims. A session is recognised by a lock, its last statement or a claim; one that calls briefly

@@ -24,10 +24,11 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @verb_options
 def completion(call: Call, shell: str) -> None:
-    """Print the script for shell completion of verbs, options, profiles, designs and queues.
+    """Print the script for shell completion.
 
-    It never connects: it offers the queues that existed when the connection was last sampled
-    (status, check, record, the screens), and the designs' options with their values.
+    It completes verbs, options, profiles, designs with their options and values, and queues. It
+    never connects: it offers the queues that existed when the connection was last sampled (status,
+    check, record, the screens).
 
     \b
     Examples:

@@ -273,9 +273,10 @@ def _prove(call: Call, /, designs: str, output: str | None) -> None:
 )
 @verb_options
 def demo(call: Call, headless: bool, seconds: float) -> None:
-    """Start a server with a queue of each design, traffic and faults, and open the console.
+    """Start a server with queues, traffic and faults, and open the console on it.
 
-    Needs the extra [demo]. Everything is deleted at the end, however it ends.
+    The server is a real PostgreSQL with a queue of each design. Needs the extra [demo]. Everything
+    is deleted at the end, however it ends.
 
     \b
     Examples:

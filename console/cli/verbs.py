@@ -92,20 +92,12 @@ _OF_MODULES = {
     "serve_metrics": {
         "serve-metrics": "Serve figures and findings as OpenMetrics until Ctrl-C or SIGTERM."
     },
-    "pipeline": {
-        "pipeline": (
-            "Spark jobs on archives and history; they need the extra [pipeline] and a Java."
-        )
-    },
+    "pipeline": {"pipeline": "Spark jobs on archives and history."},
     "presets": {"preset": "Presets of libraries, and your own: list, show, check, trust."},
     "queues": {
         "install": "Install a queue of DESIGN named NAME, in one transaction.",
-        "discover": (
-            "Find queues of other libraries in this database, and the commands to adopt them."
-        ),
-        "adopt": (
-            "Record an existing table as a queue: to be monitored, and acted on when you say so."
-        ),
+        "discover": "Find queues of other libraries in this database, and how to adopt them.",
+        "adopt": "Record an existing table as a queue, for monitoring and for verbs.",
         "roles": "Print the SQL of the roles dbq_reader, dbq_operator and dbq_admin.",
     },
     "statements": {
@@ -117,31 +109,21 @@ _OF_MODULES = {
     },
     "topics": {
         "help": "Print the page of a TOPIC, or list the topics.",
-        "completion": (
-            "Print the script for shell completion of verbs, options, profiles, designs and queues."
-        ),
+        "completion": "Print the script for shell completion.",
     },
     "trials": {
         "smoke": (
-            "Prove a queue's design here: a scratch queue of the same options, every "
-            "message checked."
+            "Test a queue's design on a scratch queue of the same options, checking every message."
         ),
-        "prove": (
-            "Prove on a server what the console claims of each design: a report as Markdown."
-        ),
-        "demo": (
-            "Start a server with a queue of each design, traffic and faults, and open the console."
-        ),
+        "prove": "Prove every claim about each design on this server; prints a Markdown report.",
+        "demo": "Start a server with queues, traffic and faults, and open the console on it.",
         "bench": (
-            "How fast each design is here: scratch queues, every message checked, nothing left "
-            "behind."
+            "Measure how fast each design is here, on scratch queues, checking every message."
         ),
     },
     "sessions": {
         "waits": "Show which sessions wait for which, and for what: sessions, locks, waits.",
-        "consumers": (
-            "Show the sessions that pop from a queue and push to it, now and in the last day."
-        ),
+        "consumers": "Show a queue's consumers and producers, now and in the last day.",
     },
 }
 """Module -> its verbs."""

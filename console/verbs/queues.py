@@ -221,7 +221,7 @@ INSTALL = Verb(
 ADOPT = Verb(
     "adopt",
     "adopt an existing table",
-    help="""Record an existing table as a queue: to be monitored, and acted on when you say so.
+    help="""Record an existing table as a queue, for monitoring and for verbs.
 
     With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
     status error attempts payload done_at; for a ring also slot reference_count push_sequence
@@ -262,11 +262,11 @@ ADOPT = Verb(
 SMOKE = Verb(
     "smoke",
     "test its design",
-    help="""Prove a queue's design here: a scratch queue of the same options, every message checked.
+    help="""Test a queue's design on a scratch queue of the same options, checking every message.
 
-    The queue itself is not touched. With --live it is, where it is drained: each message is pushed
-    and popped in one transaction, so that no consumer ever sees it. Exit 1: something is not as the
-    design promises.
+    The queue itself is not touched. --live uses it, if it is drained: each message is pushed and
+    popped in one transaction, so that no consumer sees it. Exit 1: a guarantee of the design is
+    broken.
 
     \b
     Examples:

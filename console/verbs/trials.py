@@ -49,11 +49,11 @@ BENCH = Verb(
     "bench",
     "how fast each design is here, every message checked",
     help="""\
-    How fast each design is here: scratch queues, every message checked, nothing left behind.
+    Measure how fast each design is here, on scratch queues, checking every message.
 
-    Without a connection on an embedded server (the extra [demo]), as durable as any. Designs take
-    turns, round by round; figures are medians. The peers are other queues in tables, of the extra
-    [bench]. Exit 1: a message was lost, doubled or damaged.
+    Without a connection it starts an embedded server (extra [demo]) with durable commits. Designs
+    take turns, round by round; figures are medians. Peers are other queues in tables (extra
+    [bench]). Exit 1: a message was lost, doubled or damaged.
 
     \b
     Examples:
@@ -146,13 +146,13 @@ PROVE = Verb(
     "prove",
     "what the console claims of each design, proven on this server",
     help="""\
-    Prove on a server what the console claims of each design: a report as Markdown.
+    Prove every claim about each design on this server; prints a Markdown report.
 
-    On scratch queues of its own, which are gone at the end: installation, order, rollback, killed
+    It uses its own scratch queues, dropped at the end: installation, order, rollback, killed
     sessions, isolation, full and empty, purge and restore, the doctor's findings and repairs, the
-    rights of the three roles, and what an engine's manual leaves open. At most 5 minutes; what a
-    killed run left behind the next one drops. Each line is proven, failed, or not applicable and
-    why. Exit 1: something failed, or there was no time for it.
+    rights of the three roles, and what an engine's manual leaves open. It takes 5 minutes at most;
+    the next run drops what a killed one left. Each line is proven, failed, or not applicable (and
+    why). Exit 1: something failed or was not reached in time.
 
     \b
     Examples:
