@@ -61,13 +61,6 @@ def queue_of(part: str) -> tuple[str, str]:
     return unquote(schema), unquote(name)
 
 
-def _filesystems() -> Any:
-    """Arrow's module, which has no type hints."""
-    from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
-
-    return fs
-
-
 def readable(name: str) -> bool:
     """Whether a file of that name is a data file."""
     return name.endswith(DATA) and not name.startswith(("_", "."))
@@ -161,16 +154,19 @@ class Lake:
         ]
 
     def _list(self, folder: str, *, deep: bool) -> list[str]:
-        fs = _filesystems()
+        from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
         below = self.path(folder).rstrip("/")
-        selector = fs.FileSelector(below, allow_not_found=True, recursive=deep)
+        selector = fs.FileSelector(  # type: ignore[attr-defined]
+            below, allow_not_found=True, recursive=deep
+        )
         with self._translated("read", folder):
             infos = self.filesystem.get_file_info(selector)
         start = len(self.path(""))
-        return sorted(i.path[start:] for i in infos if not deep or i.type == fs.FileType.File)
+        return sorted(i.path[start:] for i in infos if not deep or i.is_file)
 
     def exists(self, path: str) -> bool:
-        return bool(self._info(path).type == _filesystems().FileType.File)
+        return bool(self._info(path).is_file)
 
     def size(self, path: str) -> int:
         """In bytes. FileNotFoundError."""

@@ -212,7 +212,7 @@ def test_the_zone_is_what_is_said_else_the_connections() -> None:
 
     prague = SimpleNamespace(label="prod", display_zone=forecast_files.zone_named("Europe/Prague"))
     configured = SimpleNamespace(profiles=lambda _: [prague])
-    of: Any = SimpleNamespace(profile=None, configuration=configured, said=None)
+    of: Any = SimpleNamespace(profile=None, configuration=configured, command_line=None)
     assert [_zones(of, None)(name) for name in ("prod", "gone")] == ["Europe/Prague", "UTC"]
     assert _zones(of, "Asia/Kolkata")("prod") == "Asia/Kolkata"
     refused = call("pipeline", "rollup", "--zone", "Nowhere/At all")
