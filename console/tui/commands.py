@@ -1,6 +1,6 @@
 """What can be typed behind `:`: read, and answered in words where it is wrong.
 
-A command goes somewhere, or opens a form with its fields filled. None changes data by itself.
+A command opens a screen, or a form with its fields filled in. None changes data by itself.
 """
 
 import difflib
@@ -33,10 +33,10 @@ TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "aud
 
 @dataclass(frozen=True)
 class VisibleFilter:
-    """The filter of what is on the screen, as the configuration would have it."""
+    """The filter of what is on the screen, as the configuration stores it."""
 
     kind: str
-    """FILTERS, of messages; or QUEUE_FILTERS, of the overview."""
+    """FILTERS, for messages; or QUEUE_FILTERS, for the overview."""
     line: str
 
 
@@ -57,7 +57,7 @@ class CommandContext:
 
     @property
     def connection(self) -> str:
-        """Where new things go unless said otherwise."""
+        """The default connection for new queues."""
         if self.key is not None:
             return self.key[0]
         return next(iter(self.context.connections), "")
@@ -72,7 +72,7 @@ class CommandContext:
         return self.context.saved.messages if self.key is None else self.context.filters(self.key)
 
     def is_saved(self, word: str) -> bool:
-        """Whether it means a saved filter, and no queue."""
+        """Whether it names a saved filter, and not a queue."""
         return word.startswith(MARK) and not any(word in names_of(key) for key in self.keys)
 
 
@@ -81,7 +81,7 @@ Handler = Callable[[CommandContext, list[str]], None]
 
 @dataclass(frozen=True)
 class Command:
-    """One of them. `wants`: what its words are, for the completion."""
+    """A command. `completes`: what its arguments are, for completion."""
 
     name: str
     usage: str
@@ -90,13 +90,12 @@ class Command:
     completes: str = ""
     """queue, connection, theme; empty: nothing."""
     aliases: tuple[str, ...] = ()
-    """Other names that it has."""
     in_palette: bool = False
-    """Whether its name alone means something wherever the cursor is: so it is in the palette."""
+    """Whether it works without arguments, wherever the cursor is."""
 
 
 def run(ctx: CommandContext, line: str) -> None:
-    """Do what the line says. UsageError, with what would be right."""
+    """Run a command line. UsageError, with a suggestion."""
     words = words_of(line.strip().removeprefix(":"))
     if not words:
         return
@@ -105,7 +104,7 @@ def run(ctx: CommandContext, line: str) -> None:
 
 
 def command_named(name: str) -> Command:
-    """The command of a name, or of what only one begins with. UsageError."""
+    """The command of this name or unambiguous prefix. UsageError."""
     if name in BY_NAME:
         return BY_NAME[name]
     begins = sorted({c.name for n, c in BY_NAME.items() if n.startswith(name)})
@@ -119,7 +118,7 @@ def command_named(name: str) -> Command:
 
 
 def queue_named(ctx: CommandContext, name: str) -> QueueKey:
-    """The queue of a name, of schema.name or of connection/schema.name. UsageError."""
+    """The queue of this name, schema.name or connection/schema.name. UsageError."""
     keys = ctx.keys
     found = [key for key in keys if name in names_of(key)]
     if len(found) == 1:
@@ -135,7 +134,7 @@ def queue_named(ctx: CommandContext, name: str) -> QueueKey:
 
 
 def names_of(key: QueueKey) -> tuple[str, ...]:
-    """All that a queue may be called, the shortest first."""
+    """All names of a queue, the shortest first."""
     connection, schema, name = key
     return (name, f"{schema}.{name}", f"{connection}/{name}", f"{connection}/{schema}.{name}")
 
@@ -146,7 +145,7 @@ def quoted(word: str) -> str:
 
 
 def _queue_and_rest(ctx: CommandContext, words: list[str]) -> tuple[QueueKey, list[str]]:
-    """The queue that is named, or else the one under the cursor; and the other words."""
+    """The named queue, or the one under the cursor; and the other words."""
     if words and not _is_option(words[0]) and not ctx.is_saved(words[0]):
         return queue_named(ctx, words[0]), words[1:]
     if ctx.key is None:
@@ -163,7 +162,7 @@ def _nothing_else(words: Sequence[str]) -> None:
         raise UsageError(f"{plain(words[0])!r} is not understood here.")
 
 
-# What they do.
+# Handlers.
 
 
 def _messages(ctx: CommandContext, words: list[str]) -> None:
@@ -213,7 +212,7 @@ def _verb(verb: Verb) -> Handler:
 
 
 def _note(ctx: CommandContext, words: list[str]) -> None:
-    """Of the queue that is named, else of every queue of the connection."""
+    """On the named queue, else on all queues of the connection."""
     known = {name for key in ctx.keys for name in names_of(key)}
     named = [word for word in words if word in known][-1:]
     key, _ = _queue_and_rest(ctx, named)
@@ -266,7 +265,7 @@ def _at_connection(way: Callable[["ConsoleApp"], Callable[[str], None]]) -> Hand
 
 
 def _connection(ctx: CommandContext, words: list[str]) -> str:
-    """The connection that is named, or else the one where the cursor is."""
+    """The named connection, or the one under the cursor."""
     if not words:
         return ctx.connection
     if words[0] not in ctx.context.connections:
@@ -284,7 +283,7 @@ def _bench(ctx: CommandContext, words: list[str]) -> None:
 
 
 def _of_a_new_queue(verb: Verb, way: Callable[["ConsoleApp"], Callable[..., None]]) -> Handler:
-    """The connection, where one is named first; then what the form begins with."""
+    """An optional connection, then the initial values of the form."""
 
     def do(ctx: CommandContext, words: list[str]) -> None:
         named = [word for word in words[:1] if word in ctx.context.connections]
@@ -309,7 +308,7 @@ def _theme(ctx: CommandContext, words: list[str]) -> None:
 
 
 def _file(ctx: CommandContext) -> Path:
-    """The configuration. UsageError where this console has none."""
+    """The configuration file. UsageError if this console has none."""
     if ctx.context.config_path is None:
         raise UsageError(
             "Nothing can be saved from here.", why="This console has no configuration file."

@@ -1,4 +1,4 @@
-"""One action as the audit has it, whole, and how what it did is undone or gone on with."""
+"""One action in the audit, and the form that undoes or continues it."""
 
 import re
 from collections.abc import Mapping
@@ -28,18 +28,18 @@ class AuditRow:
 
     entry: Entry
     alive: bool | None = None
-    """Of an action that has not ended: whether the session that it runs in is still there."""
+    """For an unfinished action: whether its session still exists."""
     connection: str = ""
-    """The connection's name, where there are several."""
+    """Its name, if there are several."""
 
     @property
     def key(self) -> str:
-        """What the cursor stays on. Action numbers are a database's own."""
+        """The row key. Action ids are unique per database only."""
         return repr((self.connection, self.entry.action_id))
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words; of one that was cut off the audit itself cannot tell."""
+        """How it ended; the audit alone cannot tell that an action was interrupted."""
         if self.entry.outcome != Outcome.RUNNING.value:
             return self.entry.outcome
         return {False: "interrupted", None: "running?", True: "running"}[self.alive]
@@ -53,7 +53,7 @@ class AuditRow:
 
     @property
     def left(self) -> str:
-        """What was not done, if anything."""
+        """What was skipped or failed."""
         kinds = ((self.entry.skipped, "skipped"), (self.entry.failed, "failed"))
         return ", ".join(f"{count:,} {word}" for count, word in kinds if count)
 
@@ -65,7 +65,7 @@ class AuditRow:
 
 
 def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable[AuditRow]:  # noqa: A002
-    """A table of them; `queues`: whether it says of which queue an action was."""
+    """A table of actions; `queues`: with the queue of each."""
 
     def when(line: AuditRow) -> str:
         return short_moment(line.entry.started_at, context.zone)
@@ -119,22 +119,22 @@ def _about(line: AuditRow) -> str:
 
 
 _TAKES = {"purge", "archive"}
-"""Verbs whose messages lie in the archive."""
+"""Verbs that move messages to the archive."""
 _GOES_ON = {"requeue", "release", "purge", "archive", "restore"}
-"""Verbs that do the rest when they are planned again with the same filters."""
+"""Verbs that finish the rest if planned again with the same filters."""
 _UNFINISHED = {"interrupted", "stopped", "failed"}
 _FORMS = re.compile(r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)")
 
 
 class AuditEntryDialog(FactsDialog):
-    """Everything that the audit has of an action, and what comes after it."""
+    """All details of an action, and its follow-up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "follow", "follow up", tooltip="open the form that undoes or continues it"),
     ]
 
     def __init__(self, context: Context, line: AuditRow, connection: str) -> None:
-        """`connection`: as the console calls it, which need not be how the audit does."""
+        """`connection`: its name in this console, which may differ from the audit's."""
         self._app_context = context
         self._entry = line.entry
         self._follow = follow = follow_up(line)
@@ -147,7 +147,7 @@ class AuditEntryDialog(FactsDialog):
         )
 
     def action_follow(self) -> None:
-        """Open the form of what comes after it; that plans before it does anything."""
+        """Open the form of the follow-up, which plans first."""
         follow, entry = self._follow, self._entry
         if follow is None or not self.close():
             return
@@ -161,7 +161,7 @@ class AuditEntryDialog(FactsDialog):
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What can be done about an action: which form, with which fields."""
+    """A form that undoes or continues an action, with its fields."""
 
     verb: str
     text: str
@@ -170,7 +170,7 @@ class FollowUp:
 
 
 def follow_up(line: AuditRow) -> FollowUp | None:
-    """What undoes the action, or goes on with it; None: nothing that the console knows."""
+    """What undoes or continues the action, if anything."""
     entry = line.entry
     if line.outcome in _UNFINISHED and entry.verb in _GOES_ON:
         words = filters_of(entry)
@@ -190,17 +190,17 @@ def follow_up(line: AuditRow) -> FollowUp | None:
 
 
 def filters_of(entry: Entry) -> tuple[str, ...]:
-    """The filters of an action, one by one; none where the audit's line cannot be read back."""
+    """The filters of an action; empty if they cannot be parsed."""
     words = tuple(_FORMS.split(entry.filters)) if entry.filters else ()
     try:
         filters.parse(words)
-    except UsageError:  # an older console's words need not be this one's
+    except UsageError:  # written by an older console
         return ()
     return words
 
 
 def facts(context: Context, line: AuditRow) -> dict[str, str]:
-    """Everything that the audit has of it, safe to show."""
+    """All details, safe to show."""
     entry = line.entry
 
     def moment(at: datetime | None) -> str:

@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
 
 Entry = tuple[str, str, str]
-"""What it is called, what it does, the command."""
+"""Name, help, command line."""
 
 
 class Palette(Closable, CommandPalette):
-    """Textual's own dies of a list that has no room yet, or is gone."""
+    """Textual's own crashes if its list has no size yet, or is gone."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of the list wait until it is laid out."""
+        """The list ignores keys until it is laid out."""
         if action == "command_list" and self.is_mounted:
             return bool(self.query_one(CommandList).scrollable_content_region)
         return super().check_action(action, parameters)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """What was typed just before it was left is not searched for: there is no list any more."""
+        """No search after it was closed: the list is gone."""
         if not self.is_current:
             event.prevent_default()
 
@@ -69,7 +69,7 @@ class ConsoleCommands(Provider):
         return cast("ConsoleApp", self.app).command_context(self.screen)
 
     async def discover(self) -> Hits:
-        """Before anything is typed: what concerns the queue under the cursor comes first."""
+        """Before anything is typed: first what applies to the queue under the cursor."""
         for name, words, line in entries(self._ctx):
             yield DiscoveryHit(name, partial(self._run, line), help=words)
 
@@ -117,7 +117,7 @@ def _of_the_queue(ctx: CommandContext) -> Iterator[Entry]:
 
 
 def _verbs(ctx: CommandContext) -> list[str]:
-    """Those that its design has, with any option; the form says why one cannot be for it."""
+    """Those of its design, with any option; the form says why one is not available."""
     now = ctx.context.clock.monotonic()
     found = None if ctx.key is None else ctx.context.store.queue(ctx.key, now)
     of = None if found is None else DESIGNS.get(found.snapshot.design)
@@ -128,11 +128,11 @@ def _verbs(ctx: CommandContext) -> list[str]:
 
 
 _OTHERS = {verb.name: verb for verb in (BENCH, INSTALL, ADOPT, SMOKE)}
-"""Verbs that have screens of their own."""
+"""Verbs with screens of their own."""
 
 
 def completions(ctx: CommandContext, line: str) -> list[str]:
-    """The whole lines that the last word could become."""
+    """The lines that complete the last word."""
     head, _, last = line.rpartition(" ")
     before = head.split()
     if not before:
@@ -181,7 +181,7 @@ def _wanted(ctx: CommandContext, what: str) -> Iterator[str]:
 
 
 def _unambiguous(keys: Iterable[QueueKey]) -> list[str]:
-    """A name for each queue that means no other."""
+    """The shortest unambiguous name of each queue."""
     every = list(keys)
     found = []
     for key in every:
@@ -196,7 +196,7 @@ _SHOWN = 12
 
 
 class CommandLineDialog(Dialog[None]):
-    """Enter does it, Escape leaves it; what is wrong is answered above the line."""
+    """The command line at the bottom of the screen; errors are shown above it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "leave", show=False),
@@ -226,7 +226,7 @@ class CommandLineDialog(Dialog[None]):
         self._offer()
 
     def on_key(self, event: events.Key) -> None:
-        """What was typed before the line was there goes into it all the same."""
+        """Keys typed ahead go into the line too."""
         line = self.query_one(Input)
         if self.focused is not line and event.is_printable and event.character:
             event.stop()
@@ -261,7 +261,7 @@ class CommandLineDialog(Dialog[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         line = event.value.strip()
-        # First this is gone: where the command goes shall not lie under it.
+        # Close this first, or it would lie over the screen that the command opens.
         if not self.close() or not line:
             return
         history = self._ctx.context.history

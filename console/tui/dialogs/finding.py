@@ -1,6 +1,6 @@
-"""A finding whole: what proves it, what repairs it, the plan of that, and doing it.
+"""A finding in detail: its evidence, its repair, the plan, and running it.
 
-Nothing acts before its plan was shown. What is repaired is what the dialog was opened on.
+Nothing runs before its plan was shown. The repair is that of the finding as it was opened.
 """
 
 import shlex
@@ -32,12 +32,12 @@ _TABS = {
     "rows_held": "waits",
     "prepared_forgotten": "waits",
 }
-"""Code -> the tab of the queue that shows more of it."""
+"""Code -> the queue's tab with more on it."""
 _LOOK_SECONDS = 0.25
 
 
 class Phase(Enum):
-    """How far it is."""
+    """The stage of the repair."""
 
     NOTHING = "nothing here repairs it automatically"
     REFUSED = "not allowed"
@@ -49,12 +49,14 @@ class Phase(Enum):
 
 
 class FindingDialog(Dialog[None]):
-    """Opened on one finding, and never changed by a refresh."""
+    """Shows one finding, and is never changed by a refresh."""
 
     AUTO_FOCUS = ""
-    """A line that is not there yet shall not take the keys."""
+    """The hidden input must not get the focus."""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "out", "close", show=False, tooltip="close; what is running goes on"),
+        Binding(
+            "escape,q", "out", "close", show=False, tooltip="close; a running repair continues"
+        ),
         Binding("y", "mend", "repair", tooltip="do what the plan says"),
         Binding("o", "command", "command", tooltip="copy it as a command line"),
         Binding("enter", "queue", "queue", tooltip="open the queue at the tab that shows more"),
@@ -75,7 +77,7 @@ class FindingDialog(Dialog[None]):
         self.finding = finding
         self.phase = Phase.NOTHING
         self._lines: Sequence[str] = ()
-        """Of the plan; then what was done."""
+        """Of the plan, then of the result."""
         self._why = ""
         self._ended_at = 0.0
 
@@ -88,7 +90,7 @@ class FindingDialog(Dialog[None]):
         return self.context.connections.get(self.finding.connection)
 
     def compose(self) -> ComposeResult:
-        """What is known, which scrolls; under it what can be done."""
+        """The details, which scroll; below them what can be done."""
         with Vertical(id="finding") as panel:
             view = self.finding
             where = f"{view.connection_label} › " if view.connection_label else ""  # noqa: RUF001
@@ -102,14 +104,14 @@ class FindingDialog(Dialog[None]):
             yield Input(id="finding-name")
 
     def on_mount(self) -> None:
-        """The plan is made at once: it changes nothing."""
+        """Make the plan at once: it changes nothing."""
         evidence = self.query_one("#finding-evidence", FindingLines)
         evidence.draw(self.finding, self.context.moment, words=False)
         self.query_one("#finding-name").display = False
         self._plan()
         self.every(_LOOK_SECONDS, self._look_again)
 
-    # What can be done.
+    # The repair.
 
     @property
     def connection(self) -> ConnectionView | None:
@@ -126,7 +128,7 @@ class FindingDialog(Dialog[None]):
         return production or (self.repair is not None and self.repair.requires_name)
 
     def _refusal(self, repair: Repair, conn: OpenConnection) -> str:
-        """Why it is not to be done now; nothing where it is."""
+        """Why it must not run now; empty if it may."""
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
             return "The connection does not answer: nothing is done on old figures."
@@ -162,7 +164,7 @@ class FindingDialog(Dialog[None]):
         self._say(Phase.FAILED, why=describe_error(error))
 
     def action_mend(self) -> None:
-        """Do what the plan says, which has been shown."""
+        """Run the plan that is shown."""
         if self.phase is Phase.PLANNED and not self.requires_name:
             self._run()
 
@@ -189,7 +191,7 @@ class FindingDialog(Dialog[None]):
         database, app = conn.database, self.app
         words = f"{self.finding.label}: {plain(repair.summary)}"
 
-        # It goes on and tells its end, whether this dialog is there or not.
+        # The result is reported even if this dialog was closed.
         def done(lines: Sequence[str]) -> None:
             self.context.navigator.examine(self.finding.queue_key)
             if self.is_attached:
@@ -208,7 +210,7 @@ class FindingDialog(Dialog[None]):
 
         jobs.start_job(app, lambda: repair.run(database), done, failed)
 
-    # What is said.
+    # Drawing.
 
     def _say(self, phase: Phase, lines: Sequence[str] = (), why: str = "") -> None:
         self.phase, self._lines, self._why = phase, lines, why
@@ -241,7 +243,7 @@ class FindingDialog(Dialog[None]):
         self._fit()
 
     def _fit(self) -> None:
-        """What can be done stays in sight, however much there is to read."""
+        """The prompt stays visible, however long the details are."""
         frame, below = 4, 3 + int(self.query_one("#finding-name").display)
         below += max(0, self.query_one("#finding-ask", TextView).plain_text.count("\n") - 1)
         most = max(2, self.app.size.height - frame - below)
@@ -251,7 +253,7 @@ class FindingDialog(Dialog[None]):
         self._fit()
 
     def _words(self) -> tuple[str, str]:
-        """What stands at the bottom, and its style."""
+        """The line at the bottom, and its style."""
         confirm = (
             "Type the queue's name and press Enter to run it."
             if self.requires_name
@@ -286,7 +288,7 @@ class FindingDialog(Dialog[None]):
         return " · ".join([*keys, closes])
 
     def _look_again(self) -> None:
-        """What was refused may be allowed again; what was done has the doctor's word on it."""
+        """A refused repair may be possible by now; after a repair, show the doctor's new result."""
         repair, conn = self.repair, self.conn
         if self.phase is Phase.REFUSED and repair and conn and not self._refusal(repair, conn):
             self._plan()
@@ -314,7 +316,7 @@ class FindingDialog(Dialog[None]):
 
     @property
     def command(self) -> str:
-        """The equivalent command line; empty: there is none."""
+        """The equivalent command line, or empty."""
         repair, conn, key = self.repair, self.conn, self.finding.queue_key
         if repair is None or conn is None or key is None:
             return ""
@@ -323,7 +325,7 @@ class FindingDialog(Dialog[None]):
         return f"{words} {shlex.join(conn.cli_options)}".strip() if words else ""
 
     def action_command(self) -> None:
-        """Copy it. It plans only: --yes is the operator's to add."""
+        """Copy it, without --yes: it only plans."""
         if self.command:
             self.app.copy_to_clipboard(self.command)
             self.notify(f"Copied: {self.command}", markup=False)
@@ -336,7 +338,7 @@ class FindingDialog(Dialog[None]):
             self.context.navigator.open_queue(key, tab)
 
     def action_actions(self) -> None:
-        """What can be done with the queue, where the finding itself offers nothing."""
+        """The verbs of the queue, in case the finding has no repair."""
         key = self.finding.queue_key
         if key is not None and self.phase is not Phase.RUNNING and self.close():
             self.context.navigator.open_actions(key)
@@ -347,7 +349,7 @@ class FindingDialog(Dialog[None]):
             self.context.navigator.open_action(key, verb, code=self._silence_code(verb))
 
     def _silence_code(self, verb: str) -> str:
-        """What silences it now may be about more than it is."""
+        """Its current silence may cover more than this finding."""
         by = self.finding.silenced
         return by.code if by is not None and verb == "unsilence" else self.finding.silence_code
 
@@ -356,9 +358,9 @@ class FindingDialog(Dialog[None]):
         self.notify("The doctor is at work.")
 
     def action_out(self) -> None:
-        """Close. What runs goes on, and tells its end."""
+        """Close. A running repair continues, and its result is notified."""
         if self.close() and self.phase is Phase.RUNNING:
-            self.app.notify("It goes on in the background.")
+            self.app.notify("It continues in the background.")
 
     def action_scroll(self, lines: int) -> None:
         scroll = self.query_one("#finding-scroll")

@@ -1,4 +1,4 @@
-"""The verbs that a queue has; what is not allowed is there too, greyed, with its reason."""
+"""The verbs of a queue; those not allowed are greyed, with the reason."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from console.verbs import pipeline as jobs
 
 @dataclass(frozen=True)
 class VerbChoice:
-    """One verb, as it is offered. `why_not` empty: it may be chosen."""
+    """One verb in the list. `why_not` is empty if it can be chosen."""
 
     verb: str
     summary: str
@@ -41,7 +41,7 @@ _SMOKE = ("smoke", "test its design on a scratch queue")
 """A verb with a screen of its own."""
 
 ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
-"""Jobs of the pipeline, as they are called here."""
+"""Name in this list -> pipeline job."""
 _LAKE_WORDS = {
     "to lake": "its archive into Parquet files, as a process of its own",
     "from lake": "archived messages from Parquet files back into it, once each",
@@ -50,13 +50,13 @@ _LAKE_WORDS = {
 
 
 def choices(queue: Queue, rights: Rights, stale: str = "") -> tuple[VerbChoice, ...]:
-    """All verbs that there are: first those that can be chosen. `stale`: why none can."""
+    """All verbs, those that can be chosen first. `stale`: why none can."""
     every = [*_every(queue, rights, stale)]
     return tuple(sorted(every, key=lambda one: bool(one.why_not)))
 
 
 def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
-    # Silences are about a finding: its own dialog has them, as keys.
+    # Silences belong to a finding: its dialog has keys for them.
     of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
     named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
     for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
@@ -71,7 +71,7 @@ _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready
 
 
 def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
-    """The verb that the messages' state or the queue's figures call for first; empty: none."""
+    """The verb that the messages' state or the queue's figures suggest, or empty."""
     if state in _BY_STATE:
         return _BY_STATE[state]
     if stuck:
@@ -84,7 +84,7 @@ def view_of(context: Context, key: QueueKey) -> QueueView | None:
 
 
 def acting_lines(view: QueueView | None) -> list[str]:
-    """What was decided of a queue; who acts on it, and since when."""
+    """Decisions on a queue, and the actions that are running on it."""
     if view is None:
         return []
     decided = [f"! {plain(one.shown)}" for one in view.snapshot.decisions]
@@ -92,7 +92,7 @@ def acting_lines(view: QueueView | None) -> list[str]:
 
 
 class VerbsDialog(Dialog[None]):
-    """Enter opens the form of the verb under the cursor. It changes nothing."""
+    """Enter opens the form of the verb under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", show=False),
@@ -120,7 +120,7 @@ class VerbsDialog(Dialog[None]):
             yield Menu(id="choices")
 
     def on_mount(self) -> None:
-        """What can be done is told by the catalog, which may take a moment."""
+        """Looking up the queue in the catalog may take a moment."""
         self._say(["Looking up the queue ..."])
         conn = self._app_context.conn(self._key)
         if conn is None:
@@ -148,7 +148,7 @@ class VerbsDialog(Dialog[None]):
         options.highlighted = self._first(view)
 
     def _first(self, view: QueueView | None) -> int | None:
-        """Where the cursor begins: at what the queue's figures call for."""
+        """The initial cursor: at the suggested verb."""
         figures = (None, None) if view is None else (view.snapshot.stuck, view.snapshot.errors)
         wanted = suggested(*figures, self._state)
         free = [at for at, one in enumerate(self.choices) if not one.why_not]

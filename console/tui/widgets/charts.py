@@ -1,7 +1,7 @@
-"""How a queue's figures went, as charts: gaps are gaps, and nothing from a name is ever drawn.
+"""Charts of a queue's figures. Gaps stay gaps, and no untrusted text is drawn.
 
-The only module that knows plotext. Each chart builds a figure of its own each time: plotext's own
-is one for all.
+The only module that uses plotext. Each chart builds a figure of its own: plotext's module-level
+one is shared.
 """
 
 import math
@@ -35,9 +35,9 @@ from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
 from console.tui.text import figure, style_of
 
 WIDE, HIGH = 120, 40
-"""From this size of the screen on all charts stand side by side; below it is one at a time."""
+"""From this screen size on all charts are side by side; below it there is one at a time."""
 MIN_HEIGHT = 20
-"""A screen that has fewer lines needs them for words."""
+"""A smaller screen needs its lines for text."""
 _MOST = 6
 _FOUR = 4
 _HIGH_CHART = 9
@@ -45,20 +45,18 @@ _LOW_CHART = 7
 _CELLS_OF_LABEL = 7
 _LINES_OF_AXIS = 2
 _LONGEST_SECONDS = 10.0
-"""So long a chart may lag behind, however long a time a dot of it stands for."""
+"""How far a chart may lag behind, however long the time of one dot."""
 _DOTS = 2
-"""So many dots has a cell side by side."""
+"""Dots per cell, side by side."""
 
 Pieces = tuple[tuple[str, str], ...]
-"""Text, each piece with its style."""
-
-
+"""(text, style name) pairs."""
 Bands = tuple[tuple[datetime, Band], ...]
 
 
 @dataclass(frozen=True)
 class ChartTime:
-    """What time it is, and how times of day are shown."""
+    """The time, and the display zone."""
 
     now: float
     """By `time.monotonic()`, as the series have it."""
@@ -68,16 +66,16 @@ class ChartTime:
 
 @dataclass(frozen=True)
 class Axis:
-    """What is along the upright axis."""
+    """The vertical axis."""
 
     format: Callable[[float], str]
     top: Callable[[float], float]
-    """Up to where it goes for the highest figure."""
+    """The end of the axis for a highest value."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a chart, or the area below it: two in one chart differ without any colour."""
+    """A line of a chart, or the area below it: two differ without any colour."""
 
     runs: tuple[Run, ...]
     style: str
@@ -86,7 +84,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that a chart shows. Moments are `time.monotonic()`."""
+    """The content of a chart. Moments are `time.monotonic()`."""
 
     title: Pieces
     """The line above it."""
@@ -95,20 +93,20 @@ class Drawing:
     span: ChartSpan
     moment: ChartTime
     marker: float | None = None
-    """A moment that is pointed at."""
+    """A highlighted moment."""
     notes: tuple[float, ...] = ()
-    """Moments of which an operator keeps a note."""
+    """Moments with an operator's note."""
     bands: Bands = ()
-    """What to expect of hours, by their beginnings: it stands behind the curves."""
+    """Forecast bands by the start of their hour, drawn behind the curves."""
     ahead_seconds: float = 0.0
-    """So far the chart goes beyond now."""
+    """How far the chart extends beyond now."""
 
 
 class Chart(Widget):
-    """One chart under one line of words."""
+    """A chart below its title."""
 
     def __init__(self, phase: float = 0.0) -> None:
-        """`phase`, from 0 to 1: so that several charts are not drawn anew at one moment."""
+        """`phase`, 0 to 1: so that several charts are not rebuilt at the same moment."""
         super().__init__(classes="chart")
         self._phase = phase
         self._drawing: Drawing | None = None
@@ -118,7 +116,7 @@ class Chart(Widget):
         self._plot: list[Text] = []
 
     def show(self, drawing: Drawing, corner: str) -> None:
-        """Show this from now on; `corner` stands at the end of its words."""
+        """Show this; `corner` goes to the end of the title."""
         before = (self._look, self._drawing and self._drawing.title, self._corner)
         self._drawing, self._corner, self._look = drawing, corner, self._look_of(drawing)
         if self._look != before[0]:
@@ -131,7 +129,7 @@ class Chart(Widget):
         return self._drawing
 
     def _look_of(self, drawing: Drawing) -> tuple[object, ...]:
-        """While this stays the same so does all below the words: until it moves by a cell."""
+        """While this is equal the plot looks the same, until it moves by a cell."""
         cell = drawing.span.seconds / max(1, self.size.width)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
@@ -151,10 +149,10 @@ class Chart(Widget):
         return strip.adjust_cell_length(width, self.rich_style)
 
     def _plotted(self, drawing: Drawing, width: int, height: int) -> list[Text]:
-        """Built anew when it would look otherwise: a figure takes 10 ms, in which nothing moves."""
+        """Rebuilt only when it would look different: that takes 10 ms of the event loop."""
         if not any(curve.runs for curve in drawing.curves):
             return [Text("  nothing sampled yet", style_of(self, "quiet"))]
-        # In another size or theme it is painted before it is shown anything again.
+        # After a change of size or theme it is painted before the next `show`.
         if (look := self._look_of(drawing)) != self._made_of:
             self._look = self._made_of = look
             built = Text.from_ansi(self._built(drawing, width, height))
@@ -212,7 +210,7 @@ class Chart(Widget):
         return built.rstrip("\n")
 
     def _shade(self, plot: Plot, drawing: Drawing, top: float, size: tuple[int, int]) -> None:
-        """The bands, behind all that comes."""
+        """The bands, behind everything else."""
         now = drawing.moment.utc.timestamp()
         span = (now - drawing.span.seconds, now + drawing.ahead_seconds)
         for mark, (xs, ys) in zip(SHADES, cells(drawing.bands, *span, top, size), strict=True):
@@ -228,7 +226,7 @@ class Chart(Widget):
 
 
 def y_limits(drawing: Drawing) -> tuple[float, float]:
-    """From 0 (or below, where figures are) up to what leaves room above the highest."""
+    """From 0 (or below it for negative values) to some room above the highest value."""
     ys = [y for curve in drawing.curves for run in curve.runs for _, y in run]
     ys += [band.high / HOUR_SECONDS for _, band in drawing.bands]
     lowest = min(ys, default=0.0)
@@ -237,7 +235,7 @@ def y_limits(drawing: Drawing) -> tuple[float, float]:
 
 
 def _thinned(run: Run, drawing: Drawing, dots: int) -> tuple[list[float], list[float]]:
-    """The highest point of each dot's width; plotext is slow, and no more can be seen."""
+    """The highest point per dot: plotext is slow, and more cannot be seen."""
     highest: dict[int, tuple[float, float]] = {}
     for at, value in run:
         x = min(0.0, at - drawing.moment.now)
@@ -260,8 +258,8 @@ SECONDS = Axis(short_seconds, scale_seconds)
 def drawings(
     series: Series, key: Key, snapshot: QueueSnapshot, span: ChartSpan, moment: ChartTime
 ) -> list[Drawing]:
-    """Depth, rates, the gap (of others than rings: the age of the oldest), how long messages waited
-    and work on them took (where that can be known), the sample latency."""
+    """Depth, rates, gap (for others than rings the age of the oldest), waiting and processing times
+    if known, sample latency."""
 
     def curve(name: str, style: str = "trend", *, area: bool = True) -> Curve:
         return Curve(series.runs(key, name, span, moment.now), style, area)
@@ -316,15 +314,15 @@ def _cut_words(kind: str, of: Percentiles) -> Pieces:
 
 
 class Charts(Container):
-    """All charts of a queue side by side, or, on a small screen, one of them."""
+    """All charts of a queue side by side; on a small screen one of them."""
 
     def __init__(self) -> None:
         super().__init__(id="charts")
         self.span = SPANS[0]
         self.hidden = False
-        """Whether the operator wants the room for words."""
+        """By the operator, to have more room for text."""
         self.replaced = False
-        """Whether there are other charts in sight."""
+        """Whether other charts are visible instead."""
         self._place = 0
 
     def compose(self) -> ComposeResult:
@@ -341,14 +339,14 @@ class Charts(Container):
         return [chart for chart in self.query(Chart) if chart.display] if self.display else []
 
     def zoom(self) -> None:
-        """The next longer span; after the longest the shortest."""
+        """The next longer span; after the longest comes the shortest."""
         self.span = SPANS[(SPANS.index(self.span) + 1) % len(SPANS)]
 
     def step(self, charts: int) -> None:
         self._place += charts
 
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
-        """Draw them; what is not in sight costs nothing."""
+        """Draw those that are visible."""
         size = self.app.size
         self.display = not (self.hidden or self.replaced) and size.height >= MIN_HEIGHT
         if not self.display:

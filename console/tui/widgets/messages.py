@@ -1,5 +1,4 @@
-"""Messages on the screen: a table in which rows are marked for what is done with them; one whole,
-its head, and its payload, of which only the rows in sight are drawn."""
+"""Messages on the screen: a table with marked rows, and the head and payload of one message."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -45,8 +44,8 @@ _EVERY_QUEUE_HAS = ("owner", "title", "error")
 def columns_of(
     queue: Queue, messages: Iterable[Message], zone: tzinfo | None
 ) -> list[Column[Message]]:
-    """The columns for these messages of a queue. The titles say the zone of the times; not where
-    the clocks were changed among them."""
+    """The columns for these messages of a queue. The titles have the offset of the times, if it is
+    the same for all."""
     offsets = {offset(m.pushed_at, zone) for m in messages if m.pushed_at is not None}
     shared = offsets.pop() if len(offsets) == 1 else ""
 
@@ -89,12 +88,11 @@ def _owner(message: Message) -> str:
 
 
 def by_key(messages: Sequence[Message]) -> dict[str, Message]:
-    """The messages by what stays the same while they change their state: their id, if they have
-    one that is nobody else's."""
+    """The messages by a key that survives changes of state: their id, if they have a unique one."""
     found: dict[str, Message] = {}
     for message in messages:
         same = found.get(f"id={message.id}")
-        # Met twice in two states, it moved while the list was read; the later one is how it is.
+        # Read twice in two states: it changed while the list was read, and the later one counts.
         alone = message.id is not None and (same is None or same.state != message.state)
         key = f"id={message.id}" if alone else f"at={message.key or len(found)}"
         found[key] = message
@@ -110,7 +108,7 @@ _MARK: ColumnLayout[Any] = ColumnLayout(Column("marked", "", lambda _: ""), 1, "
 
 
 class MarkedTable(KeyedTable[Row]):
-    """Its first column says which rows are marked. Marks stay on their keys, as the cursor does."""
+    """Rows can be marked. Marks stay on their keys, as the cursor does."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "mark", "mark", tooltip="mark or unmark the row"),
@@ -123,10 +121,10 @@ class MarkedTable(KeyedTable[Row]):
     ]
 
     class MarksChanged(Event):
-        """The operator has marked something else."""
+        """The operator changed the marks."""
 
     all_matching = False
-    """Whether all that match are meant, those too that were not loaded."""
+    """Whether all matching messages are selected, including those not loaded."""
     _marks: frozenset[str] = frozenset()
     _last_mark: str | None = None
 
@@ -136,7 +134,7 @@ class MarkedTable(KeyedTable[Row]):
 
     @property
     def selected_keys(self) -> tuple[str, ...]:
-        """What an action is for: the marked rows, else the one under the cursor."""
+        """What an action applies to: the marked rows, else the one under the cursor."""
         if self._marks:
             return self.marks
         return () if self.cursor_key is None else (self.cursor_key,)
@@ -150,7 +148,7 @@ class MarkedTable(KeyedTable[Row]):
         return {*super().pinned_keys, *self.marks}
 
     def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
-        """As a KeyedTable does; what is gone is marked no more."""
+        """As in a KeyedTable; rows that are gone lose their marks."""
         super().show(rows, keep=keep)
         self._marks = self._marks.intersection(self.keys)
 
@@ -160,7 +158,7 @@ class MarkedTable(KeyedTable[Row]):
     def build_cells(self, key: str) -> Cells:
         none, *cells = super().build_cells(key)
         if self.all_matching or key in self._marks:
-            # The mark tells it; that the whole row stands out lets one see how far it goes.
+            # The whole row is highlighted too, which shows the extent of a range.
             strong = (replace(cell, style=cell.style or "strong") for cell in cells)
             return (Cell("■", "sorted"), *strong)
         return (none, *cells)
@@ -202,17 +200,17 @@ class MarkedTable(KeyedTable[Row]):
 
 
 _WIDE = 100
-"""From so many columns on the times stand on one line."""
+"""From this width on the times are on one line."""
 _OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "good"}
 
 
 class MessageHead(TextView):
-    """A few lines, whatever is in them."""
+    """A few lines about one message."""
 
     def __init__(self) -> None:
         super().__init__(id="message-head")
 
-    def draw(  # what there is to say, each by its name
+    def draw(
         self,
         context: Context,
         key: QueueKey,
@@ -221,7 +219,7 @@ class MessageHead(TextView):
         owner: Evidence | None,
         state: str,
     ) -> None:
-        """`message`: as it was seen last; `state`: gone, masks off, or nothing."""
+        """`message`: as last read; `state`: gone, masks off, or empty."""
         title = Text(no_wrap=True)
         title.append(plain(f"{key[1]}.{key[2]}"), style_of(self, "quiet"))
         name = message_key.rsplit(",", maxsplit=1)[-1] if message is None else message.id or UNKNOWN
@@ -276,7 +274,7 @@ class MessageHead(TextView):
 
 
 class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
-    """Give it a payload; it is laid out in a thread, and again for another width."""
+    """Shows a payload. It is laid out in a thread, and again if the width changes."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"payload-view--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -299,7 +297,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.payload: str | bytes | None = None
         self.cut = False
         self.form = PayloadForm.TEXT
-        """As it is wanted; see `shown` for what could be had."""
+        """As requested; `layout_result` has the actual form."""
         self.layout_result: PayloadLayout | None = None
         self.cursor = 0
         """The row of the cursor."""
@@ -335,7 +333,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         self.virtual_size = Size(self._width, len(found.rows))
         self.cursor = min(self.cursor, len(found.rows) - 1)
         if same and found.form is not PayloadForm.HEX:
-            # In another width the cursor stays on its line.
+            # After a change of width the cursor stays on its line.
             self.cursor = _row_of(found.rows, line)
         elif not same:
             self.cursor = 0
@@ -361,7 +359,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
         if self.scrollable_content_region.width != self._width:
             self._lay_out()
 
-    # How it is moved about.
+    # Moving.
 
     def _to_cursor(self) -> None:
         top, height = self.scroll_offset.y, max(1, self.scrollable_content_region.height)
@@ -397,7 +395,7 @@ class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
             self._lay_out()
 
     def check_action(self, action: str, _parameters: object) -> bool | None:
-        """Without a payload there is nothing to fold: Enter means to load it."""
+        """Without a payload Enter loads it instead."""
         return self.payload is not None or action not in {"fold", "form"}
 
 

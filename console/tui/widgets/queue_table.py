@@ -1,4 +1,4 @@
-"""One table of all queues: which are shown, in which order, folded or not."""
+"""The table of all queues, sorted, filtered, grouped and folded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +24,10 @@ _WIDEST_NAME = 60
 
 
 class QueueTable(KeyedTable[QueueView | Group]):
-    """Give it queues by `show_queues`; sort, filter, group and fold it; ask it which queue the
-    cursor is on."""
+    """Rows are queues, and the group lines above them."""
 
     def __init__(self, *, grouped: bool = False) -> None:
-        """`grouped`: it begins with a line for each connection, and no queue in sight."""
+        """`grouped`: start with one line per connection, all folded."""
         super().__init__(COLUMNS, id="queues")  # type: ignore[arg-type]  # `cells_of` is its own
         self.views: tuple[QueueView, ...] = ()
         """All queues, shown or not."""
@@ -37,17 +36,17 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self.sort_column = SORTABLE[0]
         self.descending = SORTABLE[0].descending
         self.grouped = grouped
-        """Whether the queues of each connection stand together, under a line of their own."""
+        """Whether queues are grouped under a line for their connection."""
         self.count = 0
-        """How many queues the filter lets through, folded or not."""
+        """How many queues match the filter, folded or not."""
         self._folding = Folding(CONNECTIONS if grouped else QUEUES)
         self._widest: dict[str, int] = {}
         self._measured = 0
-        """How many queues there were when all of them were measured."""
+        """The number of queues when all were last measured."""
 
     @property
     def shown(self) -> list[QueueView]:
-        """The queues that the filter lets through and that are not folded, in the table's order."""
+        """The queues that match the filter and are not folded, in the table's order."""
         return [one for one in self._lines(self._filtered()).values() if isinstance(one, QueueView)]
 
     @property
@@ -57,12 +56,12 @@ class QueueTable(KeyedTable[QueueView | Group]):
 
     @property
     def view(self) -> QueueView | None:
-        """The queue under the cursor, as it is drawn; None on the line of a group."""
+        """The queue under the cursor; None on a group line."""
         return self.row if isinstance(self.row, QueueView) else None
 
     @property
     def group(self) -> Group | None:
-        """The line of a connection, or of a group of them, that is under the cursor."""
+        """The group under the cursor; None on a queue."""
         return self.row if isinstance(self.row, Group) else None
 
     def show_queues(
@@ -85,7 +84,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         return [view for view in self.views if self.filter.matches(view)]
 
     def _lines(self, found: Sequence[QueueView]) -> dict[str, QueueView | Group]:
-        """By key, from the top: queues, or lines over those of a connection or group."""
+        """By key, from the top: queues and group lines."""
         if not self.grouped:
             return {repr(view.key): view for view in self._ordered(found)}
         every = list(connection_groups(self.connections, found, self.filter.names))
@@ -113,14 +112,13 @@ class QueueTable(KeyedTable[QueueView | Group]):
         return sort_rows(groups, lambda one: one.sort_value(column), descending=self.descending)
 
     def toggle_fold(self) -> None:
-        """Fold the line under the cursor, or open it."""
+        """Fold or unfold the group under the cursor."""
         if (group := self.group) is not None:
             self._folding.toggle(group)
             self.show_queues()
 
     def fold_all(self) -> None:
-        """Fold all lines, or open them. From a queue that is folded the cursor goes to the line
-        over it."""
+        """Fold or unfold all groups. If the cursor's queue gets hidden, it moves to its group."""
         view = self.view
         over = () if view is None or not self.connections else self._over(view)
         if self.grouped:
@@ -134,7 +132,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
             self.move_cursor(self.keys.index(next(key for key in over if key in self.rows)))
 
     def _over(self, view: QueueView) -> tuple[str, ...]:
-        """The keys of the lines that it may stand under, the nearest first."""
+        """The keys of the groups above it, the nearest first."""
         (one,) = connection_groups(
             {view.connection: self.connections[view.connection]}, [view], bool
         )
@@ -151,15 +149,15 @@ class QueueTable(KeyedTable[QueueView | Group]):
         return tuple(one.column.cell(row, one.width) for one in self.laid_out)
 
     def lay_out(self, room: int) -> Sequence[ColumnLayout[QueueView | Group]]:
-        """The title of the one that it is sorted by says so."""
+        """With an arrow in the title of the sort column."""
         return layout(  # type: ignore[return-value]  # as above
             room, self.widest(), self.sort_column.name, descending=self.descending
         )
 
     def widest(self) -> dict[str, int]:
-        """Columns only ever grow, so that nothing jumps to and fro with the figures.
+        """Columns only ever grow, so that they do not jump with the figures.
 
-        Of very many queues those in sight are measured, and all when there are others.
+        All queues are measured when their number changes, otherwise the visible ones.
         """
         top = self.scroll_offset.y
         in_sight = [self.rows[key] for key in self.keys[top : top + self.size.height]]
@@ -182,7 +180,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self.sort_by(columns[(columns.index(self.sort_column) + 1) % len(columns)].name)
 
     def sort_by(self, name: str) -> None:
-        """Sort by a column the way that tells more; by the same one again, the other way round."""
+        """Sort by a column, in its default direction; if it is the sort column, reverse it."""
         column = next((column for column in SORTABLE if column.name == name), None)
         if column is None:
             return
@@ -195,12 +193,12 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self.sort_by(self.sort_column.name)
 
     def toggle_grouping(self) -> None:
-        """The queues of each connection under its line, or all in one order."""
+        """Group the queues by connection, or show them in one list."""
         self.grouped = not self.grouped
         self.show_queues()
 
     def on_resize(self) -> None:
-        """In another width they may be narrower."""
+        """In another width columns may be narrower again."""
         self._widest.clear()
         self._measured = 0
         super().on_resize()
