@@ -116,7 +116,7 @@ class Client:
         return snapshot(seen, "test")
 
 
-def looked(
+def sampled(
     database: Database, *queues: Queue, memory: Memory | None = None
 ) -> tuple[list[QueueSnapshot], float]:
     """What a look shows of each, and how long it took; with a memory, as a sampler has one."""

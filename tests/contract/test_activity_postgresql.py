@@ -1,4 +1,4 @@
-"""Sessions, locks and waits as PostgreSQL tells them: who holds up whom, and what a look costs."""
+"""Sessions, locks and waits as PostgreSQL reports them: blockers, waiters, the cost of a sample."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ STRICT = Variant(DESIGNS["fifo"], {"order": "strict"})
 NAIVE = Variant(DESIGNS["naive"], {})
 RING = Variant(DESIGNS["ring"], {"size": SMALL_RING})
 QUICK_SECONDS = 5.0
-"""A look that anybody could hold up would take longer."""
+"""A sample that a session could block would take longer."""
 
 
 def run(connection: psycopg.Connection, statement: str, *names: str) -> None:
@@ -270,7 +270,7 @@ def test_a_look_reads_no_queue_and_locks_nothing_of_it(
     }
     read: set[str] = set()
     for statement in templates.statements("postgresql", "activity").values():
-        with client.database.transaction("look", read_only=True) as connection:
+        with client.database.transaction("read", read_only=True) as connection:
             query = sql.query(statement, connection.dialect, sql.Scope()).text
             explain = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query)
             names = {name: ids[name] for name in explain.compile().params}
@@ -286,7 +286,7 @@ def test_a_look_reads_no_queue_and_locks_nothing_of_it(
 
 
 PAGES = 500
-"""Of the system catalog, in the cache or not, that one statement may look at."""
+"""Of the system catalog, in the cache or not, that one statement may read."""
 
 
 def _relations(plan: dict[str, object]) -> set[str]:
@@ -315,7 +315,7 @@ def test_more_queues_need_no_more_statements(use_postgresql: Use) -> None:
 
 
 def test_pauses_keep_dear_looks_apart(use_postgresql: Use) -> None:
-    """A look that takes long is followed by a pause of nineteen times as long."""
+    """A long sample is followed by a pause of nineteen times as long."""
     client = use_postgresql(FIFO)
     pauses: list[float] = []
     report = watch(
@@ -329,7 +329,7 @@ def test_pauses_keep_dear_looks_apart(use_postgresql: Use) -> None:
 def test_every_wait_of_the_data_is_one_that_the_server_knows(postgresql: Database) -> None:
     if postgresql.capabilities.version_number < 180000:
         pytest.skip("an older server knows fewer waits, or does not list them")
-    with postgresql.transaction("look") as connection:
+    with postgresql.transaction("read") as connection:
         rows = connection.execute(text("SELECT type, name FROM pg_wait_events"))
         there = {(kind.lower(), name.lower()) for kind, name in rows}
     ours = {

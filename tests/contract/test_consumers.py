@@ -34,7 +34,7 @@ def program(client: Client, name: str) -> Iterator[Client]:
         yield Client(other, client.queue)
 
 
-def looked(client: Client, watch: ConsumerWatch, pop_rate: float | None = None) -> Consumers:
+def sampled(client: Client, watch: ConsumerWatch, pop_rate: float | None = None) -> Consumers:
     key = key_of(client.queue)
     return watch.sample([client.queue], {key: pop_rate})[key]
 
@@ -52,7 +52,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
         claimed = worker.pop_many(2, "night shift")
         other.pop_many(1)
         watch = ConsumerWatch(client.database)
-        found = looked(client, watch, pop_rate=6.0)
+        found = sampled(client, watch, pop_rate=6.0)
         one, nameless = named(found, "night shift"), named(found, "another")
         assert (one.does, one.program, one.sessions, one.claims) == (
             ("pop",),
@@ -71,17 +71,17 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
         assert one.estimated == ("messages_per_second",)
         for message in claimed:
             worker.complete(message)
-        after = named(looked(client, watch), "night shift")
+        after = named(sampled(client, watch), "night shift")
         assert (after.claims, after.last_pop) == (0, one.last_pop)
         assert after.messages_per_second is None
         assert "not known yet" in after.unknown["messages_per_second"]
     # Both have left; what one of them has claimed is told as its own.
-    wait_until(lambda: not named(looked(client, watch), "another").sessions, "they have left")
-    left = named(looked(client, watch), "another")
+    wait_until(lambda: not named(sampled(client, watch), "another").sessions, "they have left")
+    left = named(sampled(client, watch), "another")
     assert (left.sessions, left.claims, left.program) == (0, 1, "another")
     assert left.messages_per_second is None
     nobody = ConsumerWatch(client.database)
-    stranger = [one for one in looked(client, nobody).consumers if one.claims]
+    stranger = [one for one in sampled(client, nobody).consumers if one.claims]
     assert [(one.name, one.sessions) for one in stranger] == [(None, 0)]
     assert "its session is over" in stranger[0].unknown["name"]
 
@@ -98,11 +98,11 @@ def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(
         # Each in a call: between two transactions a session has no lock, and said COMMIT last.
         with giver.database.transaction("push") as connection:
             push.push_many(connection, client.queue, client.payloads(9))
-            looked(client, watch)
+            sampled(client, watch)
         with taker.database.transaction("pop") as connection:
             assert pop.pop_many(connection, client.queue, 1)
-            looked(client, watch)
-        found = looked(client, watch, pop_rate=6.0)
+            sampled(client, watch)
+        found = sampled(client, watch, pop_rate=6.0)
         one, other = named(found, "taker"), named(found, "giver")
         assert (one.does, other.does) == (("pop",), ("push",))
         assert one.last_call is not None
@@ -110,7 +110,7 @@ def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(
         assert set(one.unknown) == {"last_pop", "messages_per_second", "claims"}
         assert "no claim is left" in one.unknown["last_pop"]
         assert other.unknown["last_pop"] == "no row tells who pushed it"
-    wait_until(lambda: not looked(client, watch).consumers, "they have left")
+    wait_until(lambda: not sampled(client, watch).consumers, "they have left")
 
 
 def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> None:
@@ -128,12 +128,12 @@ def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> Non
 def test_what_it_costs_does_not_grow_with_the_queue(use: Use) -> None:
     client = use(BY_NAME["claim"])
     watch = ConsumerWatch(client.database)
-    looked(client, watch)
+    sampled(client, watch)
     client.push_many(client.payloads(*range(MOST + 200)))
     with program(client, "many") as many:
         many.pop_many(MOST + 200, "hoarder")
         with running() as seen:
-            found = looked(client, watch)
+            found = sampled(client, watch)
     one = named(found, "hoarder")
     assert (one.claims, one.estimated) == (MOST, ("claims",))
     assert seen == {"server.careful", "monitor.consumers", "activity.clients"}

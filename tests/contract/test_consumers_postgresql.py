@@ -71,7 +71,7 @@ def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
     watch = ConsumerWatch(client.database)
 
     def refused(*_: object) -> None:
-        raise RefusedError("Could not look.", why="no right to it")
+        raise RefusedError("Could not read.", why="no right to it")
 
     monkeypatch.setattr(watch, "_clients", refused)
     found = watch.sample([client.queue], {})[key_of(client.queue)]

@@ -1,4 +1,4 @@
-"""What one look of the monitoring costs its server: the same, however deep the queues are."""
+"""What one sample of the monitoring costs its server: the same, however deep the queues are."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -29,16 +29,16 @@ from tests.servers import TIMEOUTS, connect, wait_until
 __all__ = ["auto_explain"]
 
 LOOKED_AT = DEFAULTS + [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
-"""Other options change how messages flow, and nothing that a look reads."""
+"""Other options change how messages flow, and nothing that a sample reads."""
 SHALLOW = 10_000
 """The most that is counted to the last row."""
 ESTIMATING = {100_000: 200, 1_000_000: 300, 10_000_000: 300}
 """What may come on top of that for a deeper queue: its estimate, of nothing but what is over."""
 DEEP = 400
-"""What a look costs while it knows that the queue is deep: the estimate, and the ends. With each
-doubling of the depth an estimate by ids looks at four stretches more."""
-LOOK = 1200
-"""What any look may cost."""
+"""What a sample costs while it knows that the queue is deep: the estimate, and the ends. With each
+doubling of the depth an estimate by ids reads four more chunks."""
+SAMPLE_PAGES = 1200
+"""What any sample may cost."""
 TIMES = 30
 """What the latest 100 messages of three states cost, which lie together here, and their indexes."""
 PAYLOAD = "0123456789abcdef"
@@ -62,7 +62,7 @@ Look = Callable[..., int]
 
 @contextmanager
 def recorded(url: str) -> Iterator[Look]:
-    """A sampler's connection; the pages that one look through it reads, by all its statements, or
+    """A sampler's connection; the pages that one sample through it reads, by all its statements, or
     by those whose text has `of`."""
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         with database.autocommit("record") as connection:
@@ -70,7 +70,7 @@ def recorded(url: str) -> Iterator[Look]:
             assert isinstance(driver, psycopg.Connection)
             recorder = Recorder(driver)  # the pool has this one connection
 
-        def look(queue: Queue, memory: Memory, of: str = "") -> int:
+        def sampled_pages(queue: Queue, memory: Memory, of: str = "") -> int:
             recorder.take()
             (seen,) = take_sample(database, only=[queue], memory=memory).queues
             assert seen.row is not None, seen.problem
@@ -78,7 +78,7 @@ def recorded(url: str) -> Iterator[Look]:
             assert any(".status" in one.text for one in asked)
             return sum(one.buffers for one in asked if of in one.text)
 
-        yield look
+        yield sampled_pages
 
 
 def wide(variant: Variant, depth: int) -> Variant:
@@ -110,16 +110,16 @@ def test_a_look_does_not_cost_more_the_deeper_the_queue(
         filled(client, depth)
         if vacuumed:
             on_each_table(client, "VACUUM ANALYZE {}")
-        with recorded(client.url) as look:
-            look(client.queue, Memory())  # what the session's first look costs is its own
+        with recorded(client.url) as sampled_pages:
+            sampled_pages(client.queue, Memory())  # a session's first one costs more
             memory = Memory()
-            costs[depth] = look(client.queue, memory), look(client.queue, memory)
-    print(f"{variant}: pages of the first look and of the next, by depth: {costs}")
+            costs[depth] = sampled_pages(client.queue, memory), sampled_pages(client.queue, memory)
+    print(f"{variant}: pages of the first sample and of the next, by depth: {costs}")
     shallow, _ = costs[SHALLOW]
     for depth in depths:
         first, later = costs[depth]
         assert first <= shallow + ESTIMATING[depth]
-        assert first <= LOOK
+        assert first <= SAMPLE_PAGES
         assert later <= DEEP
 
 
@@ -137,14 +137,14 @@ def test_what_is_done_in_error_and_claimed_costs_no_more_either(
     without_autovacuum(client)
     with connect(client.url) as connection:
         fill(connection, client.queue, counts, PAYLOAD)
-    with recorded(client.url) as look:
-        look(client.queue, Memory())
+    with recorded(client.url) as sampled_pages:
+        sampled_pages(client.queue, Memory())
         memory = Memory()
-        first, later = look(client.queue, memory), look(client.queue, memory)
-        times = look(client.queue, Memory(), ".times */")
-        none = look(client.queue, memory, ".times */")
+        first, later = sampled_pages(client.queue, memory), sampled_pages(client.queue, memory)
+        times = sampled_pages(client.queue, Memory(), ".times */")
+        none = sampled_pages(client.queue, memory, ".times */")
     print(f"{variant}: {first} pages, then {later}; how long messages waited: {times}")
-    assert first <= LOOK
+    assert first <= SAMPLE_PAGES
     assert later <= DEEP
     assert 0 < times <= TIMES
     assert none == 0
@@ -164,8 +164,8 @@ def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
                 " SELECT n, 'x', now(), 'done', 1, 'pop' FROM generate_series(1, {}) AS n"
             ).format(table, depths[0])
         )
-    with recorded(client.url) as look:
-        assert 0 < look(client.queue, Memory(), ".archive_times */") <= 10
+    with recorded(client.url) as sampled_pages:
+        assert 0 < sampled_pages(client.queue, Memory(), ".archive_times */") <= 10
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_new_connection_asks_nothing_of_its_own(
 
     monkeypatch.setattr(psycopg.Cursor, "execute", recording)
     url = postgresql.url.render_as_string(hide_password=False)
-    with closing(open_database(url)) as database, database.transaction("look") as connection:
+    with closing(open_database(url)) as database, database.transaction("read") as connection:
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
         assert connection.get_isolation_level() == "READ COMMITTED"
     assert sent[0] == "SELECT 1"
@@ -236,7 +236,7 @@ def test_two_hundred_queues_take_a_handful_of_statements(
 def test_a_broken_queue_costs_a_few_statements_once(
     virgin: Database, statements: list[str]
 ) -> None:
-    """The look that meets it searches for it; the next ones know."""
+    """The sample that meets it searches for it; the next ones know."""
     queues = many(virgin, 60)
     memory = Memory()
     take_sample(virgin, memory=memory)
@@ -283,12 +283,12 @@ def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
     dead_head: Client, use_postgresql: Use
 ) -> None:
     memory = Memory(lambda: 0.0)
-    with recorded(dead_head.url) as look:
-        look(dead_head.queue, Memory())
-        assert look(dead_head.queue, Memory()) > 5 * LOOK
+    with recorded(dead_head.url) as sampled_pages:
+        sampled_pages(dead_head.queue, Memory())
+        assert sampled_pages(dead_head.queue, Memory()) > 5 * SAMPLE_PAGES
         for figure in ("ready", "age_seconds"):
             memory.was_slow(dead_head.queue, figure)
-        assert look(dead_head.queue, memory) <= 100
+        assert sampled_pages(dead_head.queue, memory) <= 100
 
     (claim,) = (v for v in DEFAULTS if v.design.name == "claim")
     other = use_postgresql(claim)
@@ -311,7 +311,7 @@ def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
 
 
 def head_seconds(client: Client) -> float:
-    """How long one look at the first message takes, at its fastest."""
+    """How long one sample at the first message takes, at its fastest."""
     table = Identifier(client.queue.schema, client.queue.table)
     head = SQL("SELECT id FROM {} ORDER BY id LIMIT 1").format(table)
     times = []

@@ -1,4 +1,4 @@
-"""What a look tells of a queue beside its counts, on every engine."""
+"""What a sample has of a queue besides its counts, on every engine."""
 
 from contextlib import closing
 
@@ -106,7 +106,7 @@ def test_what_is_left_out_costs_nothing_and_is_nothing(use: Use, variant: Varian
         part = sql.part(
             f"{variant.design.name}.status", product.dialect, client.queue.scope(product, **limits)
         )
-        with client.database.transaction("look", read_only=True) as connection:
+        with client.database.transaction("read", read_only=True) as connection:
             (row,) = sql.union(connection, StatusRow, [part])
         usual = client.status()
         for figure in FIGURES:

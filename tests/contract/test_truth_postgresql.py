@@ -13,7 +13,7 @@ from console.engines import Database, open_database
 from console.monitor.memory import Memory
 from console.monitor.sampler import Sampler
 from console.monitor.snapshot import QueueSnapshot
-from tests.contract.client import Client, looked
+from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.traffic import Traffic
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thinned(3)
 
 IN_HAND = [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
 LOOKED_AT = DEFAULTS + IN_HAND
-"""Other options change how messages flow, and nothing that a look reads."""
+"""Other options change how messages flow, and nothing that a sample reads."""
 DELETING = [v for v in DEFAULTS if v.design.flow is Flow.DELETED]
 ERROR = 0.15
 """How far an estimate may be off."""
@@ -45,7 +45,7 @@ def large(variant: Variant, size: int = 60_000, max_bytes: int = 16) -> Variant:
 
 
 def filled(client: Client, **counts: int) -> dict[str, int]:
-    """Fill the states that the design has; what a look should find."""
+    """Fill the states that the design has; what a sample should show."""
     states = {state for state in STATES if state in _states(client.queue)}
     kept = {state: count for state, count in counts.items() if state in states}
     with connect(client.url) as connection:
@@ -159,7 +159,7 @@ def test_a_deep_queue_is_followed_while_it_is_not_counted(
     memory = Memory()
 
     def ready() -> int:
-        ((seen,), _) = looked(postgresql, client.queue, memory=memory)
+        ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
         return seen.ready or 0
 
     for _ in range(2):
@@ -181,11 +181,11 @@ def test_a_deep_queue_that_is_emptied_is_counted_at_once(
     filled(client, ready=60_000)
     memory = Memory()
     for _ in range(2):
-        ((seen,), _) = looked(postgresql, client.queue, memory=memory)
+        ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
         near(seen.ready, 60_000)
     with connect(client.url) as connection:
         drop_oldest(connection, client.queue, left)
-    ((seen,), _) = looked(postgresql, client.queue, memory=memory)
+    ((seen,), _) = sampled(postgresql, client.queue, memory=memory)
     if left <= 10_000:
         assert (seen.ready, seen.estimated) == (left, ())
     else:

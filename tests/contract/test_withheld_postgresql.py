@@ -1,4 +1,4 @@
-"""What a look cannot see, or not at once, is unknown and no zero; it stalls nothing else."""
+"""What a sample cannot read, or not at once, is unknown and no zero, and delays nothing else."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +13,7 @@ from console.designs import DESIGNS
 from console.engines import Database, Timeouts, open_database
 from console.monitor.memory import Memory
 from console.monitor.snapshot import QueueSnapshot
-from tests.contract.client import Client, looked
+from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
 from tests.contract.message_actions import default
 from tests.contract.traffic import at_work
@@ -40,7 +40,7 @@ def test_a_ring_without_its_configuration_spoils_no_other_queue(
     with connect(ring.url) as connection:
         connection.execute(SQL("CREATE TABLE kept AS SELECT * FROM {}").format(config))
         connection.execute(SQL("DELETE FROM {}").format(config))
-        (broken, sound), _ = looked(sampling, ring.queue, fifo.queue)
+        (broken, sound), _ = sampled(sampling, ring.queue, fifo.queue)
         connection.execute(SQL("INSERT INTO {} SELECT * FROM kept").format(config))
         connection.execute("DROP TABLE kept")
     assert (broken.ready, broken.problem) == (None, "its configuration is empty")
@@ -49,7 +49,7 @@ def test_a_ring_without_its_configuration_spoils_no_other_queue(
 
 @pytest.fixture
 def nobody(postgresql: Database) -> Iterator[tuple[Database, str]]:
-    """A login that may look at queues, and knows nothing of other sessions; and its name."""
+    """A login that may sample queues but sees no other sessions; and its name."""
     name = f"looker_{uuid4().hex}"
     url = postgresql.url.render_as_string(hide_password=False)
     role = Identifier(name)
@@ -82,7 +82,7 @@ def test_what_the_login_may_not_see_is_unknown(
         connection_of_another.exec_driver_sql(
             f'UPDATE "{seen_one.queue.table}" SET attempts = attempts'
         )
-        (no, yes), _ = looked(database, hidden.queue, seen_one.queue)
+        (no, yes), _ = sampled(database, hidden.queue, seen_one.queue)
     assert (yes.ready, yes.claimed, yes.holders) == (1, 1, 1)
     assert yes.claims is not None
     assert [claim.owner for claim in yes.claims] == ["unknown"]
@@ -105,14 +105,14 @@ def test_a_relay_hides_its_own_ring_alone_and_stalls_nobody(
         connection.execute("BEGIN")
         connection.execute(SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(parked))
         for _ in range(3):
-            (hidden, seen), seconds = looked(sampling, *queues, memory=memory)
+            (hidden, seen), seconds = sampled(sampling, *queues, memory=memory)
             assert (hidden.ready, hidden.gap, hidden.capacity) == (None, None, None)
             assert {"ready", "gap", "capacity", "age_seconds"} <= set(hidden.unknown)
             assert "lock" in hidden.problem
             assert seen.ready == 2
             assert seconds < TIMEOUTS.statement_seconds / 2
         connection.execute("ROLLBACK")
-    both, _ = looked(sampling, *queues, memory=memory)
+    both, _ = sampled(sampling, *queues, memory=memory)
     assert [seen.ready for seen in both] == [2, 2]
 
 
@@ -135,7 +135,7 @@ def test_a_relay_at_work_never_shows_a_false_figure(
     seen: list[QueueSnapshot] = []
     with at_work(relays()):
         while relaid < 8 or len(seen) < 30:
-            seen += looked(sampling, client.queue, memory=memory)[0]
+            seen += sampled(sampling, client.queue, memory=memory)[0]
     assert {queue.ready for queue in seen} <= {100, None}
     assert {queue.gap for queue in seen} <= {100, None}
     assert {queue.capacity for queue in seen} <= {200, 5200, None}
@@ -171,7 +171,7 @@ def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
     sick = sick_queue(client)
     queues, memory = [sick, client.queue], Memory(lambda: now[0])
     for _ in range(3):
-        (slow, well), seconds = looked(sampling, *queues, memory=memory)
+        (slow, well), seconds = sampled(sampling, *queues, memory=memory)
         assert seconds < TIMEOUTS.statement_seconds
         assert well.ready == 2
         assert (slow.ready, slow.age_seconds) == (None, None)
@@ -181,11 +181,11 @@ def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
     with connect(client.url) as connection:
         cured = f'CREATE OR REPLACE VIEW "{sick.name}" AS SELECT * FROM "{sick.name} rows"'
         connection.execute(cured.encode())
-    (still, _), _ = looked(sampling, *queues, memory=memory)
+    (still, _), _ = sampled(sampling, *queues, memory=memory)
     assert still.ready is None
     now[0] += 11.0
     for _ in range(2):
-        (known, _), _ = looked(sampling, *queues, memory=memory)
+        (known, _), _ = sampled(sampling, *queues, memory=memory)
         assert known.ready == 10
     assert known.age_seconds is not None
     assert known.slow == ()
@@ -200,7 +200,7 @@ def test_many_slow_queues_leave_room_for_the_others(
     memory = Memory()
 
     def well() -> bool:
-        (*slow, seen), seconds = looked(sampling, *sick, client.queue, memory=memory)
+        (*slow, seen), seconds = sampled(sampling, *sick, client.queue, memory=memory)
         assert seconds < TIMEOUTS.statement_seconds
         assert all(queue.ready is None and queue.problem == "" for queue in slow)
         return seen.ready == 2

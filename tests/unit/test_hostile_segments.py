@@ -51,7 +51,7 @@ LINES = st.one_of(
 
 
 def watch(root: Path) -> None:
-    """Everything that looks at a recording."""
+    """All that reads a recording."""
     for kind in KINDS.values():
         RecordReader(root, "prod").rows(kind, ALWAYS)
         RecordReader(root, "prod").extent(kind)

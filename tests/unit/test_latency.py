@@ -76,9 +76,9 @@ def test_what_is_seen_by_several_looks_counts_once_and_for_a_while(clock: Clock)
 
 def test_of_many_the_latest_are_kept(clock: Clock) -> None:
     samples = LatencySamples(clock)
-    for look in range(3):
+    for sample in range(3):
         clock.now += 10
-        found = seen(samples, *(popped(look * MOST + n, float(look)) for n in range(MOST)))
+        found = seen(samples, *(popped(sample * MOST + n, float(sample)) for n in range(MOST)))
     assert (found.messages, found.p50, found.p99) == (MOST, 2.0, 2.0)
 
 

@@ -1,4 +1,4 @@
-"""What a sampler remembers of earlier looks: what was slow, what is deep, who failed."""
+"""What a sampler remembers of earlier samples: what was slow, is deep, or failed."""
 
 from dataclasses import replace
 
@@ -91,7 +91,7 @@ def test_what_is_hardly_deep_is_counted_at_every_look() -> None:
     assert memory.left_out(FIFO) == set()
     assert memory.keep_deep(FIFO, DEEP, MANY)
     assert memory.left_out(FIFO) == {"ready"}
-    # It was left out of this look, and is to be counted before anybody is told of it.
+    # It was left out of this sample, and has to be counted before it is shown.
     assert not memory.keep_deep(FIFO, memory.complete(FIFO, NOTHING), hardly)
     assert memory.left_out(FIFO) == set()
 

@@ -72,18 +72,18 @@ def applied(entries: dict[int, Entry], made: Changes) -> dict[int, Entry]:
 
 
 found = st.sets(st.integers(0, 2))
-looks = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), found, found), max_size=12)
+samples = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), found, found), max_size=12)
 
 
-@given(looks)
+@given(samples)
 def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_turns(
     seen_by_doctor: list[tuple[str, set[int], set[int]]],
 ) -> None:
     entries: dict[int, Entry] = {}
     for name, codes, unproven in seen_by_doctor:
-        look = seen(name, codes, unproven)
-        entries = applied(entries, changes(tuple(entries.values()), TOLD, [look], NOW))
-        assert not changes(tuple(entries.values()), TOLD, [look], NOW)  # the same again is no news
+        sample = seen(name, codes, unproven)
+        entries = applied(entries, changes(tuple(entries.values()), TOLD, [sample], NOW))
+        assert not changes(tuple(entries.values()), TOLD, [sample], NOW)  # nothing is new
         going_on = [it for it in entries.values() if it.ended_at is None]
         for target in TOLD:
             told = [it.code for it in going_on if (it.target, it.queue) == (target.name, name)]

@@ -62,7 +62,7 @@ def test_rates_tell_the_flow_of_one_life_of_the_counters(
         else:
             assert rates.push is not None
             assert rates.pop is not None
-            # From the youngest look that is as old as the window, or from the oldest there is.
+            # From the latest sample that is as old as the window, or the oldest one.
             at, first_pushes, first_pops = next(
                 (seen for seen in reversed(life) if now - seen[0] >= SECONDS), life[0]
             )

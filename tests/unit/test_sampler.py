@@ -1,4 +1,4 @@
-"""The sampler's pauses and readings, with looks made to measure."""
+"""The sampler's pauses and readings, with fake made to measure."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample
     return DatabaseSample("c", at, 0.01, queues, counts_rows=True, production=False, life=life)
 
 
-class Looks:
+class FakeSamples:
     """Stands in for a database: gives what it is told to."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Looks:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    made = Looks()
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSamples:
+    made = FakeSamples()
     monkeypatch.setattr(sampler, "take_sample", made)
     monkeypatch.setattr(sampler, "probe", lambda *_: None)
     return made
@@ -65,13 +65,13 @@ def database() -> Iterator[Database]:
 
 
 def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
-    looks: Looks, database: Database
+    fake: FakeSamples, database: Database
 ) -> None:
     at = 0.0
     pauses = []
     idle = Sampler(database, interval_seconds=2.0)
     for _ in range(40):
-        looks.next = sample(at, replace(FIFO, row=replace(NOTHING, age_seconds=at)))
+        fake.next = sample(at, replace(FIFO, row=replace(NOTHING, age_seconds=at)))
         pause = idle.sample().next_seconds
         assert pause is not None
         pauses.append(pause)
@@ -80,16 +80,16 @@ def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
     assert pauses == sorted(pauses)
     assert all(pause == 2.0 for pause in pauses[: int(IDLE_AFTER_SECONDS / 2.0)])
     assert pauses[-1] == 2.0 * IDLE_LONGEST
-    looks.next = sample(at, replace(FIFO, row=replace(NOTHING, inserted=1)))
+    fake.next = sample(at, replace(FIFO, row=replace(NOTHING, inserted=1)))
     assert idle.sample().next_seconds == 2.0
 
 
-def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database) -> None:
+def test_a_request_ends_the_long_pauses(fake: FakeSamples, database: Database) -> None:
     readings: SimpleQueue[Reading] = SimpleQueue()
     watching = Sampler(database, interval_seconds=LONG)
-    looks.next = sample(0.0, FIFO)
+    fake.next = sample(0.0, FIFO)
     watching.sample()
-    looks.next = sample(1000.0, FIFO)
+    fake.next = sample(1000.0, FIFO)
     while (watching.sample().next_seconds or 0.0) < LONG * IDLE_LONGEST:
         pass
     watching.start(readings.put)
@@ -104,16 +104,18 @@ def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database
     assert not watching.running
 
 
-def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: Database) -> None:
+def test_an_error_hands_on_what_was_known_with_its_age(
+    fake: FakeSamples, database: Database
+) -> None:
     watching = Sampler(database)
-    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    fake.next = ConnectionFailedError("Could not sample.", why="refused")
     first = watching.sample()
     assert (first.queues, first.taken_at, first.age_seconds(7.0)) == ((), None, None)
-    looks.next = sample(100.0, FIFO)
+    fake.next = sample(100.0, FIFO)
     good = watching.sample()
     assert not good.stale
     assert good.age_seconds(103.0) == 3.0
-    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    fake.next = ConnectionFailedError("Could not sample.", why="refused")
     pauses = []
     for _ in range(9):
         stale = watching.sample()
@@ -124,40 +126,40 @@ def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: D
         pauses.append(stale.retry_seconds or 0.0)
     assert 0.7 <= pauses[0] <= 1.3
     assert 20.0 <= pauses[-1] <= 40.0
-    looks.next = sample(200.0, FIFO)
+    fake.next = sample(200.0, FIFO)
     assert watching.sample().error is None
-    looks.next = ValueError("a mistake of ours")
+    fake.next = ValueError("a mistake of ours")
     told = watching.sample().error
     assert told is not None
     assert "ValueError: a mistake of ours" in told.why
 
 
-def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Database) -> None:
+def test_rates_do_not_cross_a_gap_or_another_life(fake: FakeSamples, database: Database) -> None:
     watching = Sampler(database)
 
     def rate(at: float, inserted: int, life: str) -> float | None:
         row = replace(NOTHING, inserted=inserted)
-        looks.next = sample(at, replace(FIFO, row=row), life=life)
+        fake.next = sample(at, replace(FIFO, row=row), life=life)
         return watching.sample().queues[0].push_per_second
 
     assert rate(1.0, 10, "one") is None
     assert rate(2.0, 20, "one") == 10.0
     assert rate(3.0, 900, "two") is None
     assert rate(4.0, 905, "two") == 5.0
-    looks.next = ConnectionFailedError("Could not look.")
+    fake.next = ConnectionFailedError("Could not sample.")
     watching.sample()
     assert rate(6.0, 990, "two") is None
 
 
-def test_only_the_queues_that_were_named_are_looked_at(looks: Looks, database: Database) -> None:
+def test_only_the_named_queues_are_sampled(fake: FakeSamples, database: Database) -> None:
     Sampler(database).sample()
-    assert looks.asked["only"] is None
+    assert fake.asked["only"] is None
     Sampler(database, only=[FIFO.queue]).sample()
-    assert looks.asked["only"] == [FIFO.queue]
+    assert fake.asked["only"] == [FIFO.queue]
 
 
 def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
-    looks: Looks, database: Database, monkeypatch: pytest.MonkeyPatch
+    fake: FakeSamples, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
@@ -169,35 +171,35 @@ def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
     watching = Sampler(database)
     assert [watching.sample().login for _ in range(3)] == [NOBODY] * 3
     assert asked == [1]
-    looks.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
+    fake.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
     watching.sample()
     watching.sample()
     assert asked == [1, 2]
-    looks.next = replace(looks.next, life="two")
+    fake.next = replace(fake.next, life="two")
     watching.sample()
     assert asked == [1, 2, 2]
-    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    fake.next = ConnectionFailedError("Could not sample.", why="refused")
     assert watching.sample().login == NOBODY
 
 
-def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Database) -> None:
+def test_each_queue_is_timed_by_its_own_statement(fake: FakeSamples, database: Database) -> None:
     watching = Sampler(database)
     for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
         row = replace(NOTHING, inserted=inserted)
-        looks.next = sample(at, replace(FIFO, row=row, taken_at=own))
+        fake.next = sample(at, replace(FIFO, row=row, taken_at=own))
         (seen,) = watching.sample().queues
     assert seen.push_per_second == 2.0
 
 
-def test_looks_never_overlap_and_stop_ends_them(looks: Looks, database: Database) -> None:
+def test_samples_never_overlap_and_stop_ends_them(fake: FakeSamples, database: Database) -> None:
     readings: SimpleQueue[Reading] = SimpleQueue()
     watching = Sampler(database, interval_seconds=0.0)
-    looks.seconds = 0.02
+    fake.seconds = 0.02
     watching.start(readings.put)
     for _ in range(10):
         watching.sample_now()
         readings.get(timeout=PATIENCE_SECONDS)
     watching.stop(10)
     assert not watching.running
-    assert looks.most_together == 1
+    assert fake.most_together == 1
     assert not [t for t in threading.enumerate() if t.name.startswith("sampler")]

@@ -1,4 +1,4 @@
-"""Who waits for whom: every one in the trees once, whatever the waits look like."""
+"""Trees of blockers and waiters: each session is in them once, whatever the waits are."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""From looks at sessions to waits: shares of time, the worst moment, counters that begin anew."""
+"""From sampled sessions to waits: shares of time, the worst sample, counters that were reset."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,9 +62,9 @@ def session(
 HIDDEN = Session(9, user="somebody", locks=(lock("orders"),))
 
 
-def window_of(*looks: Sequence[Session], queues: Sequence[Queue] = (ORDERS, MAILS)) -> WaitWindow:
+def window_of(*samples: Sequence[Session], queues: Sequence[Queue] = (ORDERS, MAILS)) -> WaitWindow:
     window = WaitWindow("postgresql", DATABASE, queues)
-    for sessions in looks:
+    for sessions in samples:
         window.add(Activity(tuple(sessions)))
     return window
 
@@ -115,8 +115,8 @@ def test_what_is_hidden_counts_as_unknown_and_not_as_no_wait() -> None:
 
 
 def test_every_wait_has_its_meaning_for_the_design() -> None:
-    looks = [session(1, "transactionid", "orders", "mails", blocked_by=[2])]
-    for_orders, for_mails, for_all = (w.meaning for w in window_of(looks).waits())
+    samples = [session(1, "transactionid", "orders", "mails", blocked_by=[2])]
+    for_orders, for_mails, for_all = (w.meaning for w in window_of(samples).waits())
     assert for_orders
     assert for_mails
     assert for_all
