@@ -104,7 +104,7 @@ def test_it_can_be_run_as_it_is_printed(console: Console, install: Install) -> N
 def test_what_is_bound_has_its_name_and_type(console: Console, install: Install) -> None:
     name = install("pending")
     (hold,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.lock_rows"]
-    assert hold["returns"].startswith("a row for each of the chosen")
+    assert hold["returns"].startswith("a row for each chosen row")
     assert {"name": "due", "type": "timestamptz[]", "value": None} in hold["parameters"]
     assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text
 
