@@ -150,12 +150,12 @@ def read_all(
     full, several = False, len(connections) > 1
     for conn in connections:
         try:
-            found = _entries(conn, search.entry_filter(key), _LIMIT, conn.name if several else "")
+            result = _entries(conn, search.entry_filter(key), _LIMIT, conn.name if several else "")
         except ConsoleError as error:
             errors.append((conn.name, error))
             continue
-        full = full or len(found) >= _LIMIT
-        lines += found
+        full = full or len(result) >= _LIMIT
+        lines += result
     lines.sort(key=lambda line: line.entry.started_at, reverse=True)
     return AuditEntries(tuple(lines), tuple(errors), full)
 
@@ -209,20 +209,20 @@ class AuditScreen(PolledScreen, FilteredScreen):
         connections, search, key = list(self._connections), self._search, self._key
         self._fetch.submit(lambda: read_all(connections, search, key))
 
-    def show(self, found: AuditEntries) -> None:
+    def show(self, result: AuditEntries) -> None:
         if self.paused_at is not None and self._found is not None:
             return
         # The last entries of a connection that fails now stay.
-        failed = {name for name, _ in found.errors}
+        failed = {name for name, _ in result.errors}
         kept = (
             [] if self._found is None else [x for x in self._found.lines if x.connection in failed]
         )
-        if found.errors and len(self._connections) == 1 and self._found is not None:
+        if result.errors and len(self._connections) == 1 and self._found is not None:
             kept = list(self._found.lines)
-        if not found.errors:
+        if not result.errors:
             self._found_at = self.context.clock.monotonic()
-        lines = sorted([*found.lines, *kept], key=lambda x: x.entry.started_at, reverse=True)
-        self._found = AuditEntries(tuple(lines), found.errors, found.full)
+        lines = sorted([*result.lines, *kept], key=lambda x: x.entry.started_at, reverse=True)
+        self._found = AuditEntries(tuple(lines), result.errors, result.full)
         self._draw_lines()
 
     def _failed(self, error: ConsoleError) -> None:
@@ -232,8 +232,8 @@ class AuditScreen(PolledScreen, FilteredScreen):
         self._draw_lines()
 
     def _draw_lines(self) -> None:
-        found = self._found or AuditEntries()
-        shown = [line for line in found.lines if self._search.matches(line)]
+        result = self._found or AuditEntries()
+        shown = [line for line in result.lines if self._search.matches(line)]
         self._draw_head(len(shown))
         self.show_rows({line.key: line for line in shown}, self._why_empty())
 
@@ -310,7 +310,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
 
 def words(search: AuditSearch) -> list[str]:
     """The options of the command line, which has no free words."""
-    found = ["--verb", search.verb] if search.verb else []
-    found += ["--operator", search.operator] if search.operator else []
-    found += ["--since", f"{search.since:g}s"] if search.since is not None else []
-    return [*found, "--running"] if search.running else found
+    result = ["--verb", search.verb] if search.verb else []
+    result += ["--operator", search.operator] if search.operator else []
+    result += ["--since", f"{search.since:g}s"] if search.since is not None else []
+    return [*result, "--running"] if search.running else result

@@ -171,8 +171,8 @@ class BenchScreen(FormScreen):
         height = self.app.size.height
         chart.display = self.runs or height >= _ROOM_FOR_ALL
         chart.styles.height = max(6, height // 3)
-        told = self.query_one("#bench-told")
-        told.styles.height = "1fr" if course.finished else "auto"
+        panel = self.query_one("#bench-told")
+        panel.styles.height = "1fr" if course.finished else "auto"
         most = max(2, height // 2 - 4) if course.finished else 1000
         self.table.styles.height = (
             min(most, len(course.candidates) + 1) if course.finished else "1fr"
@@ -197,34 +197,34 @@ class BenchScreen(FormScreen):
         chart.show(Drawing(tuple(words), (Curve(runs, "trend"),), RATES, span, moment), "")
 
     def _draw_words(self, course: BenchRun) -> None:
-        told = self.query_one("#bench-words", Paragraph)
+        panel = self.query_one("#bench-words", Paragraph)
         text = Text()
         results = course.results
         if course.finished and results:
             for line in verdict_lines(results):
                 bad = line.startswith(("NOT OK", "in doubt", "error"))
-                text.append(f"{line}\n", style_of(told, "critical" if bad else "good"))
+                text.append(f"{line}\n", style_of(panel, "critical" if bad else "good"))
             text.append("\n")
             for line in comparison_lines(comparisons(results)):
                 text.append(f"{line}\n")
             for line in wait_lines(results):
-                text.append(f"{line}\n", style_of(told, "quiet"))
+                text.append(f"{line}\n", style_of(panel, "quiet"))
         for line in course.messages:
-            text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(told, "warning"))
-        text.append(f"{describe_load(course.load)}\n", style_of(told, "quiet"))
+            text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(panel, "warning"))
+        text.append(f"{describe_load(course.load)}\n", style_of(panel, "quiet"))
         if course.environment is not None and (
             course.finished or self.app.size.height >= _ROOM_FOR_ALL
         ):
             text.append(
-                "\n".join(map(plain, course.environment.lines)) + "\n", style_of(told, "quiet")
+                "\n".join(map(plain, course.environment.lines)) + "\n", style_of(panel, "quiet")
             )
         if course.environment is not None and course.environment.durable is False:
             unsafe = "This server does not write durably: real figures are lower.\n"
-            text.append(unsafe, style_of(told, "warning"))
+            text.append(unsafe, style_of(panel, "warning"))
         writes = "w writes the report. " if results else ""
         keys = f"{writes}n: the form again." if course.finished else _WHILE_IT_RUNS
-        text.append(keys, style_of(told, "quiet"))
-        told.set_text(text)
+        text.append(keys, style_of(panel, "quiet"))
+        panel.set_text(text)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
         if action == "save" and not (self._course and self._course.results):

@@ -102,18 +102,18 @@ class ConnectionFormDialog(Dialog[str]):
 
     @property
     def values(self) -> dict[str, object]:
-        found: dict[str, object] = {"url": self._form["url"].value.strip()}
+        result: dict[str, object] = {"url": self._form["url"].value.strip()}
         source, text = self._form["password"].value, self._form["source"].value.strip()
         if source == "prompt":
-            found["password"] = source
+            result["password"] = source
         elif source == "env":
-            found["password"] = f"${{env:{text}}}"
+            result["password"] = f"${{env:{text}}}"
         elif source:
-            found["password"] = f"{source}:{text}"
-        found["rights"] = self._form["rights"].value
+            result["password"] = f"{source}:{text}"
+        result["rights"] = self._form["rights"].value
         if self._form["production"].value == "yes":
-            found["production"] = True
-        return found
+            result["production"] = True
+        return result
 
     def on_field_changed(self, event: Field.Changed) -> None:
         field, value = event.field, event.field.value
@@ -139,8 +139,8 @@ class ConnectionFormDialog(Dialog[str]):
                 wrong[name] = error.text
         for name in ("name", "url", "source"):
             field = self._form[name]
-            told = field.touched or whole
-            field.show_error(wrong.get(name, "") if told and field.display else "")
+            detail = field.touched or whole
+            field.show_error(wrong.get(name, "") if detail and field.display else "")
         return not wrong
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -307,28 +307,28 @@ class ConnectionsScreen(LiveScreen):
         welcome.set_text(text)
 
     def _draw_test_result(self) -> None:
-        told = self.query_one("#connection-told", Paragraph)
-        told.styles.max_height = max(3, self.app.size.height - 12)
+        detail = self.query_one("#connection-told", Paragraph)
+        detail.styles.max_height = max(3, self.app.size.height - 12)
         text = Text()
         if (line := self.table.row) is not None:
             conn, view = line.conn, line.view
             if view.color:
-                text.append(MARK, style_of(told, mark_style(view.color)))
-            text.append(view.name, style_of(told, "strong"))
+                text.append(MARK, style_of(detail, mark_style(view.color)))
+            text.append(view.name, style_of(detail, "strong"))
             if conn is not None:
                 where = conn.url or " ".join(conn.cli_options[1:])
-                text.append(f"  {plain(where)}", style_of(told, "quiet"))
+                text.append(f"  {plain(where)}", style_of(detail, "quiet"))
             if view.why:
                 words = f"\n{view.link.value}: {view.why}"
                 if view.retry_in_seconds is not None:
                     words += f"; again in {whole_seconds(view.retry_in_seconds)}"
-                text.append(words, style_of(told, "critical"))
+                text.append(words, style_of(detail, "critical"))
             if conn is not None:
-                self._append_facts(text, told, conn, view)
-        told.set_text(text)
+                self._append_facts(text, detail, conn, view)
+        detail.set_text(text)
 
     def _append_facts(
-        self, text: Text, told: Paragraph, conn: OpenConnection, view: ConnectionView
+        self, text: Text, detail: Paragraph, conn: OpenConnection, view: ConnectionView
     ) -> None:
         if conn.origin:
             text.append(f"\nconfigured: {plain(conn.origin)}")
@@ -340,16 +340,16 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\n{self.context.recordings.status(conn.name)}")
         if conn.name not in self._test_results:
             text.append(
-                "\nt tests it: connects, and reads the login's rights", style_of(told, "quiet")
+                "\nt tests it: connects, and reads the login's rights", style_of(detail, "quiet")
             )
             return
-        found = self._test_results[conn.name]
-        if found is None:
-            text.append("\ntesting ...", style_of(told, "quiet"))
-        elif isinstance(found, ConsoleError):
-            text.append(f"\n✖ {describe_error(found)}", style_of(told, "critical"))
+        result = self._test_results[conn.name]
+        if result is None:
+            text.append("\ntesting ...", style_of(detail, "quiet"))
+        elif isinstance(result, ConsoleError):
+            text.append(f"\n✖ {describe_error(result)}", style_of(detail, "critical"))
         else:
-            _append_tested(text, told, conn, found)
+            _append_tested(text, detail, conn, result)
 
     def on_keyed_table_cursor_moved(self) -> None:
         self.draw()
@@ -370,13 +370,13 @@ class ConnectionsScreen(LiveScreen):
         self._test_results[conn.name] = None
         self.draw()
 
-        def tell(found: ConnectionTest | ConsoleError) -> None:
-            self.show_tested(conn.name, found)
+        def tell(result: ConnectionTest | ConsoleError) -> None:
+            self.show_tested(conn.name, result)
 
         jobs.start_job(self, conn.test, tell, tell)
 
-    def show_tested(self, name: str, found: ConnectionTest | ConsoleError) -> None:
-        self._test_results[name] = found
+    def show_tested(self, name: str, result: ConnectionTest | ConsoleError) -> None:
+        self._test_results[name] = result
         self.draw()
 
     def action_log_in(self) -> None:
@@ -414,8 +414,8 @@ class ConnectionsScreen(LiveScreen):
 
 def _open(path: Path, name: str, taken: list[str]) -> PendingConnection:
     """The profile of that name, from the file."""
-    found = config.load({**os.environ, "DBQ_CONFIG": str(path)})
-    profile = next(one for one in found.profiles() if one.name == name)
+    result = config.load({**os.environ, "DBQ_CONFIG": str(path)})
+    profile = next(one for one in result.profiles() if one.name == name)
     return open_profile(profile, taken)
 
 
@@ -425,19 +425,19 @@ def _server(conn: OpenConnection | None, known: Capabilities) -> str:
 
 
 def _append_tested(
-    text: Text, told: Paragraph, conn: OpenConnection, found: ConnectionTest
+    text: Text, detail: Paragraph, conn: OpenConnection, result: ConnectionTest
 ) -> None:
-    known = found.capabilities
-    text.append("\n● it answers", style_of(told, "good"))
-    text.append(f" in {formats.duration(found.seconds)}: {plain(_server(conn, known))}, ")
+    known = result.capabilities
+    text.append("\n● it answers", style_of(detail, "good"))
+    text.append(f" in {formats.duration(result.seconds)}: {plain(_server(conn, known))}, ")
     text.append(f"database {plain(known.database)}, login {plain(known.database_user)}")
     transactions = bool(conn.database.product.read_only_options)
-    standing = ConnectionRights(conn.rights, found.login, transactions=transactions)
+    standing = ConnectionRights(conn.rights, result.login, transactions=transactions)
     text.append(f"\n  rights: {standing.words}")
-    if found.login is not None:
-        can = ", ".join(found.login.can) or "only look"
+    if result.login is not None:
+        can = ", ".join(result.login.can) or "only look"
         text.append(f"\n  its login could: {can}")
     if known.read_only:
-        text.append("\n  the server accepts no writes", style_of(told, "warning"))
+        text.append("\n  the server accepts no writes", style_of(detail, "warning"))
     for what, why in known.missing.items():
-        text.append(f"\n  {plain(what)}: {plain(why)}", style_of(told, "warning"))
+        text.append(f"\n  {plain(what)}: {plain(why)}", style_of(detail, "warning"))

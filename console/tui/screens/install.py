@@ -304,32 +304,34 @@ class InstallScreen(PlannedScreen):
 
     def plan(self) -> None:
         """Show the SQL; if it can be run here, after checking that the names are free."""
-        wanted = self.install_request()
-        if wanted is None:
+        request = self.install_request()
+        if request is None:
             return
-        conn = wanted.conn
-        if conn is None or wanted.refused:
-            script = installing.script(wanted.product, wanted.queue)
-            self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
+        conn = request.conn
+        if conn is None or request.refused:
+            script = installing.script(request.product, request.queue)
+            self.query_one(PlanPane).draw([request.refused], sql=script, product=request.product)
             self.ask_to_confirm(
-                Confirmation(wanted.queue.name, requires_name=False, blocked_reason=wanted.refused)
+                Confirmation(
+                    request.queue.name, requires_name=False, blocked_reason=request.refused
+                )
             )
             return
-        database, queue = conn.database, wanted.queue
+        database, queue = conn.database, request.queue
         self.make_plan(
             lambda: installing.check(database, queue),
-            lambda _: self.show_plan(wanted),
+            lambda _: self.show_plan(request),
             "Checking which names are taken",
         )
 
-    def show_plan(self, wanted: InstallRequest) -> None:
-        conn, queue = wanted.conn, wanted.queue
+    def show_plan(self, request: InstallRequest) -> None:
+        conn, queue = request.conn, request.queue
         if conn is None:
             return
         self.key = (conn.name, queue.schema, queue.name)
         production = is_production(self.context, conn, self.context.clock.monotonic())
         planned = install_plan(conn.database, queue, production=production)
-        self.present_plan(planned, conn, production=production, product=wanted.product)
+        self.present_plan(planned, conn, production=production, product=request.product)
 
     def plan_failed(self, error: ConsoleError) -> None:
         """Show the error at the field that it is about."""
@@ -365,19 +367,19 @@ class InstallScreen(PlannedScreen):
 
     def action_out(self) -> None:
         """A refused plan is audited, as on the command line."""
-        wanted = (
+        request = (
             self.install_request() if self.stage is Stage.PLAN and self.planned is None else None
         )
-        if wanted is not None and wanted.conn is not None:
-            subject = Subject.of(wanted.conn.database, wanted.queue, "install")
-            has = wanted.conn.rights.word
+        if request is not None and request.conn is not None:
+            subject = Subject.of(request.conn.database, request.queue, "install")
+            has = request.conn.rights.word
             log_locally(subject, Outcome.REFUSED, detail=f"This connection has {has}.")
         super().action_out()
 
     def action_command(self) -> None:
-        wanted = self.install_request()
-        if wanted is not None:
-            show_equivalent_command(self, wanted.conn, INSTALL.name, None, wanted.words)
+        request = self.install_request()
+        if request is not None:
+            show_equivalent_command(self, request.conn, INSTALL.name, None, request.words)
 
 
 def _any_option(name: str) -> Option:

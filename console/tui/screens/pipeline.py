@@ -55,7 +55,7 @@ def require_extra() -> None:
 
 
 def job_of(
-    verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
+    verb: str, texts: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
 ) -> Job:
     """The unconfirmed job that a form describes. Waits: a password may have to be looked up.
 
@@ -63,8 +63,8 @@ def job_of(
     """
     if why := why_no_job(verb, conn):
         raise RefusedError(f"pipeline {verb} cannot be started from here.", why=f"{why}.")
-    options = _options(BY_NAME[verb], said)
-    lake = said.get("lake", "")
+    options = _options(BY_NAME[verb], texts)
+    lake = texts.get("lake", "")
     if verb not in ABOUT_A_QUEUE or conn is None or key is None:
         return Job(verb, ("pipeline", verb, *options), lake=lake)
     connection, schema, name = key
@@ -91,20 +91,20 @@ def confirmed(of: Job) -> Job:
 
 
 def equivalent_command(
-    verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
+    verb: str, texts: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
 ) -> str:
     """Without any secret."""
-    words = ["pipeline", verb, *_options(BY_NAME[verb], said)]
+    words = ["pipeline", verb, *_options(BY_NAME[verb], texts)]
     if verb in ABOUT_A_QUEUE and key is not None:
         words += ["--schema", key[1], *(() if conn is None else conn.cli_options)]
         words += ["--", key[2]] if key[2].startswith("-") else [key[2]]
     return launch.command_line(words)
 
 
-def _options(verb: Verb, said: Mapping[str, str]) -> list[str]:
+def _options(verb: Verb, texts: Mapping[str, str]) -> list[str]:
     words = []
     for one in verb.parameters:
-        text = said.get(one.name, "").strip()
+        text = texts.get(one.name, "").strip()
         if not text or text == one.default:
             continue
         if _LOGIN.search(text):

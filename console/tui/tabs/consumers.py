@@ -170,10 +170,10 @@ class ConsumersTab(TableTab[SeenConsumers]):
 def _detail(row: Row) -> list[tuple[str, str]]:
     """What is known of it, and why the rest is not."""
     one = row.consumer
-    said = [
+    parts = [
         (plain(labels.name(one)), "strong"),
         (f"  {labels.actions(one)}; {plain(labels.client(one))}", ""),
     ]
     if row.left:
-        return [*said, (f"\nlast seen {row.left}", "quiet")]
-    return [*said, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([one]))]
+        return [*parts, (f"\nlast seen {row.left}", "quiet")]
+    return [*parts, *((f"\n? {why}", "quiet") for why in labels.unknown_reasons([one]))]

@@ -154,10 +154,10 @@ class HistoryTab(QueueTab):
         lake = None if self.context.replay is not None else existing_default_lake()
 
         def work() -> _Recorded:
-            found = history(
+            result = history(
                 root, connection, name, span, schema=schema, most_points=_POINTS, lake=lake
             )
-            return found, read_forecast(lake, connection, schema, name)
+            return result, read_forecast(lake, connection, schema, name)
 
         self._fetch.submit(work)
 
@@ -191,9 +191,9 @@ class HistoryTab(QueueTab):
             line.append(
                 f" {span.title} ", style_of(head, "sorted" if span is self.span else "quiet")
             )
-        found = self.result
-        if found is not None and self._result_span is self.span:
-            step = formats.duration(found.step_seconds)
+        result = self.result
+        if result is not None and self._result_span is self.span:
+            step = formats.duration(result.step_seconds)
             line.append(
                 f"  each point covers {step}: the highest, of rates the mean",
                 style_of(head, "quiet"),
@@ -202,8 +202,8 @@ class HistoryTab(QueueTab):
                 line.append(f"  {' '.join(SHADES)} {self._expected_words}", style_of(head, "quiet"))
             elif self.forecast.days:
                 line.append(f"  {self.forecast.why}", style_of(head, "quiet"))
-            if found.skipped:
-                line.append(f"  {plain(found.skipped)}", style_of(head, "warning"))
+            if result.skipped:
+                line.append(f"  {plain(result.skipped)}", style_of(head, "warning"))
         elif self.context.recordings_root is None:
             line.append("\n  Nothing is recorded here." + _HOW)
         elif self._error is not None:
@@ -256,35 +256,35 @@ class HistoryTab(QueueTab):
                 chart.show(drawings[index], position)
 
     def _drawings(self) -> Iterator[Drawing]:
-        found = self.result
-        if found is None:
+        result = self.result
+        if result is None:
             return
-        mark, end = self.mark, found.span.end
+        mark, end = self.mark, result.span.end
         moment = ChartTime(end.timestamp(), end, self.context.zone)
         marked = None if mark is None else mark.at.timestamp()
-        noted = tuple(one.at.timestamp() for one in found.marks if one.kind == "note")
+        noted = tuple(one.at.timestamp() for one in result.marks if one.kind == "note")
         known = [
             (title, kind, shown)
             for title, kind, names in (_FIGURES_APART if self.forecast.hours else _FIGURES)
-            if (shown := [name for name in names if _is_known(found.points, name)])
+            if (shown := [name for name in names if _is_known(result.points, name)])
         ]
         for title, kind, names in known:
             ahead = self._ahead_seconds
-            bands = self._bands(found, names, ahead)
+            bands = self._bands(result, names, ahead)
             curves = tuple(
-                Curve(_runs(found, name), style, area=style == "trend" and not bands)
+                Curve(_runs(result, name), style, area=style == "trend" and not bands)
                 for name, style in zip(names, _STYLES, strict=False)
             )
-            most = max(getattr(p, n) or 0 for p in found.points for n in names)
+            most = max(getattr(p, n) or 0 for p in result.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.format(most)}", "quiet"))
             drawing = Drawing(words, curves, kind, self._result_span, moment, marked, noted)
             yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
 
-    def _bands(self, found: History, names: Sequence[str], ahead: float) -> Bands:
+    def _bands(self, result: History, names: Sequence[str], ahead: float) -> Bands:
         """The forecast, in a chart of a single rate."""
         measure = _EXPECTED.get(names[0]) if len(names) == 1 else None
-        end = found.span.end + timedelta(seconds=ahead)
-        return tuple(self.forecast.bands(measure, found.span.begin, end)) if measure else ()
+        end = result.span.end + timedelta(seconds=ahead)
+        return tuple(self.forecast.bands(measure, result.span.begin, end)) if measure else ()
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
         event.stop()
@@ -321,15 +321,15 @@ def _is_known(points: Sequence[Point], name: str) -> bool:
     return any(getattr(point, name) is not None for point in points)
 
 
-def _runs(found: History, name: str) -> tuple[Run, ...]:
+def _runs(result: History, name: str) -> tuple[Run, ...]:
     """The known values of a figure; where samples were missed there is a gap."""
     return tuple(
-        tuple((_middle(point.at, found), float(getattr(point, name))) for point in some)
-        for points in found.runs
+        tuple((_middle(point.at, result), float(getattr(point, name))) for point in some)
+        for points in result.runs
         for is_known, some in groupby(points, lambda point: getattr(point, name) is not None)
         if is_known
     )
 
 
-def _middle(at: datetime, found: History) -> float:
-    return min(at.timestamp() + found.step_seconds / 2, found.span.end.timestamp())
+def _middle(at: datetime, result: History) -> float:
+    return min(at.timestamp() + result.step_seconds / 2, result.span.end.timestamp())

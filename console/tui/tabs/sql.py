@@ -144,9 +144,9 @@ def highlighted(code: str, engine: str) -> Text:
     """Safe to show, in the terminal's own colours."""
     safe = "\n".join(map(plain, code.expandtabs(_TAB).splitlines()))
     syntax = Syntax("", product(engine).code_lexer, theme="ansi_dark", background_color="default")
-    found = syntax.highlight(safe)
-    found.rstrip()
-    return found
+    objects = syntax.highlight(safe)
+    objects.rstrip()
+    return objects
 
 
 def aligned(installed: str, shipped: str) -> list[Block]:
@@ -216,15 +216,15 @@ class SqlTab(ReadingTab[QueueObjects]):
         head = self.query_one("#sql-head", TextView)
         self.draw_head(head, "Reading the installed code ...", partial(self._summary, head))
 
-    def _summary(self, head: TextView, found: QueueObjects) -> Text:
+    def _summary(self, head: TextView, objects: QueueObjects) -> Text:
         part = self.part
-        differ = sum(one.how is not None for one in found.parts)
+        differ = sum(one.how is not None for one in objects.parts)
         if part is not None and part.how is not None:
             text, style = f"{part.kind} {plain(part.name)} {_WORDS[part.how]}", "warning"
         elif differ:
-            text = f"{differ} of {len(found.parts)} differ from what this console installs"
+            text = f"{differ} of {len(objects.parts)} differ from what this console installs"
             style = "warning"
-        elif any(one.kind == "function" for one in found.parts):
+        elif any(one.kind == "function" for one in objects.parts):
             text, style = "all as this console installs it", "good"
         else:
             text, style = "an adopted table: its code belongs to another program", "quiet"
@@ -254,10 +254,10 @@ def _name_style(part: InstalledObject) -> str:
     return "quiet" if part.kind == "table" else ""
 
 
-def _by_key(found: tuple[InstalledObject, ...]) -> dict[str, InstalledObject]:
+def _by_key(objects: tuple[InstalledObject, ...]) -> dict[str, InstalledObject]:
     """Functions of the same name that differ in their arguments are numbered."""
     parts: dict[str, InstalledObject] = {}
-    for one in found:
-        names = (repr((one.kind, one.name, number)) for number in range(len(found)))
+    for one in objects:
+        names = (repr((one.kind, one.name, number)) for number in range(len(objects)))
         parts[next(name for name in names if name not in parts)] = one
     return parts

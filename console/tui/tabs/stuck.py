@@ -100,7 +100,7 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
     """All that is known of it. `library`: the one whose worker claimed it."""
     if row.session is not None:
         session = row.session
-        said = [
+        parts = [
             (f"{plain(labels.session_title(session))}  ", "strong"),
             (
                 plain(f"{labels.session_client(session)}; {labels.session_activity(session)}"),
@@ -109,19 +109,19 @@ def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
             (f"\nlocks {plain(labels.lock_summary(session))}", ""),
         ]
         return (
-            [*said, (f"\n{plain(labels.session_statement(session))}", "quiet")]
+            [*parts, (f"\n{plain(labels.session_statement(session))}", "quiet")]
             if session.query
-            else said
+            else parts
         )
     claim = row.claim
     if claim is None:
         return []
     ended = claim.bound and claim.owner is Evidence.GONE
-    said_of = _EVIDENCE_ENDED if ended else _EVIDENCE[claim.owner]
+    evidence = _EVIDENCE_ENDED if ended else _EVIDENCE[claim.owner]
     if library:
-        said_of = _WORKERS[claim.owner].format(library)
+        evidence = _WORKERS[claim.owner].format(library)
     return [
-        (said_of, ""),
+        (evidence, ""),
         (f"\nmessage {plain(claim.id)}", "strong"),
         (f"  claimed by {plain(claim.claimed_by or UNKNOWN)}", "quiet"),
     ]
