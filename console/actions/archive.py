@@ -79,14 +79,12 @@ class Purge(RowAction):
             broker.require_from_the_front(self.verb, criteria.filters)
         return super().select(criteria)
 
-    def run_batch(
-        self, connection: Connection, chosen: Sequence[Message], action_id: int
-    ) -> Ledger:
+    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         if self.source.queue.design.waits_itself:
             bound = self.bound(action_id)
             statement = self.source.statement_name(self.statement)
             return broker.receive(connection, self.source, statement, chosen, **bound)
-        return super().run_batch(connection, chosen, action_id)
+        return super().apply(connection, chosen, action_id)
 
     def bound(self, action_id: int) -> dict[str, object]:
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}

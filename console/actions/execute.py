@@ -373,7 +373,7 @@ class _Run:
     def _next(self, session: Session, selection: Selection, size: int) -> list[Message]:
         """The next messages that the action does not exclude; empty at the end."""
         while chosen := selection.next(size):
-            excluded = self._action.exclusions(session, chosen)
+            excluded = self._action.excluded(session, chosen)
             ids = {id(message) for some in excluded.values() for message in some}
             if included := [message for message in chosen if id(message) not in ids]:
                 return included
@@ -392,9 +392,7 @@ class _Run:
         def batch() -> Ledger:
             self._uncommitted = Ledger()
             with session.transaction(self._doing) as connection:
-                ledger = self._action.run_batch(
-                    connection, chosen, record.action_id
-                ).require_balance()
+                ledger = self._action.apply(connection, chosen, record.action_id).require_balance()
                 record.batch(connection, ledger)
                 self._uncommitted = ledger
             self._uncommitted = Ledger()

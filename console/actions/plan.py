@@ -263,7 +263,7 @@ def make(
         counted = _Count(filters)
         selection = action.select(SelectionCriteria(database, session, filters, states, moment))
         while (most := counted.examine_next) and (chosen := selection.next(most)):
-            counted.add(chosen, action.exclusions(session, chosen))
+            counted.add(chosen, action.excluded(session, chosen))
             progress(counted.matching.total())
         plan = Plan(
             verb=action.verb,

@@ -156,9 +156,7 @@ class Release(RowAction):
         self._unknown = unknown or force
         self._alive: set[str] = set()
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Claims that are young, or whose owners are alive or unknown."""
         with session.transaction("read the owners of claims") as connection:
             queue = self.source.queue
@@ -271,9 +269,7 @@ class Requeue(RowAction):
         # A library may delete a failed job, or retry it by itself.
         self.tracker = None if queue.design.library else CanaryTracker(source)
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Jobs that a library has retired itself."""
         if not sql.has(self.source.product, self.source.statement_name("not_requeued")):
             return {}
@@ -352,9 +348,7 @@ class RequeueTo(RowAction):
         self._too_long = f"over {target.name}'s limit of {self._limit} bytes"
         self._unfit = f"no {to.payload} payload, as {target.name} wants it"
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages that the other queue cannot take."""
         left: dict[str, list[Message]] = defaultdict(list)
         with session.transaction("measure payloads") as connection:

@@ -54,9 +54,7 @@ class Reschedule(RowAction):
         self._earlier = 0
         return super().select(criteria)
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages due at that time already: the search meets again what it has moved ahead."""
         del session
         same = [one for one in chosen if one.due_at == self._due]

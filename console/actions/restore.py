@@ -115,9 +115,7 @@ class Restore(MessageAction):
             self.detail = f"{_describe(taken)}, the last purge"
         return ArchiveSelection(self.source, criteria, taken)
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Messages over the queue's present limit."""
         with session.transaction("read archived messages") as connection:
             rows = self._rows(connection, chosen, lock="no")
@@ -188,9 +186,7 @@ class Restore(MessageAction):
             name, within = "restore_by_push", scope(self.source, Storage.TABLE)
         return sql.script(self.source.statement_name(name), self.source.product.dialect, within)
 
-    def run_batch(
-        self, connection: Connection, chosen: Sequence[Message], action_id: int
-    ) -> Ledger:
+    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         del action_id
         self.source.wait_for_relay(connection)
         rows = self._rows(connection, chosen, lock="yes")

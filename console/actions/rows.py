@@ -347,9 +347,7 @@ class MessageAction:
     def select(self, criteria: SelectionCriteria) -> Selection:
         return QueueSelection(self.source, criteria)
 
-    def exclusions(
-        self, session: Session, chosen: Sequence[Message]
-    ) -> Mapping[str, list[Message]]:
+    def excluded(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Reason -> the messages among `chosen` that it would leave alone."""
         del session, chosen
         return {}
@@ -363,9 +361,7 @@ class MessageAction:
         """The statement that would run, readable for a DBA."""
         raise NotImplementedError
 
-    def run_batch(
-        self, connection: Connection, chosen: Sequence[Message], action_id: int
-    ) -> Ledger:
+    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
         raise NotImplementedError
 
@@ -404,9 +400,7 @@ class RowAction(MessageAction):
             self.source.statement_name(self.statement), self.source.product.dialect, within
         )
 
-    def run_batch(
-        self, connection: Connection, chosen: Sequence[Message], action_id: int
-    ) -> Ledger:
+    def apply(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         self.source.wait_for_relay(connection)
         locked, skipped = lock_rows(connection, self.source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})

@@ -15,7 +15,7 @@ from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement, WholeNumber
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -29,7 +29,7 @@ from console.verbs.verb import (
 _SIZE = design("ring").option("size")
 
 
-def _plan(verb: str, target: Target, values: ParameterValues) -> Plan:
+def _plan(verb: str, target: Target, values: Params) -> Plan:
     size: int | None = values.get("size")
     found = relay.plan(target.database, target.queue, size)
     obstacles: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ RELAY = Verb(
 )
 
 
-def _plan_maintain(target: Target, values: ParameterValues) -> Plan:
+def _plan_maintain(target: Target, values: Params) -> Plan:
     del values
     found = maintain_plan.plan(target.database, target.queue)
     return queue_plan(
@@ -140,7 +140,7 @@ def _maintain(
     )
 
 
-def _plan_upgrade(target: Target, values: ParameterValues) -> Plan:
+def _plan_upgrade(target: Target, values: Params) -> Plan:
     del values
     found = upgrading.plan(target.database, target.queue)
     return queue_plan(
@@ -161,7 +161,7 @@ def _upgrade(target: Target) -> Result:
     return Result(Outcome.DONE, (line,), done=int(done.needed), data=done.as_json())
 
 
-def _plan_uninstall(target: Target, values: ParameterValues) -> Plan:
+def _plan_uninstall(target: Target, values: Params) -> Plan:
     keep, with_messages = values["keep_archive"], values["with_messages"]
     found = uninstalling.plan(target.database, target.queue, keep_archive=keep)
     obstacles: tuple[str, ...] = ()
@@ -198,7 +198,7 @@ def _uninstalled(found: uninstalling.UninstallPlan) -> dict[str, object]:
     return {f: v for f, v in asdict(found).items() if f != "queue"} | {"lost": found.lost}
 
 
-def _plan_forget(target: Target, values: ParameterValues) -> Plan:
+def _plan_forget(target: Target, values: Params) -> Plan:
     del values
     lines = [
         f"forget {target.queue.label} (design {target.queue.design.name})",

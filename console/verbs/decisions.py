@@ -11,7 +11,7 @@ from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
-    ParameterValues,
+    Params,
     Plan,
     Result,
     Target,
@@ -29,7 +29,7 @@ def _is_ring(queue: Queue) -> bool:
 _REASON = Parameter("reason", "Why: it is shown wherever the queue is.")
 
 
-def _plan_protect(target: Target, values: ParameterValues) -> Plan:
+def _plan_protect(target: Target, values: Params) -> Plan:
     lines = [
         f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
         "  by every console, until it is unprotected; callers and other verbs go on",
@@ -50,7 +50,7 @@ def _protect(target: Target, reason: str) -> Result:
     return _done(f"protected {target.queue.label}")
 
 
-def _plan_unprotect(target: Target, values: ParameterValues) -> Plan:
+def _plan_unprotect(target: Target, values: Params) -> Plan:
     del values
     lines = [
         f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
@@ -84,7 +84,7 @@ def _done(line: str) -> Result:
     return Result(Outcome.DONE, (line,), done=1)
 
 
-def _plan_pause(target: Target, values: ParameterValues) -> Plan:
+def _plan_pause(target: Target, values: Params) -> Plan:
     push, seconds = values["push"], values["for"]
     if push and not _is_ring(target.queue):
         raise UsageError(
@@ -131,7 +131,7 @@ def _exchange(target: Target, *, push: bool) -> list[str]:
     ]
 
 
-def _pause(target: Target, values: ParameterValues) -> Result:
+def _pause(target: Target, values: Params) -> Result:
     since = pause.pause(
         target.database,
         target.queue,
@@ -142,7 +142,7 @@ def _pause(target: Target, values: ParameterValues) -> Result:
     return _done(f"paused {target.queue.label} at {moment(since, UTC)}")
 
 
-def _plan_resume(target: Target, values: ParameterValues) -> Plan:
+def _plan_resume(target: Target, values: Params) -> Plan:
     del values
     library = target.queue.design.library
     how = f"as {library} does it" if library else "by the code of before"
@@ -174,14 +174,14 @@ def note(database: Database, text: str, queue: Queue | None) -> datetime:
         )
 
 
-def _plan_note(target: Target, values: ParameterValues) -> Plan:
+def _plan_note(target: Target, values: Params) -> Plan:
     of = "every queue of the database" if values["all"] else target.queue.label
     lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
     run = single_step(_note, target, values)
     return queue_plan(target, "note", lines, run, stoppable=False)
 
 
-def _note(target: Target, values: ParameterValues) -> Result:
+def _note(target: Target, values: Params) -> Result:
     at = note(target.database, values["text"], None if values["all"] else target.queue)
     return _done(f"noted at {moment(at, UTC)}: {values['text']}")
 

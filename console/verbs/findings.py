@@ -25,7 +25,7 @@ from console.monitor.limits import DEFAULTS, Severity
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -56,14 +56,14 @@ _CODE = Parameter(
 _REASON = Parameter("reason", "Why, for whoever sees the finding; required for a critical one.")
 
 
-def _plan_silence(target: Target, values: ParameterValues) -> Plan:
+def _plan_silence(target: Target, values: Params) -> Plan:
     _code(values)
     lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
     pairs = [(target.queue.schema, target.queue.name)]
     return _planned(target, "silence", lines, single_step(_begin, target, "silence", values, pairs))
 
 
-def _plan_ack(target: Target, values: ParameterValues) -> Plan:
+def _plan_ack(target: Target, values: Params) -> Plan:
     code = _code(values)
     pairs = [(target.queue.schema, target.queue.name)]
     if not target.queue.name:
@@ -76,12 +76,12 @@ def _plan_ack(target: Target, values: ParameterValues) -> Plan:
     return _planned(target, "ack", lines, single_step(_begin, target, "ack", values, pairs))
 
 
-def _plan_unsilence(target: Target, values: ParameterValues) -> Plan:
+def _plan_unsilence(target: Target, values: Params) -> Plan:
     lines = (f"end what silences or acknowledges {_what(target, values)}",)
     return _planned(target, "unsilence", lines, single_step(_end, target, values))
 
 
-def _code(values: ParameterValues) -> Code:
+def _code(values: Params) -> Code:
     """UsageError for an unknown code, or a critical one without a reason."""
     name = values["code"].partition(":")[0]
     found = _BY_NAME.get(name)
@@ -126,7 +126,7 @@ def _having(target: Target, code: Code, text: str) -> list[Pair]:
     ]
 
 
-def _what(target: Target, values: ParameterValues) -> str:
+def _what(target: Target, values: Params) -> str:
     return f"{values['code']} of {target.queue.label if target.queue.name else 'every queue'}"
 
 
@@ -144,7 +144,7 @@ _KINDS = {"silence": "silence", "ack": "acknowledge"}
 _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"}
 
 
-def _begin(target: Target, verb: str, values: ParameterValues, pairs: Sequence[Pair]) -> Result:
+def _begin(target: Target, verb: str, values: Params, pairs: Sequence[Pair]) -> Result:
     """Replaces an earlier silence or acknowledgement of the same finding."""
     code = _code(values)
     if not pairs:
@@ -169,7 +169,7 @@ def _begin(target: Target, verb: str, values: ParameterValues, pairs: Sequence[P
     return _done(target, verb, values, len(pairs))
 
 
-def _end(target: Target, values: ParameterValues) -> Result:
+def _end(target: Target, values: Params) -> Result:
     with _recorded(target, "unsilence", values) as act:
         audit.prepare_decisions(act.connection)
         ended = sql.values(
@@ -192,14 +192,14 @@ def _end(target: Target, values: ParameterValues) -> Result:
 
 
 def _recorded(
-    target: Target, verb: str, values: ParameterValues
+    target: Target, verb: str, values: Params
 ) -> AbstractContextManager[audit.RecordedAction]:
     detail = " ".join(filter(None, (values["code"], values.get("reason"))))
     subject = Subject.of(target.database, target.queue, verb, detail)
     return audit.recorded(target.database, f"{verb} {values['code']}", subject)
 
 
-def _done(target: Target, verb: str, values: ParameterValues, count: int) -> Result:
+def _done(target: Target, verb: str, values: Params, count: int) -> Result:
     return Result(Outcome.DONE, (f"{_DONE[verb]} {_what(target, values)}",), done=count)
 
 
@@ -273,7 +273,7 @@ def plan_repair(verb: Verb, database: Database, repair: VerbRepair) -> Plan:
     return verb.plan(target, values_from_texts(verb, texts_from_words(verb, words)))
 
 
-def _plan_doctor(target: Target, values: ParameterValues) -> Plan:
+def _plan_doctor(target: Target, values: Params) -> Plan:
     del values
     (diagnosis,) = _examined(target, [target.queue])
     repairs = allowed_repairs(diagnosis, target.rights)

@@ -32,7 +32,7 @@ from console.verbs.parameters import (
 )
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -48,11 +48,11 @@ def _has_messages(queue: Queue) -> bool:
 
 
 def _message_plan(
-    make: Callable[[Target, ParameterValues], MessageAction],
-) -> Callable[[Target, ParameterValues], Plan]:
+    make: Callable[[Target, Params], MessageAction],
+) -> Callable[[Target, Params], Plan]:
     """The plan of a verb whose `MessageAction` `make` returns."""
 
-    def plan(target: Target, values: ParameterValues) -> Plan:
+    def plan(target: Target, values: Params) -> Plan:
         action = make(target, values)
         filters, how = target.filters(values), batching(values)
         counted = planning.make(target.database, action, filters, progress=target.on_count)
@@ -66,7 +66,7 @@ def _move(
     target: Target,
     action: MessageAction,
     found: planning.Plan,
-    values: ParameterValues,
+    values: Params,
     control: Control,
     on_progress: OnProgress,
 ) -> Result:
@@ -113,7 +113,7 @@ def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result])
     )
 
 
-def _requeue(target: Target, values: ParameterValues) -> MessageAction:
+def _requeue(target: Target, values: Params) -> MessageAction:
     target = target.for_subscriber(values)
     other, back = values["to"], values["back"]
     if other is None:
@@ -126,13 +126,13 @@ def _requeue(target: Target, values: ParameterValues) -> MessageAction:
     return requeue.RequeueTo(target.source(), to=target.source(to))
 
 
-def _plan_requeue(target: Target, values: ParameterValues) -> Plan:
+def _plan_requeue(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_switch(target)
     return _message_plan(_requeue)(target, values)
 
 
-def _release(target: Target, values: ParameterValues) -> MessageAction:
+def _release(target: Target, values: Params) -> MessageAction:
     target = target.for_subscriber(values)
     return requeue.Release(
         target.source(),
@@ -142,23 +142,23 @@ def _release(target: Target, values: ParameterValues) -> MessageAction:
     )
 
 
-def _plan_release(target: Target, values: ParameterValues) -> Plan:
+def _plan_release(target: Target, values: Params) -> Plan:
     if target.queue.design.waits_itself:
         return sessions.plan_end(target, values)
     return _message_plan(_release)(target, values)
 
 
-def _purge(target: Target, values: ParameterValues) -> MessageAction:
+def _purge(target: Target, values: Params) -> MessageAction:
     reason = values["reason"] or ""
     return archive.Purge(target.source(), reason=reason, permanently=values["permanently"])
 
 
-def _archive(target: Target, values: ParameterValues) -> MessageAction:
+def _archive(target: Target, values: Params) -> MessageAction:
     of = target.for_subscriber(values)
     return archive.Archive(of.source(), reason=values["reason"] or "")
 
 
-def _restore(target: Target, values: ParameterValues) -> MessageAction:
+def _restore(target: Target, values: Params) -> MessageAction:
     return restore.Restore(
         target.source(),
         action=values["action"],
@@ -167,11 +167,11 @@ def _restore(target: Target, values: ParameterValues) -> MessageAction:
     )
 
 
-def _reschedule(target: Target, values: ParameterValues) -> MessageAction:
+def _reschedule(target: Target, values: Params) -> MessageAction:
     return reschedule.Reschedule(target.source(), at=values["at"], in_seconds=values["in"])
 
 
-def _plan_archive(target: Target, values: ParameterValues) -> Plan:
+def _plan_archive(target: Target, values: Params) -> Plan:
     """Once; with `every` in rounds."""
     once = _message_plan(_archive)(target, values)
     every = values["every"]
@@ -183,7 +183,7 @@ def _plan_archive(target: Target, values: ParameterValues) -> Plan:
 
 
 def _archive_rounds(
-    target: Target, values: ParameterValues, control: Control, on_progress: OnProgress
+    target: Target, values: Params, control: Control, on_progress: OnProgress
 ) -> Result:
     total = Ledger()
 
@@ -207,7 +207,7 @@ def _archive_rounds(
     return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
 
 
-def _purge_right(values: ParameterValues) -> Rights:
+def _purge_right(values: Params) -> Rights:
     return Rights.ADMIN if values.get("permanently") else Rights.OPERATOR
 
 

@@ -14,7 +14,7 @@ from console.formats import numbered
 from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -27,7 +27,7 @@ from console.verbs.verb import (
 _SHOWN_IDS = 5
 
 
-def _plan_push(target: Target, values: ParameterValues) -> Plan:
+def _plan_push(target: Target, values: Params) -> Plan:
     push.require_interface(target.queue)
     text: str = values["payload"]
     raw = text.encode()
@@ -51,7 +51,7 @@ def _push(target: Target, payload: push.Payload, wait: float, more: push.PushExt
     return Result(Outcome.DONE, (f"stored, its id is {pushed}",), Ledger(1, 1, 1))
 
 
-def _plan_pop(target: Target, values: ParameterValues) -> Plan:
+def _plan_pop(target: Target, values: Params) -> Plan:
     """Messages are written to a file before the pop commits, if the design deletes them at pop."""
     push.require_interface(target.queue)
     if not values["file"]:
@@ -80,7 +80,7 @@ def _plan_pop(target: Target, values: ParameterValues) -> Plan:
     return queue_plan(target, "pop", lines, run, count=count)
 
 
-def finish_of(values: ParameterValues) -> pop.Finish:
+def finish_of(values: Params) -> pop.Finish:
     """From --complete and --fail. UsageError."""
     if values["complete"] and values["fail"]:
         raise UsageError("--complete and --fail exclude each other.")
@@ -93,7 +93,7 @@ def _pop(
     target: Target,
     path: str,
     finish: pop.Finish,
-    values: ParameterValues,
+    values: Params,
     control: Control,
     on_progress: OnProgress,
 ) -> Result:
@@ -156,7 +156,7 @@ class _PayloadFile:
         self.count += len(messages)
 
 
-def _plan_finish(how: pop.Finish, target: Target, values: ParameterValues) -> Plan:
+def _plan_finish(how: pop.Finish, target: Target, values: Params) -> Plan:
     """complete and fail: finish single messages instead of the consumer that popped them."""
     attempts: int | None = values["attempts"]
     target = target.for_subscriber(values)

@@ -19,7 +19,7 @@ from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
-from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Verb, admin, single_step
+from console.verbs.verb import OnProgress, Params, Plan, Result, Verb, admin, single_step
 
 
 def complete_designs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -58,7 +58,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def new_queue(values: ParameterValues, product: Product, schema: str | None) -> Queue:
+def new_queue(values: Params, product: Product, schema: str | None) -> Queue:
     """The queue that the values of install describe. UsageError."""
     given = pairs(values["option"], "--option")
     of = design(values["design"], product.name)
@@ -111,7 +111,7 @@ def adopt_plan(
     database: Database,
     queue: Queue,
     table: CandidateTable,
-    values: ParameterValues,
+    values: Params,
     lines: Sequence[str],
 ) -> Plan:
     """`queue`: as previewed; `lines`: the columns and their roles."""
@@ -126,7 +126,7 @@ def adopt_plan(
     return _queue_plan(database, queue, "adopt", text, run)
 
 
-def adopted(database: Database, values: ParameterValues, schema: str | None) -> Result:
+def adopted(database: Database, values: Params, schema: str | None) -> Result:
     """Adopt the queue that the values describe. UsageError."""
     of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
     if values["preset"] is not None:

@@ -11,7 +11,7 @@ from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -46,7 +46,7 @@ def _switch_on(target: Target) -> Result:
     )
 
 
-def plan_end(target: Target, values: ParameterValues) -> Plan:
+def plan_end(target: Target, values: Params) -> Plan:
     """release of Service Broker: end finished conversations that hold nothing."""
     found = broker.plan_conversations(target.database, target.queue)
     return queue_plan(
@@ -80,7 +80,7 @@ def _end_conversation(
     return Result(outcome, (line,), done, done=done.out, data={"ended": done.out})
 
 
-def _plan(target: Target, values: ParameterValues) -> Plan:
+def _plan(target: Target, values: Params) -> Plan:
     name = values["session"]
     if not name:
         raise _no_session(target)

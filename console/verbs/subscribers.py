@@ -14,7 +14,7 @@ from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
     OnProgress,
-    ParameterValues,
+    Params,
     Plan,
     Progress,
     Result,
@@ -27,7 +27,7 @@ from console.verbs.verb import (
 _WAITS = "  its callers wait for a moment; it begins once none of them has a transaction open"
 
 
-def _plan_subscribe(target: Target, values: ParameterValues) -> Plan:
+def _plan_subscribe(target: Target, values: Params) -> Plan:
     queue, name, since = target.queue, values["subscriber"], values["from"]
     subscribing.require_subscribers(queue)
     subscribing.new_subscriber(queue, name)
@@ -50,7 +50,7 @@ def _subscribe(target: Target, name: str, since: str) -> Result:
     return Result(Outcome.DONE, (line,), done=1, data={"subscriber": name, "first": first})
 
 
-def _plan_unsubscribe(target: Target, values: ParameterValues) -> Plan:
+def _plan_unsubscribe(target: Target, values: Params) -> Plan:
     queue, name = target.queue, values["subscriber"]
     found, _ = subscribing.owed(target.database, queue.of(name))
     left = [one.name for one in queue.subscribers if one.name != name]
@@ -85,7 +85,7 @@ def _unsubscribe(target: Target, name: str) -> Result:
     return Result(Outcome.DONE, tuple(lines), done=1, data=data)
 
 
-def _plan_skip(target: Target, values: ParameterValues) -> Plan:
+def _plan_skip(target: Target, values: Params) -> Plan:
     queue, name, to = target.queue, values["subscriber"], values["to"]
     found, number = subscribing.owed(target.database, queue.of(name), to)
     lines = (

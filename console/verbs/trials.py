@@ -10,7 +10,7 @@ from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
 from console.errors import UsageError
 from console.verbs.parameters import Parameter, TextType, WholeNumber
-from console.verbs.verb import ParameterValues, Verb, admin
+from console.verbs.verb import Params, Verb, admin
 
 if TYPE_CHECKING:
     from console.actions.bench import BenchRequest
@@ -120,7 +120,7 @@ COMMAND = replace(
 """Bench on the command line, which has more options."""
 
 
-def bench_request(values: ParameterValues) -> tuple["BenchRequest", Load]:
+def bench_request(values: Params) -> tuple["BenchRequest", Load]:
     """The candidates and the load that the values of bench describe."""
     from console.actions.bench import BenchRequest  # noqa: PLC0415  # verbs shall start at once
 

@@ -29,7 +29,7 @@ from console.rights import Rights
 from console.verbs.parameters import FILTER_TYPE, Parameter, Placement
 
 P = ParamSpec("P")
-ParameterValues = Mapping[str, Any]
+Params = Mapping[str, Any]
 """Parameter name with `_` for `-` -> its converted value."""
 OnCount = Callable[[int], None]
 """Gets the messages counted so far, while a plan is made."""
@@ -52,7 +52,7 @@ class Target:
         """Another queue of the database; without `schema`, in any. UsageError."""
         return catalog.look_up(self.database, name, schema)
 
-    def for_subscriber(self, values: ParameterValues) -> "Target":
+    def for_subscriber(self, values: Params) -> "Target":
         """The same, for the subscriber that the values name. UsageError."""
         name = values["subscriber"]
         return self if name is None else replace(self, queue=self.queue.of(name))
@@ -64,7 +64,7 @@ class Target:
         with self.database.transaction(doing, read_only=True) as connection:
             return MessageSource.of(connection, queue)
 
-    def filters(self, values: ParameterValues) -> filtering.Filters:
+    def filters(self, values: Params) -> filtering.Filters:
         """From `--filter` and `--older`. UsageError."""
         words = expand(values.get("filter", ()), self.saved)
         older = values.get("older")
@@ -87,7 +87,7 @@ class Target:
             return catalog.is_production(connection)
 
 
-def batching(values: ParameterValues) -> Batching:
+def batching(values: Params) -> Batching:
     """From `--batch`, `--rate` and the `--canary` options. UsageError."""
     canary = values.get("canary", False)
     wait, share = values.get("canary_wait"), values.get("canary_share")
@@ -207,12 +207,12 @@ def single_step(
     return lambda _, __: do(*args, **kwargs)
 
 
-def operator(_: ParameterValues) -> Rights:
+def operator(_: Params) -> Rights:
     """The right that most verbs need."""
     return Rights.OPERATOR
 
 
-def admin(_: ParameterValues) -> Rights:
+def admin(_: Params) -> Rights:
     """The right that verbs on tables and code need."""
     return Rights.ADMIN
 
@@ -224,12 +224,12 @@ class Verb:
     name: str
     summary: str
     """One line, without capital and full stop."""
-    make_plan: Callable[[Target, ParameterValues], Plan] | None = None
+    make_plan: Callable[[Target, Params], Plan] | None = None
     """Only reads the database. None: it runs in a screen or a process of its own."""
     help: str = ""
     """What the summary does not say, and examples."""
     parameters: tuple[Parameter, ...] = ()
-    right: Callable[[ParameterValues], Rights] = operator
+    right: Callable[[Params], Rights] = operator
     confirmed: bool = True
     """Whether the command line requires `--yes`."""
     fixed: tuple[str, ...] = ()
@@ -243,7 +243,7 @@ class Verb:
     def parameters_for(self, queue: Queue) -> tuple[Parameter, ...]:
         return tuple(one for one in self.parameters if one.applies(queue))
 
-    def plan(self, target: Target, values: ParameterValues) -> Plan:
+    def plan(self, target: Target, values: Params) -> Plan:
         """What it would do. Only reads the database. ConsoleError where it is not allowed."""
         if self.make_plan is None:
             raise UsageError(f"{self.name} is not planned here.")

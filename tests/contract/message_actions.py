@@ -131,7 +131,7 @@ def run_one_batch(client: Client, action: MessageAction, cutoff: Any) -> Ledger:
         )
         chosen = selection.next(1000)
         with session.transaction("act") as connection:
-            ledger = action.run_batch(connection, chosen, 0).require_balance()
+            ledger = action.apply(connection, chosen, 0).require_balance()
             connection.rollback()
     return ledger
 

@@ -1,4 +1,4 @@
-"""Packages that only some tests want, and that not every machine can get: fetched once a user."""
+"""Packages that only some tests need: installed once per user, where the machine can get them."""
 
 import os
 import shutil
@@ -14,47 +14,47 @@ from tests.template import FOLDER, exclusive_access
 
 NPM = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
 NODE = "DBQ_TEST_NODE"
-"""Where these are installed already: the folder that node_modules lies in."""
+"""A folder with node_modules in which these are installed already."""
 
 
 def from_pip(package: str, *more: str) -> Path:
-    """The folder that has it; skips, with the reason, where pip does not get it."""
+    """The folder of the package; skips, with the reason, where pip cannot install it."""
     python = "".join(map(str, sys.version_info[:2]))
-    place = caches() / f"{package}-{python}"
+    folder = caches() / f"{package}-{python}"
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    options = ["--no-deps", "--no-compile", *more, "--target", str(place / "made")]
-    return _fetched(place, [*pip, *options, package]) / "made"
+    options = ["--no-deps", "--no-compile", *more, "--target", str(folder / "made")]
+    return _installed(folder, [*pip, *options, package]) / "made"
 
 
 def from_npm(library: str) -> Path:
-    """The folder with all in its node_modules; skips, with the reason, where there are none."""
+    """The folder with node_modules; skips, with the reason, where npm cannot install it."""
     if given := os.environ.get(NODE):
         if not (Path(given) / "node_modules" / library).is_dir():
             pytest.skip(f"{NODE} names a folder without {library}")
         return Path(given)
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip(f"{library} wants Node: npm is not here, and {NODE} names no folder")
-    place = caches() / " ".join(NPM)
-    return _fetched(
-        place, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(place), *NPM]
+        pytest.skip(f"{library} needs Node: npm is not here, and {NODE} names no folder")
+    folder = caches() / " ".join(NPM)
+    return _installed(
+        folder, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *NPM]
     )
 
 
-def _fetched(place: Path, words: Sequence[str]) -> Path:
-    """One process asks, once a run: what it was told is for all of them."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    done, why = place / "done", Path(os.environ[FOLDER]) / f"why not {place.name}"
-    with exclusive_access(place):
+def _installed(folder: Path, command: Sequence[str]) -> Path:
+    """One process tries, once a run; the others use its result."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    done, why = folder / "done", Path(os.environ[FOLDER]) / f"why not {folder.name}"
+    with exclusive_access(folder):
         if not done.exists() and not why.exists():
             try:
-                told = subprocess.run(
-                    words, capture_output=True, text=True, timeout=120, check=False
+                result = subprocess.run(
+                    command, capture_output=True, text=True, timeout=120, check=False
                 )
             except subprocess.TimeoutExpired:
                 why.write_text("it had not ended after two minutes")
             else:
-                (why if told.returncode else done).write_text(told.stderr.strip()[-300:])
+                (why if result.returncode else done).write_text(result.stderr.strip()[-300:])
     if not done.exists():
-        pytest.skip(f"{place.name} cannot be installed: {why.read_text()}")
-    return place
+        pytest.skip(f"{folder.name} cannot be installed: {why.read_text()}")
+    return folder

@@ -106,11 +106,11 @@ def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
     class Late(Reschedule):
         """Another operator is faster, after this one has chosen."""
 
-        def run_batch(
+        def apply(
             self, connection: Connection, chosen: Sequence[Message], action_id: int
         ) -> Ledger:
             assert rescheduled(client, other, "limit=2").ledger.out == 2
-            return super().run_batch(connection, chosen, action_id)
+            return super().apply(connection, chosen, action_id)
 
     late = Late(source_of(client), at=LATER + timedelta(hours=2))
     done = rescheduled(client, late, batch=100)

@@ -331,7 +331,7 @@ def test_a_batch_that_fails_leaves_all_in_the_archive(
     action = Restore(source_of(client))
     made = planned(client, action)
     calls = iter(range(100))
-    acting = action.run_batch
+    acting = action.apply
 
     def cut_off(*arguments: Any) -> Ledger:
         ledger = acting(*arguments)
@@ -339,7 +339,7 @@ def test_a_batch_that_fails_leaves_all_in_the_archive(
             raise KeyboardInterrupt
         return ledger
 
-    monkeypatch.setattr(action, "run_batch", cut_off)
+    monkeypatch.setattr(action, "apply", cut_off)
     with pytest.raises(KeyboardInterrupt):
         execute.execute(client.database, action, made, batching=Batching(batch=3))
     assert (len(all_messages(client)), len(archived(client))) == (6, 4)

@@ -282,7 +282,7 @@ def test_a_reader_plans_what_an_operator_does(place: Place, name: str) -> None:
             pytest.raises(RefusedError, match="Could not"),
             client.database.transaction("act") as connection,
         ):
-            action.run_batch(connection, planned.sample, 1)
+            action.apply(connection, planned.sample, 1)
     for verb in made:
         action = action_for(operator, verb)
         planned = plan.make(operator.database, action, parse(["limit=1"]))

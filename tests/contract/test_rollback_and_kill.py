@@ -19,7 +19,7 @@ from tests.contract.variants import (
     and_subscribed,
     mostly,
 )
-from tests.contract.workers import killed
+from tests.contract.workers import killed_client
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.thinned(3)
@@ -153,7 +153,7 @@ def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) 
     client = use(variant)
     ids = client.push_many(client.payloads(*range(5)))
 
-    held = killed(client.url, client.queue, commit=False, n=3)
+    held = killed_client(client.url, client.queue, commit=False, n=3)
 
     assert len(held.popped) == 3
     if gives_numbers(client):
@@ -179,7 +179,7 @@ def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
     client = use(variant)
     client.push_many(client.payloads(*range(3)))
 
-    held = killed(client.url, client.queue, commit=True, n=3)
+    held = killed_client(client.url, client.queue, commit=True, n=3)
 
     assert [message.payload for message in held.popped] == client.payloads(*range(3))
     (its_own,) = client.pop_many(5)
@@ -203,7 +203,7 @@ def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(
     client = use(variant)
     client.push_many(client.payloads(*range(3)))
 
-    held = killed(client.url, client.queue, commit=True, n=3)
+    held = killed_client(client.url, client.queue, commit=True, n=3)
 
     assert len(held.popped) == 3
     assert [message.id for message in client.drain()] == held.pushed

@@ -14,12 +14,12 @@ from console.actions import pop, push
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
-from tests.contract.child_processes import killed as killed_process
+from tests.contract.child_processes import killed
 from tests.contract.client import call_pop
 from tests.contract.messages import message
 
 _FORKING = multiprocessing.get_context("forkserver")
-"""Forks processes that have this module imported, which takes one that starts most of a second."""
+"""Forks processes with this module imported: that takes a new process most of a second."""
 _FORKING.set_forkserver_preload([__name__])
 _PATIENCE_SECONDS = 120.0
 _TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
@@ -27,23 +27,23 @@ _TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
 
 @dataclass(frozen=True)
 class Produce:
-    """Send `count` messages, each of them once, whatever is rolled back on the way."""
+    """Send `count` messages, each once, whatever is rolled back on the way."""
 
     url: str
     queue: Queue
     producer: int
     count: int
     batch: int = 1
-    """1: push. More: push_many of so many."""
+    """1: push; more: push_many."""
     rollbacks: float = 0.0
-    """Share of transactions that are rolled back, and done again."""
+    """Share of transactions that are rolled back and repeated."""
     late_commits: float = 0.0
     """Share of transactions that stay open for a while after the push."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Send messages that are due at random moments, and wait until all are."""
+    """Send messages that are due at random times, and wait until all are due."""
 
     url: str
     queue: Queue
@@ -60,29 +60,27 @@ class Consume:
     queue: Queue
     consumer: int
     batch: int = 0
-    """0: pop. More: pop_many of so many."""
+    """0: pop; more: pop_many."""
     rollbacks: float = 0.0
     late_commits: float = 0.0
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What one committed pop got."""
+    """The messages of one committed pop."""
 
     consumer: int
     at: int
-    """`time.monotonic_ns()` between pop and commit: one clock for all processes of a machine."""
+    """`time.monotonic_ns()` between pop and commit: one clock for all processes."""
     messages: Sequence[PoppedMessage]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
-
     pushed: dict[tuple[int, int], str]
     """(producer, number) -> the id that the committed push returned."""
     taken: list[Taken] = field(default_factory=list)
-    """The committed pops of all consumers in the order of their moments."""
+    """The committed pops of all consumers, in the order of `at`."""
 
     @property
     def messages(self) -> list[PoppedMessage]:
@@ -102,7 +100,7 @@ def _initialize(done: Event) -> None:
 
 
 def produce(job: Produce) -> dict[tuple[int, int], str]:
-    """(producer, number) -> id, of everything that was committed."""
+    """(producer, number) -> id of each committed message."""
     dice = random.Random(job.producer)
     database = open_database(job.url, timeouts=_TIMEOUTS)
     left = list(range(job.count))
@@ -172,7 +170,7 @@ def consume(job: Consume) -> list[Taken]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         assert time.monotonic() < deadline, "the queue never became empty"
-        last_look = _done.is_set()
+        last_pop = _done.is_set()
         try:
             one = _pop(database, job, dice)
         except _RollBackError:
@@ -180,7 +178,7 @@ def consume(job: Consume) -> list[Taken]:
         if one.messages:
             _complete(database, job.queue, one.messages)
             taken.append(one)
-        elif last_look:
+        elif last_pop:
             database.close()
             return taken
         else:
@@ -194,7 +192,7 @@ def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
         else:
             messages = [m for m in [call_pop(connection, job.queue)] if m is not None]
         at = time.monotonic_ns()
-        assert len(messages) <= max(job.batch, 1), "took more than it was asked to"
+        assert len(messages) <= max(job.batch, 1), "took more than requested"
         if messages:
             _end_badly(dice, job)
     return Taken(job.consumer, at, messages)
@@ -216,7 +214,7 @@ def _end_badly(dice: random.Random, job: Produce | Consume) -> None:
 
 
 class WorkerPool:
-    """Processes that live as long as the suite; each run gets as many as it has jobs."""
+    """Processes that live as long as the suite; a run uses one for each job."""
 
     def __init__(self, size: int) -> None:
         self._done = _FORKING.Event()
@@ -225,15 +223,15 @@ class WorkerPool:
         )
 
     def run(self, producers: Sequence[Produce | Schedule], consumers: Sequence[Consume]) -> Outcome:
-        """Start all of them, wait for all of them. What fails in one fails here."""
+        """Start all jobs and wait for them. An error in one is raised here."""
         self._done.clear()
-        eating = [self._pool.submit(consume, job) for job in consumers]
+        consuming = [self._pool.submit(consume, job) for job in consumers]
         try:
-            sending = [self._pool.submit(_send, job) for job in producers]
-            pushed = {key: pushed for one in sending for key, pushed in one.result().items()}
+            producing = [self._pool.submit(_send, job) for job in producers]
+            pushed = {key: pushed for one in producing for key, pushed in one.result().items()}
         finally:
             self._done.set()
-        taken = [one for future in eating for one in future.result()]
+        taken = [one for future in consuming for one in future.result()]
         return Outcome(pushed, sorted(taken, key=lambda one: one.at))
 
     def __enter__(self) -> Self:
@@ -244,29 +242,29 @@ class WorkerPool:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a process that is to be killed has done so far."""
+class KilledClient:
+    """What a killed process had done."""
 
     pushed: list[str | None]
     popped: list[PoppedMessage]
 
 
-def hold(url: str, queue: Queue, commit: bool, n: int, said: PipeEnd) -> None:
-    """Push one message, pop `n` others, say so, and never end: with or without a commit."""
+def _hang(url: str, queue: Queue, commit: bool, n: int, reports: PipeEnd) -> None:
+    """Pop `n` messages, push one, report; then hang, before the commit or after it."""
     database = open_database(url, timeouts=_TIMEOUTS)
     sent = message(queue.options["payload"], 9, 9)
-    with database.transaction("hold") as connection:
-        popped = pop.pop_many(connection, queue, n, "the one who dies")
+    with database.transaction("hang") as connection:
+        popped = pop.pop_many(connection, queue, n, "the killed consumer")
         pushed = [push.push(connection, queue, sent)]
         if not commit:
-            said.send(Held(pushed, popped))
+            reports.send(KilledClient(pushed, popped))
             time.sleep(_PATIENCE_SECONDS)
-    said.send(Held(pushed, popped))
+    reports.send(KilledClient(pushed, popped))
     time.sleep(_PATIENCE_SECONDS)
 
 
-def killed(url: str, queue: Queue, *, commit: bool, n: int) -> Held:
-    """Let a process do so and kill it with SIGKILL."""
-    (held,) = killed_process(hold, url, queue, commit, n)
-    assert isinstance(held, Held)
-    return held
+def killed_client(url: str, queue: Queue, *, commit: bool, n: int) -> KilledClient:
+    """A process that popped `n` messages, pushed one, and was killed with SIGKILL."""
+    (client,) = killed(_hang, url, queue, commit, n)
+    assert isinstance(client, KilledClient)
+    return client

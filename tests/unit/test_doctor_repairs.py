@@ -15,7 +15,7 @@ from console.engines import open_database
 from console.rights import Rights
 from console.verbs import MODULES, get_verb
 from console.verbs import verb as line
-from console.verbs.verb import OnProgress, ParameterValues, Plan, Result, Target
+from console.verbs.verb import OnProgress, Params, Plan, Result, Target
 
 SECONDS = 120.0
 
@@ -51,9 +51,9 @@ EVERY: list[tuple[VerbRepair, str, dict[str, object]]] = [
 def test_a_repair_is_the_verb_that_its_command_line_names(
     repair: VerbRepair, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[Target, ParameterValues]] = []
+    seen: list[tuple[Target, Params]] = []
 
-    def plan(target: Target, values: ParameterValues) -> Plan:
+    def plan(target: Target, values: Params) -> Plan:
         seen.append((target, values))
         subject = Subject.of(target.database, target.queue, verb)
         lines = ("planned",)

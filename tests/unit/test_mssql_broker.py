@@ -58,7 +58,7 @@ def test_what_is_no_longer_there_is_skipped(
     )
     with database.transaction("purge") as connection:
         odbc.bound.clear()
-        ledger = action.run_batch(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
+        ledger = action.apply(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
     skipped = {CHANGED: 3 - out} if out < 3 else {}
     assert ledger == Ledger(3, out, out, skipped=skipped)
     sent = [value for values in odbc.bound for value, _ in values]

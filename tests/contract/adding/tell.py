@@ -4,7 +4,7 @@ from console import audit
 from console.audit import Outcome
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import (
-    ParameterValues,
+    Params,
     Plan,
     Result,
     Target,
@@ -14,7 +14,7 @@ from console.verbs.verb import (
 )
 
 
-def _plan(target: Target, values: ParameterValues) -> Plan:
+def _plan(target: Target, values: Params) -> Plan:
     word: str = values["word"]
 
     def run() -> Result:
