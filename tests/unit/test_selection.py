@@ -30,23 +30,23 @@ def message(id_: str | None) -> Message:
 
 
 class Scan:
-    """A search of a heap: what a scan meets first, without a place to go on from."""
+    """Stands in for a search of a heap: the first rows of a scan, without an order to continue in."""
 
-    lying: tuple[str | None, ...] = ()
+    present: tuple[str | None, ...] = ()
     most = 0
-    """It reads no more than these."""
+    """Rows that it reads at most."""
 
     def __init__(self, source: MessageSource, wanted: MessageQuery, after: str | None) -> None:
         del source
         assert after is None
-        self.ended, self.next, self.read = False, None, 0
-        within = self.lying[: min(wanted.limit, self.most)]
+        self.finished, self.next, self.read = False, None, 0
+        within = self.present[: min(wanted.limit, self.most)]
         self.found = [message(id_) for id_ in within]
-        self.complete = len(within) == len(self.lying)
+        self.complete = len(within) == len(self.present)
 
     def step(self, connection: object) -> None:
         del connection
-        self.ended = True
+        self.finished = True
 
 
 class _Session:
@@ -58,7 +58,7 @@ class _Session:
 
 class _Source(MessageSource):
     def begin(self, *_: object) -> None:
-        """Nothing to be careful with."""
+        """No time-outs to set."""
 
 
 def choice(queue: Queue = QUEUE) -> rows.QueueSelection:
@@ -85,7 +85,7 @@ def test_each_once_whether_they_stay_or_go(
     with pytest.MonkeyPatch.context() as patch:
 
         class Here(Scan):
-            lying = tuple(map(str, range(count)))
+            present = tuple(map(str, range(count)))
 
         Here.most = max(most, bound)
         patch.setattr(rows, "Search", Here)
@@ -94,12 +94,12 @@ def test_each_once_whether_they_stay_or_go(
             ids = [one.id for one in found]
             met += ids
             gone = {id_ for id_ in ids if data.draw(st.booleans())}
-            Here.lying = tuple(id_ for id_ in Here.lying if id_ not in gone)
+            Here.present = tuple(id_ for id_ in Here.present if id_ not in gone)
         assert len(set(met)) == len(met)
         assert {str(n) for n in range(min(count, Here.most))} <= set(met)
 
 
 def test_what_cannot_be_told_apart_is_refused(scan: type[Scan]) -> None:
-    scan.lying, scan.most = (None, None), 10
+    scan.present, scan.most = (None, None), 10
     with pytest.raises(UsageError, match="told apart"):
         choice(THEIRS).next(5)
