@@ -30,7 +30,7 @@ def message(id_: str | None) -> Message:
 
 
 class Scan:
-    """Stands in for a search of a heap: the first rows of a scan, without an order to continue in."""
+    """Stands in for a search of a heap: the first rows, without an order to continue in."""
 
     present: tuple[str | None, ...] = ()
     most = 0
@@ -57,7 +57,7 @@ class _Session:
 
 
 class _Source(MessageSource):
-    def begin(self, *_: object) -> None:
+    def begin_read(self, *_: object) -> None:
         """No time-outs to set."""
 
 
