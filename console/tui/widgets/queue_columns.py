@@ -1,4 +1,4 @@
-"""The columns of the table of queues: as many as there is room for; what they sort by."""
+"""The columns of the queue table, their layout and sort keys."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -33,15 +33,15 @@ Value = float | str | None
 
 @dataclass(frozen=True, kw_only=True)
 class QueueColumn(Column[QueueView]):
-    """One column. `key` is sorted by; None (not there, not known) always comes last."""
+    """A column. A `sort_key` of None (not applicable, unknown) always comes last."""
 
     sort_key: Callable[[QueueView], Value] = field(compare=False)
     sort_label: str
-    """How the line above the table names the order by it."""
+    """Names the sort order in the line above the table."""
     descending: bool = True
-    """Which way is the more telling one."""
+    """Its default direction."""
     sum_of: str = ""
-    """The figure that adds up over the queues of a connection; of the age it is the oldest."""
+    """The figure whose sum is shown for a group; for the age the oldest."""
 
 
 def _stale(view: QueueView) -> str:
@@ -58,10 +58,7 @@ def _figure(
     value: Callable[[QueueView], str] | None = None,
     key: Callable[[QueueView], Value] | None = None,
 ) -> QueueColumn:
-    """A figure of the queue; with `alarm`, its style as soon as it is not zero.
-
-    `of`: its name in the snapshot, where the column has another.
-    """
+    """A figure; `alarm`: its style if it is not zero; `of`: its name in the snapshot."""
     of = of or name
 
     def number(view: QueueView) -> float | None:
@@ -90,7 +87,7 @@ _ADD_UP = {
 
 
 def _claimed(view: QueueView) -> str:
-    """Where a pop deletes, what is worked on is held by an open transaction: `3 held`."""
+    """If a pop deletes, open transactions hold what is being processed: `3 held`."""
     snapshot = view.snapshot
     if snapshot.claimed is None and "claimed" not in snapshot.unknown and snapshot.holders:
         return f"{formats.count(snapshot.holders)} held"
@@ -103,7 +100,7 @@ def _claims(view: QueueView) -> Value:
 
 
 def _name(view: QueueView, width: int) -> str:
-    """The queue's name, after its connection's, with the mark of that, where there are several."""
+    """The queue's name; after its connection's mark and name if there are several."""
     if view.connection_label and view.color:
         return MARK + _in_words(view, width - len(MARK))
     return _in_words(view, width)
@@ -115,7 +112,7 @@ def _name_tone(view: QueueView) -> str:
 
 
 def _in_words(view: QueueView, width: int) -> str:
-    """What is stale says here how old it is, for this column is never lost."""
+    """With the age if it is stale: this column is never dropped."""
     if view.stale_seconds is None:
         return _marked(view, width)
     age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
@@ -127,7 +124,7 @@ LONGEST_SUBSCRIBER = 20
 
 
 def slowest_first(snapshot: QueueSnapshot) -> list[SubscriberSnapshot]:
-    """Those that are not known before all others."""
+    """Those with an unknown gap come first."""
 
     def behind(one: SubscriberSnapshot) -> float:
         return float("inf") if one.gap is None else one.gap
@@ -136,8 +133,8 @@ def slowest_first(snapshot: QueueSnapshot) -> list[SubscriberSnapshot]:
 
 
 def notable_slowest(snapshot: QueueSnapshot) -> str:
-    """The slowest where it is plainly the one that fills the ring: of two that pop about as fast,
-    now this one is behind and now the other, and that is no news. Else empty."""
+    """The slowest subscriber if it is clearly the one that fills the ring, else empty: of two that
+    are about equally fast each is behind at times."""
     if snapshot.slowest is None:
         return ""
     gap, *others = [one.gap or 0 for one in slowest_first(snapshot)]
@@ -146,8 +143,8 @@ def notable_slowest(snapshot: QueueSnapshot) -> str:
 
 
 def _marked(view: QueueView, width: int) -> str:
-    """What was decided of it, else who does what to it, else which subscriber is behind, in as many
-    words as there is room for behind its name; of two decisions the first, which is the pause."""
+    """The name, followed by its first decision (a pause comes first), a running action or its
+    slowest subscriber, in the longest form that fits."""
     snapshot, forms = view.snapshot, []
     if snapshot.decisions:
         told = snapshot.marks[0]
@@ -167,7 +164,7 @@ def _marked(view: QueueView, width: int) -> str:
 
 
 def _in_place(view: QueueView, width: int) -> str:
-    """The name, after its connection where there are several: neither crowds the other out."""
+    """The name, after its connection's if there are several; both stay recognizable."""
     if not view.connection_label or width < 12:
         return shorten(view.label, width)
     room = width - cell_len(_INSIDE)
@@ -242,16 +239,16 @@ COLUMNS: tuple[QueueColumn, ...] = (
     _FULL_IN,
 )
 DROP_ORDER = ("trend", "full_in", "claimed", "pop", "push")
-"""What a narrow screen does without, the least needed first."""
+"""Dropped on a narrow screen, the least important first."""
 SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
 
 def layout(
     width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool
 ) -> list[ColumnLayout[QueueView]]:
-    """Which columns fit into so many cells, and how wide each is.
+    """The columns that fit into `width` cells, with their widths.
 
-    `widest` says how much room each column's longest text of now would take.
+    `widest`: the cells of each column's longest text.
     """
     needed = {column.name: max(column.min_width, widest.get(column.name, 0)) for column in COLUMNS}
     needed["trend"] = _TREND.min_width
@@ -293,7 +290,7 @@ def _laid_out(
 def sort_rows(
     rows: Sequence[Row], key_of: Callable[[Row], Value], *, descending: bool
 ) -> list[Row]:
-    """The rows by a key; equals keep their order, and what has no value comes last."""
+    """A stable sort; rows without a key come last."""
     keys = [(key_of(row), row) for row in rows]
     known = sorted(
         ((key, row) for key, row in keys if key is not None),

@@ -1,4 +1,4 @@
-"""A queue's figures in words: in the overview what has no column, in its own screen all of them."""
+"""A queue's figures as text: in the overview those without a column, in its screen all."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from console.tui.widgets.queue_groups import Group
 
 _INDENT = "  "
 _STEP = 16
-"""Figures begin at multiples of it, so that they stay where they are while they change."""
+"""Figures start at multiples of it, so that they do not move when they change."""
 _TALL_PANEL = 30
-"""On a screen of fewer lines options and limits share one."""
+"""On a smaller screen options and limits share a line."""
 _WIDE = 100
 _PANEL_FIGURES = (
     ("ready", "ready"),
@@ -56,10 +56,10 @@ _PANEL_FIGURES = (
     ("done", "done"),
 )
 _JUDGED = {"depth": "ready", "age": "age_seconds", "gap_share": "gap", "errors": "errors"}
-"""A limit -> the figure that it is of."""
+"""Limit -> figure."""
 
 Piece = tuple[str, str, str]
-"""A name, a figure in words, its style."""
+"""(name, figure as text, style name)."""
 
 
 class FiguresPanel(TextView):
@@ -67,11 +67,10 @@ class FiguresPanel(TextView):
 
     _at_size = Size(0, 0)
     _most = 0
-    """So many lines it has had at this size."""
+    """The most lines so far at this size."""
 
     def draw(self, view: QueueView, gone: str, queue: Queue | None, thresholds: Thresholds) -> None:
-        """Say it. `gone`: in words, where the queue is no longer there; `queue`: once it is known,
-        with its options."""
+        """`gone`: a text, if the queue no longer exists; `queue`: for its options, once known."""
         size = self.app.size
         if size != self._at_size:
             self._at_size, self._most = size, 0
@@ -79,7 +78,7 @@ class FiguresPanel(TextView):
         lines = [self._verdict(view, gone), *self._figures(view, thresholds, width)]
         stale, most = view.stale_seconds is not None, max(2, size.height // 8)
         lines += subscriber_lines(self, view.snapshot, most, stale=stale)
-        # Once it has taken a line more it keeps that: what is below shall not jump.
+        # It never shrinks, so that what is below does not jump.
         self._most = max(self._most, len(lines) + (2 if size.height >= _TALL_PANEL else 1))
         rest = [
             self._options(queue, view.snapshot.capacity),
@@ -106,7 +105,7 @@ class FiguresPanel(TextView):
         return line
 
     def _findings(self, view: QueueView) -> Text:
-        """How many there are, and the gravest in its own words."""
+        """Their number, and the text of the most severe."""
         grave = [one for one in view.findings if one.is_problem]
         if grave:
             more = f"{len(grave)} findings: " if len(grave) > 1 else ""
@@ -132,7 +131,7 @@ class FiguresPanel(TextView):
                 lines.append(line := Text(no_wrap=True))
             line.append(f"{name} ", style_of(self, "quiet"))
             line.append(words, style_of(self, "stale" if stale else style))
-            # At least two blanks, up to where the next one may begin.
+            # At least two blanks, up to the next multiple.
             line.append(" " * (2 + -(line.cell_len + 2) % _STEP))
         return lines
 
@@ -141,7 +140,7 @@ class FiguresPanel(TextView):
         if queue is not None and queue.options:
             options = {**queue.options}
             if "size" in options and capacity is not None:
-                options["size"] = f"{capacity}"  # the catalog has that of the installation
+                options["size"] = f"{capacity}"  # the catalog has the size at installation
             told = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
             line.append(plain(f"options {told}"), style_of(self, "quiet"))
         return line
@@ -156,7 +155,7 @@ class FiguresPanel(TextView):
 def subscriber_lines(
     on: TextView, snapshot: QueueSnapshot, most: int, *, stale: bool
 ) -> list[Text]:
-    """The figures of each under one another, the slowest first; at most so many lines."""
+    """A line per subscriber, the slowest first; at most `most` lines."""
     if "subscribers" in snapshot.unknown:
         return [Text(f"{_INDENT}subscribers {formats.UNKNOWN}", style_of(on, "quiet"))]
     found = slowest_first(snapshot)
@@ -189,7 +188,7 @@ def _append_name(line: Text, on: TextView, view: QueueView) -> None:
 
 
 def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> None:
-    """How old its figures are, what was decided of it, who is at it."""
+    """The age of its figures, its decisions, the actions running on it."""
     if view.stale_seconds is not None:
         since = whole_seconds(view.stale_seconds)
         line.append(f"  {view.why_stale}, figures are {since} old", style_of(on, "critical"))
@@ -199,13 +198,13 @@ def _append_state(line: Text, on: TextView, view: QueueView, mark: str = "") -> 
 
 
 def decided(snapshot: QueueSnapshot, width: int) -> str:
-    """What operators have decided of it, behind two blanks each; why, only where there is room."""
+    """The operators' decisions, each after two blanks; with reasons if there is room."""
     whole = [one.shown for one in snapshot.decisions]
     return "".join(f"  {plain(one)}" for one in (whole if width >= _WIDE else snapshot.marks))
 
 
 def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
-    """Every figure that the design has, in words; a narrow screen is spared what may be."""
+    """All figures of the design; on a narrow screen without the optional ones."""
     levels = {_JUDGED[one.figure]: one.level for one in judge(snapshot, thresholds)}
     if snapshot.stuck:
         levels["stuck"] = Severity.CRITICAL
@@ -300,7 +299,7 @@ _FIGURES = (
 
 
 class QueueDetail(TextView):
-    """Two lines, or four on a large screen, whatever is in them."""
+    """Two lines, or four on a large screen, so that nothing below moves."""
 
     def draw(self, view: QueueView | None) -> None:
         if view is None:
@@ -313,7 +312,7 @@ class QueueDetail(TextView):
         show_lines(self, lines)
 
     def draw_group(self, group: Group) -> None:
-        """Say it of a connection or a group of them: how many answer, and why one does not."""
+        """A connection or group: how many answer, and why one does not."""
         style = SEVERITY_STYLES.get(group.level, "quiet")
         head = Text(no_wrap=True)
         head.append(group.title, style_of(self, "strong")).append(
@@ -325,7 +324,7 @@ class QueueDetail(TextView):
         show_lines(self, [head, queues])
 
     def draw_finding(self, view: FindingView | None) -> None:
-        """Say it of this finding: the whole line, and what repairs it or why it is so."""
+        """A finding: its full text, and its repair or its cause."""
         if view is None:
             self.set_text(Text())
             return
@@ -341,7 +340,7 @@ class QueueDetail(TextView):
         show_lines(self, lines)
 
     def _more_of(self, view: FindingView | None, key: str = "repaired by: ") -> Text:
-        """What repairs it; else what comes of it."""
+        """The repair, else the consequence."""
         if view is None or view.finding is None:
             return Text()
         if view.repair_text:
@@ -371,7 +370,7 @@ class QueueDetail(TextView):
         return line
 
     def _figures(self, view: QueueView) -> Text:
-        """What the narrow table leaves out, and what never has a column."""
+        """Figures that a narrow table drops, and those without a column."""
         line, snapshot = Text(no_wrap=True), view.snapshot
         for name, words in _FIGURES:
             text = figure(snapshot, name)

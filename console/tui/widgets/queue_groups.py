@@ -1,5 +1,5 @@
-"""Lines over the queues of a connection and over the connections of a group: what adds up of them,
-and which of them do not answer. A connection that does not adds nothing to its group."""
+"""The lines above the queues of a connection and the connections of a group: totals, and which
+connections do not answer. Those that do not answer add nothing to their group."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from console.tui.widgets.queue_columns import QueueColumn
 
 _STEP = "  "
-"""What is under a line stands so far to its right."""
+"""The indent per level."""
 _FOLDED, _OPEN = "▸ ", "▾ "
 _OLDEST = "age_seconds"
 _MAY_BE_NEGATIVE = "gap"
 _TREND, _FULL_IN = "trend", "full_in"
 _AT_MOST = "≤"
 _KEPT = 2
-"""For so many buckets a queue's last count holds."""
+"""For how many buckets a queue's last count is used."""
 
 
 @dataclass(frozen=True)
@@ -37,54 +37,53 @@ class Group:
     connections: tuple[ConnectionView, ...]
     queues: tuple[QueueView, ...]
     connection: str = ""
-    """The only one that it is of; empty: it is a group of them."""
+    """Empty: it is a group of connections."""
     under: str = ""
-    """The key of the line that it stands under."""
+    """The key of the group above it."""
     _totals: dict[str, str] = field(default_factory=dict, compare=False)
-    """What was added up already."""
+    """A cache."""
 
     @property
     def key(self) -> str:
-        """Of its line; no queue's."""
+        """Never equal to a queue's key."""
         return repr((self.connection,) if self.connection else ("", self.title))
 
     @property
     def depth(self) -> int:
-        """How far it is from the top of what can be folded."""
+        """0: a group of connections; 1: a connection."""
         return int(bool(self.connection))
 
     @cached_property
     def answering(self) -> int:
-        """How many of the connections do."""
+        """How many of the connections answer."""
         return sum(one.link is Link.ALIVE for one in self.connections)
 
     @cached_property
     def level(self) -> Severity:
-        """The gravest there is below it."""
+        """The most severe below it."""
         queues = max((one.level for one in self.queues), default=Severity.OK)
         return max(queues, *(one.level for one in self.connections))
 
     @cached_property
     def stale(self) -> bool:
-        """Whether none of its figures is of now."""
+        """Whether none of its figures is current."""
         return self.answering == 0
 
     @cached_property
     def counted(self) -> tuple[QueueView, ...]:
-        """The queues that it adds up: of a group those whose connections answer."""
+        """The queues in its totals: in a group those of answering connections."""
         if self.connection:
             return self.queues
         return tuple(one for one in self.queues if one.stale_seconds is None)
 
     def number(self, name: str) -> float | None:
-        """A figure's sum, or the oldest age; None: there is none."""
+        """A figure's sum, or the oldest age; None if no queue has it."""
         values = [getattr(view.snapshot, name) for view in self.counted]
         known = [value for value in values if value is not None]
         return None if not known else max(known) if name == _OLDEST else sum(known)
 
     def total(self, name: str) -> str:
-        """The same in words; where it is not known of all queues that have it, as what it is at
-        least."""
+        """The same as text; marked as a minimum if it is unknown for some queues."""
         if name not in self._totals:
             self._totals[name] = self._total(name)
         return self._totals[name]
@@ -104,20 +103,20 @@ class Group:
         return formats.AT_LEAST + words if unknown and words[0] != formats.ESTIMATE else words
 
     def trend(self, cells: int) -> tuple[int | None, ...]:
-        """What was ready in the last buckets, added up: None where that is not known of all, by a
-        look in it or in one of the two before it. Hosts are not looked at in step."""
+        """The sum of ready messages in the last buckets; None if it is unknown for a queue. Hosts
+        are not sampled in step: a count holds for two more buckets."""
         seen = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
         added = (None if None in bucket else sum(bucket) for bucket in zip(*seen, strict=True))
         return tuple(added)[-cells:]
 
     @cached_property
     def filling(self) -> tuple[QueueView, ...]:
-        """Of its rings those that are known to fill, the first to be full first."""
+        """Its rings that are known to fill, the first to be full first."""
         found = [view for view in self.counted if view.full_in_seconds is not None]
         return tuple(sorted(found, key=lambda view: view.full_in_seconds or 0.0))
 
     def _full_in(self, column: "QueueColumn") -> str:
-        """When the first of its rings is full; `≤` where that is not known of all."""
+        """When the first of its rings is full; `≤` if that is unknown for some."""
         told = {column.value(view) for view in self.counted}
         unknown = formats.UNKNOWN in told
         if not self.filling:
@@ -129,7 +128,7 @@ class Group:
 
     @property
     def summaries(self) -> tuple[str, ...]:
-        """How it is, in less and less room."""
+        """Its state, from the longest form to the shortest."""
         queues = formats.numbered(len(self.counted), "queue")
         if self.connection:
             (one,) = self.connections
@@ -144,7 +143,7 @@ class Group:
         return f"{whole}, {queues}", whole, f"{some}{of}"
 
     def name(self, width: int, mark: str) -> str:
-        """What its line is called; how it is is never cut off for its title."""
+        """The title and the state; only the title is truncated."""
         begin = _STEP * bool(self.under) + mark
         for words in self.summaries:
             end = f": {words}" if words else ""
@@ -154,7 +153,7 @@ class Group:
         return begin + shorten(self.title, max(4, room)) + end
 
     def cell(self, column: "QueueColumn", width: int, *, folded: bool) -> Cell:
-        """What it shows in a column."""
+        """Its cell in a column."""
         style = "stale" if self.stale else "group"
         if column.name == "state":
             return Cell(self.level.mark, SEVERITY_STYLES.get(self.level, ""))
@@ -176,7 +175,7 @@ class Group:
         return self.total(column.sum_of) if column.sum_of else ""
 
     def sort_value(self, column: "QueueColumn") -> float | str | None:
-        """As what it stands among others of its kind."""
+        """Its value for sorting among other groups."""
         if column.name == "state":
             return float(self.level)
         if column.name == "queue":
@@ -191,8 +190,8 @@ def connection_groups(
     queues: Sequence[QueueView],
     is_named: Callable[[str], bool],
 ) -> Iterator[Group]:
-    """A line for each connection that has some of these queues, or is named itself: of one that
-    never answered nobody knows a queue."""
+    """A line for each connection with some of these queues, or that matches by name: one that never
+    answered has no known queues."""
     found: dict[str, list[QueueView]] = {name: [] for name in connections}
     for view in queues:
         found[view.connection].append(view)
@@ -207,7 +206,7 @@ def connection_groups(
 def group_lines(
     connections: Mapping[str, ConnectionView], lines: Sequence[Group]
 ) -> Iterator[Group]:
-    """A line for each group of which one of these connections is."""
+    """A line for each group of these connections."""
     names = dict.fromkeys(one.connections[0].group for one in lines if one.under)
     for name in names:
         every = tuple(conn for conn in connections.values() if conn.group == name)
@@ -220,7 +219,7 @@ def _key_of(group: str) -> str:
 
 
 def _kept(trend: Sequence[int | None]) -> list[int | None]:
-    """With the gaps closed that are no longer than _KEPT; empty where nothing was ever seen."""
+    """With gaps of up to _KEPT filled; empty if there are only gaps."""
     kept: list[int | None] = [*trend]
     if None not in kept:
         return kept
@@ -232,32 +231,31 @@ def _kept(trend: Sequence[int | None]) -> list[int | None]:
 
 
 GROUPS, CONNECTIONS, QUEUES = range(3)
-"""Down to where lines are in sight."""
+"""The level down to which lines are visible."""
 
 
 class Folding:
-    """Which lines are open: what is below them is in sight."""
+    """Which group lines are unfolded."""
 
     def __init__(self, depth: int) -> None:
         self.filtered = False
-        """Of what is filtered all is in sight, whatever was folded before."""
+        """With a filter everything is unfolded at first."""
         self._depths = {False: depth, True: QUEUES}
         self._turned: set[str] = set()
-        """Those that are folded where others of their depth are open, or the other way round."""
+        """Groups that differ from the default of their depth."""
 
     def is_open(self, group: Group) -> bool:
         return (group.depth < self._depths[self.filtered]) != (group.key in self._turned)
 
     def toggle(self, group: Group) -> None:
-        """Fold the one, or open it."""
         self._turned ^= {group.key}
 
     def fold(self, depth: int) -> None:
-        """All of them, down to there."""
+        """Fold all groups down to a level."""
         self._depths[self.filtered] = depth
         self._turned.clear()
 
     def step(self, *, groups: bool) -> None:
-        """All open, then folded to the groups, where there are some, then to the connections."""
+        """Cycle: all unfolded, folded to the groups if there are any, to the connections."""
         steps = (GROUPS, CONNECTIONS, QUEUES) if groups else (CONNECTIONS, QUEUES)
         self.fold(steps[(steps.index(self._depths[self.filtered]) + 1) % len(steps)])

@@ -1,7 +1,4 @@
-"""A ring's slots over several lines, with the two heads in it; down to a single slot.
-
-It shares what a cell shows with the strip of the overview.
-"""
+"""A ring's slots: a strip for the overview, and a map that zooms down to a single slot."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -19,29 +16,29 @@ from textual.widget import Widget
 from console.doctor.slot_map import SlotMap, SlotRange
 from console.tui.text import TextView, style_of
 
-# A ring's slots as one strip of cells, or as several lines of it, with the two heads under it.
+# The strip: one or more lines of cells, with the two heads below.
 #
-# A cell stands for one slot or for many; of many it shows the gravest state there is among them.
+# A cell is one slot or many; it shows the most severe state among them.
 
 _HEAD = "▲"
 
 
 class CellState(IntEnum):
-    """What a cell shows; the higher one is shown where a cell has several."""
+    """What a cell shows; if its slots differ, the highest."""
 
     UNSEEN = 0
     FREE = 1
     LIVE = 2
     IN_PROGRESS = 3
-    """A push or a pop has its number and has not committed."""
+    """A push or a pop has drawn its number and not committed."""
     LOST = 4
     """A number that will never have a message, or that waits for one."""
     STRANDED = 5
-    """A message that no pop will ask for, or a slot that is broken."""
+    """A message that no pop will get, or a broken slot."""
 
     @property
     def mark(self) -> str:
-        """One cell that tells it without any colour."""
+        """One character, which needs no colour."""
         return " □■▣◇✖"[self]
 
 
@@ -72,12 +69,12 @@ _LEGEND = (
 
 
 def cell_state(state: str) -> CellState:
-    """What a state of `slot_map` is shown as; one that is not known yet is not hidden."""
+    """The cell state for a state of `slot_map`; unknown ones stand out."""
     return _STATES.get(state, CellState.STRANDED)
 
 
 def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[CellState]:
-    """So many cells for the whole ring; fewer where it has fewer slots."""
+    """`count` cells for the whole ring, or one per slot if that is fewer."""
     count = min(count, capacity)
     cells = [CellState.UNSEEN] * count
     for one in ranges:
@@ -89,7 +86,7 @@ def strip_cells(ranges: Sequence[SlotRange], capacity: int, count: int) -> list[
 
 
 class SlotStrip(TextView):
-    """Draw it again whenever there is a newer map: heads and cells move in place."""
+    """A strip of cells for a whole ring."""
 
     def draw(  # one picture
         self,
@@ -102,9 +99,9 @@ class SlotStrip(TextView):
         lines: int = 1,
         label: str = "",
     ) -> None:
-        """The heads are the next numbers of the two sequences; None: not known.
+        """The heads are the next numbers of the two sequences; None: unknown.
 
-        `width` is what a line may take, `label` (safe to show) stands before the first one.
+        `width`: of a line; `label` (safe to show) precedes the first one.
         """
         room = max(1, width - len(label))
         cells = strip_cells(ranges, max(capacity, 1), room * max(lines, 1))
@@ -145,11 +142,11 @@ def runs(cells: Sequence[CellState]) -> Iterator[tuple[str, CellState]]:
 
 
 def _heads(here: Sequence[tuple[int, str, str]], width: int) -> str:
-    """A mark under each head, with its name and number where there is room for them."""
+    """A mark under each head, with its name and number if there is room."""
     marks = [" "] * width
     for place, _, _ in here:
         marks[place] = _HEAD
-    # The left one speaks to its left and the right one to its right, where they can.
+    # The left head is labelled to its left and the right one to its right, if possible.
     each = []
     for turn, (place, name, number) in enumerate(here):
         text = f"{name} {number}"
@@ -165,7 +162,7 @@ def _heads(here: Sequence[tuple[int, str, str]], width: int) -> str:
 
 
 def _write(line: list[str], text: str, places: Sequence[int]) -> bool:
-    """Write it where it touches nothing else; whether there is such a place."""
+    """Write it at the first position where it touches nothing else; whether there is one."""
     for start in places:
         end = start + len(text)
         if start < 0 or end > len(line) or set(line[start:end]) - {" "}:
@@ -178,13 +175,13 @@ def _write(line: list[str], text: str, places: Sequence[int]) -> bool:
 
 POP_HEAD, PUSH_HEAD, BOTH_HEADS = "↑↓↕"
 _CLOSER = 10
-"""By how much one step of the zoom comes closer where it can."""
+"""The factor of one zoom step, if possible."""
 Window = tuple[int, int]
-"""The first and the last slot of something."""
+"""First and last slot."""
 
 
 class SlotMapView(Widget, can_focus=True):
-    """Give it a map by `show`. The cursor is a slot: it stays there, whatever comes."""
+    """The map of a ring. The cursor is a slot, and stays on it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"slot-map--cursor", "slot-map--head"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -199,7 +196,7 @@ class SlotMapView(Widget, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor or the window is elsewhere."""
+        """The cursor or the window has moved."""
 
     def __init__(self) -> None:
         super().__init__(id="slot-map")
@@ -207,11 +204,11 @@ class SlotMapView(Widget, can_focus=True):
         self.cursor = 0
         """A slot."""
         self._windows: list[Window] = []
-        """Those that were zoomed into, the innermost last."""
+        """The zoomed windows, the innermost last."""
         self._firsts: list[int] = []
 
     def show(self, found: SlotMap) -> None:
-        """A newer map, in the same window unless the ring has another size now."""
+        """Show a newer map, in the same window unless the ring's size has changed."""
         if self.map is not None and self.map.capacity != found.capacity:
             self._windows.clear()
         self.map = found
@@ -219,7 +216,7 @@ class SlotMapView(Widget, can_focus=True):
         self.cursor = max(0, min(self.cursor, found.capacity - 1))
         self.refresh()
 
-    # What is where.
+    # Geometry.
 
     @property
     def window(self) -> Window:
@@ -245,7 +242,7 @@ class SlotMapView(Widget, can_focus=True):
         return cells[self._place(cells)]
 
     def ranges_in(self, window: Window) -> Iterator[SlotRange]:
-        """What the map has of these slots, cut to them."""
+        """The map's ranges in this window, clipped to it."""
         if self.map is None:
             return
         first, last = window
@@ -278,7 +275,7 @@ class SlotMapView(Widget, can_focus=True):
     def _place(self, cells: list[Window]) -> int:
         return max(0, bisect_right(cells, (self.cursor, self.window[1])) - 1)
 
-    # How it is drawn.
+    # Drawing.
 
     def render(self) -> Text:
         shown = Text(no_wrap=True)
@@ -314,7 +311,7 @@ class SlotMapView(Widget, can_focus=True):
         }
         return own | {name: style_of(self, name) for name in ("", *CELL_STYLES.values())}
 
-    # How it is moved about.
+    # Moving.
 
     def move_to(self, slot: int) -> None:
         first, last = self.window
@@ -326,11 +323,11 @@ class SlotMapView(Widget, can_focus=True):
         self.post_message(self.Moved())
 
     def zoom_in(self) -> bool:
-        """Come closer to the cell under the cursor; False where that is one slot already."""
+        """Zoom to the cell under the cursor; False if that is a single slot."""
         first, last = self.cell
         if self.map is None or first == last:
             return False
-        # A window of one cell shows less than it could: its neighbours are in it too.
+        # The window includes neighbours, to use the whole view.
         low, high = self.window
         room = max(1, self.size.width) * max(1, self.size.height)
         slots = max(last - first + 1, min(room, (high - low + 1) // _CLOSER))
@@ -340,7 +337,7 @@ class SlotMapView(Widget, can_focus=True):
         return True
 
     def zoom_out(self) -> bool:
-        """One step back; False where the whole ring is in sight."""
+        """One step back; False if the whole ring is visible."""
         if not self._windows:
             return False
         self._windows.pop()
@@ -362,7 +359,7 @@ class SlotMapView(Widget, can_focus=True):
         self.move_to(self.window[1])
 
     def action_trouble(self, step: int) -> None:
-        """To the next slot that is lost, or the one before; round the ends of the ring."""
+        """To the next or previous lost slot, around the ends of the ring."""
         if self.map is None:
             return
         lost = [
@@ -378,7 +375,7 @@ class SlotMapView(Widget, can_focus=True):
         self.move_to(min(slot, self.map.capacity - 1))
 
     def on_resize(self) -> None:
-        """Other cells, and so something else under the cursor."""
+        """The cells change, and so what is under the cursor."""
         self._moved()
 
     def on_click(self, event: events.Click) -> None:
@@ -392,7 +389,7 @@ def _in(slot: int, window: Window) -> bool:
 
 
 def _cut(one: SlotRange, first: int, last: int) -> SlotRange:
-    """The part of a range that is in a window; its numbers run with its slots."""
+    """The part of a range in a window; its numbers increase with its slots."""
     start, end = max(one.first_slot, first), min(one.last_slot, last)
     count = min(one.count, end - start + 1)
     if one.first_number is None:

@@ -1,4 +1,4 @@
-"""The lines of every screen: connections, what runs here, keys; on the overview what is wrong."""
+"""Lines of every screen: connections, running actions, keys; and the overview's summary."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class KeyFooter(Widget):
-    """As Textual's footer, which has a widget for each key: these were laid out, styled and painted
-    again at each opening and each step of the focus, at a third of what the rest of a screen took.
+    """Like Textual's Footer, without a widget for each key: those were laid out and styled again
+    at each change of focus, at a third of the cost of the rest of a screen.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-footer--key", "key-footer--hover"}
@@ -54,7 +54,7 @@ class KeyFooter(Widget):
     def __init__(self) -> None:
         super().__init__()
         self._shown: tuple[tuple[Binding, bool, str], ...] = ()
-        """Each with whether it works now, and what it does in more words."""
+        """Each with whether it is enabled, and its tooltip."""
         self._hovered: int | None = None
 
     def on_mount(self) -> None:
@@ -65,9 +65,9 @@ class KeyFooter(Widget):
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def bindings_changed(self, screen: Screen[object]) -> None:
-        """A screen that follows a database asks for it at every sample."""
+        """Called at every sample on a screen that follows a database."""
         if screen.app.app_focus and screen is self.screen:
-            # Of several keys for one thing the first.
+            # Of several keys for one action the first.
             by_action: dict[str, tuple[Binding, bool, str]] = {}
             for _, binding, works, tooltip in screen.active_bindings.values():
                 if binding.show:
@@ -79,7 +79,7 @@ class KeyFooter(Widget):
 
     @property
     def labels(self) -> list[tuple[str, str]]:
-        """Each key as it is shown, and what it does, with their blanks."""
+        """Each key as displayed, and its description, with blanks."""
         shown = (one[0] for one in self._shown)
         return [(f" {self.app.get_key_display(one)} ", f"{one.description} ") for one in shown]
 
@@ -125,13 +125,13 @@ class KeyFooter(Widget):
 
 
 class BackgroundLine(TextView):
-    """What runs here, and how far it is; else what is not recorded, or what is replayed. Not there
-    at all while there is nothing to say."""
+    """Running actions and their progress; else what is not recorded, or what is replayed. Hidden
+    if there is nothing to show."""
 
     DEFAULT_CSS: ClassVar[str] = "BackgroundLine { height: 1; padding: 0 1; display: none; }"
 
     def draw(self, running: Sequence[ActionRun], problem: str = "", played: str = "") -> None:
-        """Show these; several are counted, and the newest is told. Else what went wrong."""
+        """The number of runs and the newest one; else the problem or the replay."""
         shown = bool(running or problem or played)
         if self.display != shown:
             self.display = shown
@@ -160,13 +160,13 @@ _LONGEST_NAME = 32
 
 
 class ConnectionLines(TextView):
-    """At most `most` lines; if there are more connections, the last line counts the others."""
+    """A line per connection; the last of `most` lines summarizes the rest."""
 
     def draw(
         self, views: Sequence[ConnectionView], right: str, most: int, first: str | None = None
     ) -> None:
-        """`right` is written at the end of the first line: the interval and the time. `first`: of
-        very many the one that matters here, if any; of each there is no more than a line."""
+        """`right`: the end of the first line. `first`: show this connection first, and only one
+        line for each."""
         if not views:
             self.set_text(Text())
             return
@@ -187,7 +187,7 @@ class ConnectionLines(TextView):
         self.set_text(Text("\n").join(lines))
 
     def _rest(self, views: Sequence[ConnectionView]) -> Text:
-        """How the others are, in one line."""
+        """The state of the others, in one line."""
         bad = sum(view.level > Severity.NOTE for view in views)
         opening = sum(view.link is Link.OPENING for view in views)
         told = [f"{bad} of them do not answer"] * bool(bad)
@@ -197,10 +197,8 @@ class ConnectionLines(TextView):
         return Text(f"+ {len(views)} more connections, {', '.join(told)}", style_of(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
-        """What went wrong stands behind the rest if there is room, else on a line of its own.
-
-        So does who enforces the rights; the rights themselves are never cut off for it.
-        """
+        """An error, and who enforces the rights, get lines of their own if there is no room; the
+        rights themselves are never cut off."""
         line, below = self._line(view, room, view.rights), [view.why] if view.why else []
         if line.cell_len > room and " " in view.rights:
             line = self._line(view, room, view.rights.split()[0].rstrip(","))
@@ -215,7 +213,7 @@ class ConnectionLines(TextView):
             style = "quiet"
         line = Text(no_wrap=True)
         line.append(_MARKS.get(view.link, "✖") + " ", style_of(self, style))
-        # However long the name and small the screen: PRODUCTION is never cut off.
+        # PRODUCTION is never cut off.
         kept = len("●    PRODUCTION  " if view.production else "●  ")
         if view.color:
             line.append(MARK, style_of(self, mark_style(view.color)))
@@ -234,43 +232,45 @@ class ConnectionLines(TextView):
 
 @dataclass(frozen=True)
 class SummaryFacts:
-    """What the line is made from, besides the table."""
+    """The input of the summary, besides the table."""
 
     findings: Sequence[FindingView]
     all_clear: AllClear
     out_of_sight: int = 0
-    """Findings that have to be scrolled to: Tab shows them."""
+    """Findings out of view; Tab shows them."""
     paused_seconds: float | None = None
     hint: str = ""
 
 
 class Summary(TextView):
-    """The gravest first; `all clear` only where everything was examined just now."""
+    """Counts of findings and queues; `all clear` only after a complete examination."""
 
-    def draw(self, table: QueueTable, shown: int, said: SummaryFacts) -> None:
-        """Say it; `shown`: how many queues the table has after its filter."""
+    def draw(self, table: QueueTable, shown: int, facts: SummaryFacts) -> None:
+        """`shown`: how many queues match the filter."""
         line = Text(no_wrap=True)
-        if said.paused_seconds is not None:
-            line.append(f" PAUSED {whole_seconds(said.paused_seconds)} ", style_of(self, "paused"))
+        if facts.paused_seconds is not None:
+            line.append(f" PAUSED {whole_seconds(facts.paused_seconds)} ", style_of(self, "paused"))
             line.append("  ")
-        if said.hint:
-            line.append(f"{plain(said.hint)}   ", style_of(self, "strong"))
-        end = self._table_words(table, shown)
+        if facts.hint:
+            line.append(f"{plain(facts.hint)}   ", style_of(self, "strong"))
+        end = self._table_text(table, shown)
         room = max(20, self.app.size.width - 2) - line.cell_len - end.cell_len
-        self._say_findings(line, said, bool(table.views), room)
+        self._append_findings(line, facts, room, any_queues=bool(table.views))
         line.append_text(end)
         self.set_text(line)
 
-    def _say_findings(self, line: Text, said: SummaryFacts, any_queues: bool, room: int) -> None:  # noqa: FBT001
-        if not said.findings:
-            if any_queues and said.all_clear.text:
-                style = "good" if said.all_clear.clear else "quiet"
-                line.append(shorten(said.all_clear.text, room - 3), style_of(self, style))
+    def _append_findings(
+        self, line: Text, facts: SummaryFacts, room: int, *, any_queues: bool
+    ) -> None:
+        if not facts.findings:
+            if any_queues and facts.all_clear.text:
+                style = "good" if facts.all_clear.clear else "quiet"
+                line.append(shorten(facts.all_clear.text, room - 3), style_of(self, style))
                 line.append("   ")
             return
         start = line.cell_len
         line.append("FINDINGS  ", style_of(self, "quiet"))
-        levels = Counter(view.level for view in said.findings if view.is_problem)
+        levels = Counter(view.level for view in facts.findings if view.is_problem)
         if critical := levels[Severity.CRITICAL]:
             line.append(f"✖ {critical} critical", style_of(self, "critical"))
             line.append("  ")
@@ -278,16 +278,16 @@ class Summary(TextView):
             words = f"! {formats.numbered(warnings, 'warning')}"
             line.append(words, style_of(self, "warning"))
             line.append("  ")
-        if said.out_of_sight:
-            line.append(f"Tab ↓{said.out_of_sight}", style_of(self, "strong"))
+        if facts.out_of_sight:
+            line.append(f"Tab ↓{facts.out_of_sight}", style_of(self, "strong"))
             line.append("  ")
         line.append(" ")
-        if said.all_clear.blind:
+        if facts.all_clear.blind:
             left = room - (line.cell_len - start)
-            line.append(shorten(said.all_clear.text, max(20, left - 3)), style_of(self, "warning"))
+            line.append(shorten(facts.all_clear.text, max(20, left - 3)), style_of(self, "warning"))
             line.append("   ")
 
-    def _table_words(self, table: QueueTable, shown: int) -> Text:
+    def _table_text(self, table: QueueTable, shown: int) -> Text:
         line = Text(no_wrap=True)
         if stale := sum(view.stale_seconds is not None for view in table.views):
             line.append(f"{stale} stale", style_of(self, "stale"))

@@ -1,4 +1,4 @@
-"""What sessions waited for in the last samples, stacked, a column a sample."""
+"""What sessions waited for: a stacked column per sample."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,13 +12,12 @@ from console.monitor.waits import Wait
 from console.tui.text import style_of
 
 MAX_SAMPLES = 60
-"""So many samples are remembered."""
 SampleWaits = dict[str, float] | None
-"""Wait -> how many sessions waited so at a time, in one sample; None: it could not be seen."""
+"""Wait -> average number of waiting sessions in one sample; None: the sample failed."""
 
 
 def wait_key(wait: Wait) -> str:
-    """What stays the same from look to look; counters and sessions stand on lines of their own."""
+    """The same in every sample; counters and sessions have lines of their own."""
     return repr((wait.kind, wait.wait, wait.share is None))
 
 
@@ -30,7 +29,7 @@ _FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "qu
 
 
 class WaitsChart(Widget):
-    """Sessions at a time, stacked by what they waited for, a column a sample. Fills and colours."""
+    """Average sessions, stacked by wait, a column per sample."""
 
     def __init__(self) -> None:
         super().__init__(id="waits-chart")
@@ -44,7 +43,7 @@ class WaitsChart(Widget):
 
     @property
     def ranked(self) -> list[str]:
-        """The waits that have a fill of their own: those with most sessions."""
+        """All waits, those with most sessions first."""
         total: dict[str, float] = {}
         for look in self._samples:
             for key, average in (look or {}).items():
@@ -52,7 +51,7 @@ class WaitsChart(Widget):
         return sorted(total, key=lambda key: -total[key])
 
     def stacks(self, height: int) -> tuple[float, list[list[int] | None]]:
-        """The highest stack, in sessions; and of each sample the cells of each fill."""
+        """The highest stack in sessions; and per sample the cells of each fill."""
         ranked = self.ranked
         shown, most = ranked[: len(_FILLS) - 1], 0.0
         sums: list[list[float] | None] = []
@@ -68,7 +67,7 @@ class WaitsChart(Widget):
         return most, [None if one is None else _cells(one, scale) for one in sums]
 
     def render_line(self, y: int) -> Strip:
-        """The legend stands to the right of the columns."""
+        """The legend is to the right of the columns."""
         base, width = self.rich_style, self.size.width
         most, stacks = self.stacks(self.size.height)
         legend = self._legend(y)
@@ -94,12 +93,12 @@ class WaitsChart(Widget):
 
 
 def _cells(parts: Sequence[float], scale: float) -> list[int]:
-    """The cells of each part; what there is at all has at least one."""
+    """The cells of each part, at least one if it is not 0."""
     return [max(1, round(part * scale)) if part > 0.005 else 0 for part in parts]
 
 
 def _at(stack: list[int] | None, level: int) -> tuple[str, str]:
-    """What stands at a height: 1 is the lowest. A sample that failed leaves a gap."""
+    """The fill at a level; 1 is the lowest. A failed sample leaves a gap."""
     if stack is None:
         return " ", ""
     for cells, fill in zip(stack, _FILLS, strict=True):
