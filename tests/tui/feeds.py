@@ -13,7 +13,7 @@ from console.tui import Clock
 
 
 class FakeClock:
-    """Moves when it is told to."""
+    """Moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -47,12 +47,12 @@ class FakeFeed:
     def give(
         self, *queues: QueueSnapshot, production: bool = False, login: Login | None = None
     ) -> None:
-        """A look that went well."""
+        """A successful reading."""
         reading = Reading(self.name, queues, latency_seconds=0.004, production=production)
         self.deliver(replace(reading, login=login))
 
     def fail(self, error: ConsoleError | None = None, retry_seconds: float = 8.0) -> None:
-        """A look that failed."""
+        """A failed reading."""
         error = error or ConnectionFailedError(
             "Could not sample the queues.", why="connection refused\nIs the server running?"
         )
@@ -98,7 +98,7 @@ def queue(name: str, design: str = "fifo", **figures: object) -> QueueSnapshot:
 
 
 def broken(name: str, design: str, problem: str) -> QueueSnapshot:
-    """A queue that could not be looked at."""
+    """A queue that could not be sampled."""
     unknown = ("ready", "age_seconds", "push_per_second", "pop_per_second")
     nothing = dict.fromkeys(unknown)
     return queue(name, design, **nothing, unknown=unknown, problem=problem)

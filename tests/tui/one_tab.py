@@ -1,4 +1,4 @@
-"""One tab of a queue on a screen of its own, with ways that only remember where they led."""
+"""One tab of a queue on a screen of its own, with a navigator that only records its calls."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +26,7 @@ KEY: QueueKey = ("prod", "public", "mail")
 
 @dataclass
 class Remembering:
-    """Ways that go nowhere."""
+    """A navigator that opens nothing."""
 
     went: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Remembering:
 
 
 class OneTab(LiveScreen):
-    """Nothing but the tab."""
+    """A screen with nothing but the tab."""
 
     def __init__(self, context: Context, tab: QueueTab) -> None:
         super().__init__(context)
@@ -78,7 +78,7 @@ class OneTab(LiveScreen):
 
 @dataclass
 class Shown(Generic[Tab]):
-    """The tab, what it shows, and where its keys led to."""
+    """The tab and its navigator."""
 
     pilot: Pilot[None]
     tab: Tab
@@ -104,7 +104,7 @@ class Shown(Generic[Tab]):
 
 
 def jobs_ended() -> None:
-    """Nothing goes on in a thread: else it would hold on to a database that goes."""
+    """Wait for the threads of jobs, which would keep a database from being dropped."""
     for thread in threading.enumerate():
         if thread.name == "job":
             thread.join(30)
@@ -119,7 +119,7 @@ async def one_tab(
     size: tuple[int, int] = (80, 24),
     connections: Sequence[OpenConnection] = (),
 ) -> AsyncIterator[Shown[Tab]]:
-    """The tab, of a queue of which nobody answers unless its place is given."""
+    """The tab of a queue; no database answers unless `connections` has it."""
     async with alone(key[0], size=size, connections=connections) as console:
         navigator: Any = Remembering()
         console.app.context.navigator = navigator

@@ -105,7 +105,7 @@ class Opened:
         return picture(self.app)
 
     async def give(self, *queues: QueueSnapshot, production: bool = False) -> None:
-        """A look of the first feed that went well, drawn."""
+        """Draw a successful reading of the first feed."""
         self.feed.give(*queues, production=production)
         await self.pilot.pause()
 

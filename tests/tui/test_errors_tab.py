@@ -1,4 +1,4 @@
-"""The tab Errors: kinds, what they open to, what is acted on."""
+"""The tab Errors: groups, their messages, actions on them."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ def head(shown: Shown[ErrorsTab]) -> str:
     return shown.tab.query_one("#errors-head", TextView).plain_text
 
 
-async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
+async def test_groups_with_their_counts_times_attempts_and_samples() -> None:
     async with one_tab(ErrorsTab, size=(160, 48)) as shown:
         shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
         await shown.pilot.pause()
@@ -49,7 +49,7 @@ async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
         assert "19 errors" in head(shown)
 
 
-async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
+async def test_the_cursor_stays_on_its_group_and_acts_on_it() -> None:
     async with one_tab(ErrorsTab) as shown:
         shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT))
         await shown.press("j")
@@ -64,7 +64,7 @@ async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
         )
 
 
-async def test_none_is_said_in_words() -> None:
+async def test_without_errors_it_says_so() -> None:
     async with one_tab(ErrorsTab) as shown:
         shown.tab.show_result(groups())
         await shown.press("enter", "a", "y")
@@ -72,13 +72,13 @@ async def test_none_is_said_in_words() -> None:
         assert shown.navigator.went == []
 
 
-def test_a_kind_is_a_filter_of_its_own() -> None:
+def test_a_group_is_a_filter_of_its_own() -> None:
     assert filters_of(NO_ROUTE).words == ("state=error", f"error-group={NO_ROUTE.key}")
     masked = replace(NO_ROUTE, wording="***", sample="***")
     assert filters_of(masked) == filters_of(NO_ROUTE)
 
 
-async def test_on_a_server_a_kind_opens_to_its_messages(database_url: str) -> None:
+async def test_on_a_server_a_group_opens_to_its_messages(database_url: str) -> None:
     with database_at(database_url) as database:
         make(database, "mail", "claim", {})
         async with one_tab(ErrorsTab, connections=[OpenConnection("prod", database)]) as shown:
