@@ -41,7 +41,7 @@ class Scan:
         assert after is None
         self.finished, self.next, self.read = False, None, 0
         within = self.present[: min(wanted.limit, self.most)]
-        self.found = [message(id_) for id_ in within]
+        self.messages = [message(id_) for id_ in within]
         self.complete = len(within) == len(self.present)
 
     def step(self, connection: object) -> None:
