@@ -16,7 +16,7 @@
 -- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
 -- last heartbeat of who is asked.session, with silent_seconds, after which its library takes it for dead;
 -- installed_version: of its tables, where it keeps one.
--- Statements: queues, where no queue_column tells them (none: a table each, and found_queue), make_ready, not_requeued, gate,
+-- Statements: queues, where no queue_column tells them (none: a table each, and found_queue), make_ready, not_requeued, wait_for_relay,
 -- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part
