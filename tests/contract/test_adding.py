@@ -116,7 +116,7 @@ def test_a_screen(copy: Copy) -> None:
         ("\nCOMMANDS: tuple", NAMES),
         (
             '    Command(\n        "quit"',
-            '    Command("names", "", "all names", _names, anywhere=True),\n'
+            '    Command("names", "", "all names", _names, in_palette=True),\n'
             '    Command(\n        "quit"',
         ),
     )
