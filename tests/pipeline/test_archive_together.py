@@ -3,6 +3,8 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions.restore import Restore
+from console.engines import open_database
 from console.errors import RefusedError
 from console.pipeline import locks
 from console.pipeline.archive import export, files, job
@@ -28,6 +31,7 @@ from tests.pipeline.archive_tools import (
     range_manifests,
     rows_in_lake,
     run,
+    stop_at,
 )
 from tests.servers import wait_until
 
@@ -71,6 +75,33 @@ def test_rows_locked_by_others_stay_and_leave_the_lake(
     assert (done.deleted, done.withdrawn) == (27, 3)
     assert archived_keys(filled) == keys[:3]
     assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == keys[3:]
+
+
+@pytest.mark.parametrize("phase", ["export", "verify", "delete"])
+def test_a_run_by_another_url_finishes_the_plan_of_the_first(
+    filled: Client, lake: Lake, phase: str
+) -> None:
+    sent = Counter(row[0] for row in execute_sql(filled, "SELECT payload FROM <archive>"))
+    stop_at(filled, lake, phase)
+    with closing(open_database(filled.url, label="the same by another name")) as other:
+        offered = job.preview(other, filled.queue, lake, AT_ONCE)
+        assert offered.unfinished is not None
+        (done,) = job.archive(other, offered, lake, LocalTasks())
+    assert (done.plan, done.deleted) == (offered.unfinished.id, 30)
+    assert payloads(lake) == sent, "of all files, those too that no manifest names"
+    assert archived_keys(filled) == []
+
+
+def test_an_unfinished_plan_of_another_database_is_not_touched(filled: Client, lake: Lake) -> None:
+    """Its queue has the same name."""
+    stop_at(filled, lake, "verify")
+    (plan,) = (path for path in lake.files("_manifests") if path.endswith("/plan.json"))
+    content = lake.read_json(plan)
+    execute_sql(filled, "UPDATE dbq.action SET cutoff = cutoff + interval '1 second'")
+    with closing(open_database(filled.url, label="another database")) as other:
+        (done,) = run(replace(filled, database=other), lake)
+    assert done.plan != content["id"]
+    assert lake.read_json(plan) == content
 
 
 def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:

@@ -4,12 +4,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from console import audit
-from console.audit import Subject
+from console.audit import EntryFilter, Subject
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError
@@ -26,6 +25,8 @@ VERB = "pipeline archive"
 OWN_CONNECTIONS = 2
 """To the database: the run's lock, and the session that deletes."""
 PHASES = ("export", "verify", "delete", "withdraw")
+_RUNS_MOST = 1_000
+"""Of a queue's latest runs it is known under which name each had the database."""
 
 Manifests = dict[int, Mapping[str, Any]]
 """By the number of the range."""
@@ -139,8 +140,27 @@ def preview(
     planning.require_archive(queue, request)
     with database.transaction("plan what goes into the lake", read_only=True) as connection:
         plan = planning.make(connection, queue, database.label, request, **options)
-    unfinished = planning.unfinished(lake, database.label, queue)
-    return ArchivePreview(queue, lake.location, unfinished, plan)
+    return ArchivePreview(queue, lake.location, _unfinished(database, queue, lake), plan)
+
+
+def _unfinished(database: Database, queue: Queue, lake: Lake) -> ArchivePlan | None:
+    """The oldest unfinished plan of the queue.
+
+    Also that of a run with another name for the database (another URL or profile): its rows may be
+    in the lake already. The audit knows these names, and by its cut-off that a plan is the queue's.
+    """
+    if plan := planning.unfinished(lake, database.label, queue):
+        return plan
+    with database.transaction("read the audit", read_only=True) as connection:
+        runs = EntryFilter(queue.schema, queue.name, VERB)
+        earlier = {
+            (run.connection, run.cutoff) for run in audit.entries(connection, runs, _RUNS_MOST)
+        }
+    for name in sorted({name for name, _ in earlier} - {database.label}):
+        plan = planning.unfinished(lake, name, queue)
+        if plan is not None and (name, plan.cutoff_time) in earlier:
+            return plan
+    return None
 
 
 def archive(
@@ -170,7 +190,7 @@ def archive(
             run = _PlanRun(database, queue, lake, tasks, plan, lock, on_progress, batch, at_once)
             done.append(run.carry_out(again=again))
 
-        while (unfinished := planning.unfinished(lake, database.label, queue)) is not None:
+        while (unfinished := _unfinished(database, queue, lake)) is not None:
             carry_out(unfinished, again=True)
         if done:
             with database.transaction("plan what else goes", read_only=True) as connection:
@@ -220,7 +240,7 @@ class _PlanRun:
         plan = self._plan
         subject = replace(
             Subject.of(self._database, self._queue, VERB, self._detail),
-            cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
+            cutoff=plan.cutoff_time,
             planned=plan.rows,
         )
         with session.transaction("begin an action") as connection:

@@ -188,6 +188,10 @@ class ArchivePlan:
         return sum(part.rows for part in self.ranges)
 
     @property
+    def cutoff_time(self) -> datetime:
+        return datetime.fromisoformat(self.cutoff).replace(tzinfo=UTC)
+
+    @property
     def folder(self) -> str:
         """Of the queue's data files."""
         return data_folder(self.connection, self.schema, self.queue)
@@ -383,7 +387,7 @@ def _valid(plan: ArchivePlan, folder: str, *, known: bool) -> ArchivePlan:
 
 
 def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
-    """The oldest unfinished plan of the queue."""
+    """The oldest unfinished plan of the queue under that name of its connection."""
     folder = manifests_folder(connection, queue.schema, queue.name)
     for name in lake.names(folder):
         if name.startswith(("_", ".")):
