@@ -115,12 +115,12 @@ class Cluster:
         return process
 
     def executors(self, worker: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-        """The JVMs that a worker has started."""
+        """The JVMs that a worker has started; other children of it come and go meanwhile."""
         try:
             children = psutil.Process(worker.pid).children(recursive=True)
-            return [one for one in children if _EXECUTOR in " ".join(one.cmdline())]
-        except psutil.Error:
+        except psutil.NoSuchProcess:
             return []
+        return [child for child in children if _is_executor(child)]
 
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
         process.send_signal(signal.SIGKILL)
@@ -184,3 +184,10 @@ def reached(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return _EXECUTOR in " ".join(process.cmdline())
+    except psutil.Error:
+        return False

@@ -1,8 +1,8 @@
 """A run of archive in a process of its own, which kills itself somewhere.
 
-`python -m tests.pipeline.driver URL QUEUE LAKE [PHASE STEPS] [--spark]`: so many calls and returns
-of the pipeline's own functions after the phase has begun the process is dead. Without a phase it
-ends as it should, and tells how many of them each phase had.
+`DBQ_URL=... python -m tests.pipeline.driver QUEUE LAKE [PHASE STEPS] [--spark]`: it kills itself
+STEPS calls and returns of the pipeline's own functions after the phase began. Without a phase it
+runs to its end, and prints how many of them each phase had.
 """
 
 import json
@@ -50,9 +50,9 @@ class Death:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> None:
+def main(name: str, place: str, phase: str = "", steps: str = "0") -> None:
     """Run it."""
-    database = open_database(url)
+    database = open_database(os.environ["DBQ_URL"])  # others may see command lines
     with database.transaction("read the catalog", read_only=True) as connection:
         queue = catalog.find(connection, name)
     lake = Lake(place)

@@ -1,6 +1,7 @@
 """The driver is killed at random points, under traffic; run again it finishes, all is there."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -35,12 +36,14 @@ def drive(client: Client, lake: Lake, *words: str) -> "subprocess.CompletedProce
         sys.executable,
         "-m",
         "tests.pipeline.driver",
-        client.url,
         name,
         lake.location,
         *words,
     ]
-    return subprocess.run(command, capture_output=True, timeout=_DEADLINE_SECONDS, check=False)
+    environment = {**os.environ, "DBQ_URL": client.url}
+    return subprocess.run(
+        command, env=environment, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
+    )
 
 
 def traffic_of(client: Client, most: int) -> Traffic:

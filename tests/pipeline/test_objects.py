@@ -224,10 +224,14 @@ def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint
 
     with Proxy(endpoint) as proxy:
         proxy.fate = freeze
-        words = [client.url, client.queue.name, lake.location]
+        words = [client.queue.name, lake.location]
         late = subprocess.Popen(
             [sys.executable, "-m", "tests.pipeline.driver", *words],
-            env={**os.environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"},
+            env={
+                **os.environ,
+                "DBQ_URL": client.url,
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
