@@ -271,10 +271,11 @@ class Traffic:
         self.archived.add(name)
         bare = make_url(self.proxy.url)._replace(password=None).render_as_string()
         death = [phase, str(steps)] if phase else []
-        words = ["pipeline", "archive", bare, name, str(self.folder / "lake"), *death]
+        words = ["pipeline", "archive", name, str(self.folder / "lake"), *death]
         order = Order(words, 120.0, may_die=bool(phase))
         program = [sys.executable, "-c", _DRIVE]
-        return Call.begin(order, self._outputs(), self.environment, program)
+        environment = {**self.environment, "DBQ_URL": bare}
+        return Call.begin(order, self._outputs(), environment, program)
 
     def _spark(self, name: str) -> Call:
         """The shipped job, or a verification of what it wrote to the lake."""
