@@ -50,6 +50,11 @@ class Difference:
     repairable: bool = True
     """Whether an upgrade can remove the difference."""
 
+    def as_json(self) -> dict[str, object]:
+        fields = asdict(self)
+        mendable = fields.pop("repairable")
+        return {**fields, "mendable": mendable}
+
     @property
     def line(self) -> str:
         texts = {
@@ -101,7 +106,7 @@ class UpgradePlan:
             "shipped_version": INTERFACE_VERSION,
             "needed": self.needed,
             "changed_by_hand": self.changed_by_hand,
-            "differences": [asdict(difference) for difference in self.differences],
+            "differences": [difference.as_json() for difference in self.differences],
         }
 
 

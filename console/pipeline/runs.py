@@ -310,7 +310,8 @@ class RunFile:
     def __init__(self, root: Path, run: Run) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._content = {k: v for k, v in vars(run).items() if k not in {"id", "alive"}}
+        fields = {k: v for k, v in vars(run).items() if k not in {"id", "alive"}}
+        self._content = {k.replace("progress", "told"): v for k, v in fields.items()}
         self._written = 0.0
         self._discarded = False
         self.id = run.id

@@ -87,6 +87,14 @@ def test_progress_is_known_at_once_and_written_once_a_second(
     assert run.running
 
 
+def test_the_keys_of_a_file_stay(root: Path) -> None:
+    RunFile.begin(root, "replay")
+    (path,) = root.glob("*.json")
+    keys = set(json.loads(path.read_bytes()))
+    assert {"told", "told_at", "told_rows", "told_bytes"} <= keys
+    assert not [key for key in keys if "progress" in key]
+
+
 @pytest.mark.parametrize(
     ("verb", "status", "result", "outcome"),
     [

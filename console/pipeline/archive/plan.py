@@ -358,9 +358,9 @@ def read(lake: Lake, folder: str) -> ArchivePlan:
     path = f"{folder}/plan.json"
     content = lake.read_json(path)
     try:
-        known = content.pop("format") == _FORMAT and content.pop("version") <= _VERSION
+        _require_known(content.pop("format"), content.pop("version"))
         ranges = [Range(**part) for part in content.pop("ranges")]
-        return _valid(ArchivePlan(**content, ranges=ranges), folder, known=known)
+        return _valid(ArchivePlan(**content, ranges=ranges), folder)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
             f"{lake.path(path)} is not a plan that this console can read.",
@@ -369,10 +369,13 @@ def read(lake: Lake, folder: str) -> ArchivePlan:
         ) from error
 
 
-def _valid(plan: ArchivePlan, folder: str, *, known: bool) -> ArchivePlan:
-    """ValueError where it is not the plan of that folder, or a value has the wrong type."""
-    if not known:
+def _require_known(form: object, version: int) -> None:
+    if form != _FORMAT or version > _VERSION:
         raise ValueError("it is of another version")
+
+
+def _valid(plan: ArchivePlan, folder: str) -> ArchivePlan:
+    """ValueError where it is not the plan of that folder, or a value has the wrong type."""
     if plan.manifests != folder:
         raise ValueError("it is of another queue, or another plan")
     for part in plan.ranges:
