@@ -56,7 +56,7 @@ async def test_a_click_on_a_key_at_the_bottom_presses_it() -> None:
     async with opened(rights="admin") as console:
         await console.give(*nine())
         keys = console.overview.query_one(KeyFooter)
-        at = keys.render_line(0).text.index("pause")
+        at = keys.render_line(0).text.index("freeze")
         await console.pilot.hover(KeyFooter, offset=(at, 0))
         assert keys.tooltip == "freeze the screen; sampling goes on"
         await console.pilot.click(KeyFooter, offset=(at, 0))
@@ -270,7 +270,7 @@ async def test_what_is_typed_right_behind_a_slash_goes_into_the_filter() -> None
         await console.pilot.pause()
         await console.pilot.pause()
         assert console.order == ["scans"]
-        assert "PAUSED" in console.words("#summary")
+        assert "FROZEN" in console.words("#summary")
 
 
 async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
@@ -280,12 +280,12 @@ async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
         console.clock.now += 9
         await console.give(queue("q", ready=5))
         assert console.row("q")["ready"] == "1"
-        assert "PAUSED 9 s" in console.words("#summary")
+        assert "FROZEN 9 s" in console.words("#summary")
         await console.press("s", "slash", "q", "enter")
         assert console.row("q")["ready"] == "1"
         await console.press("space")
         assert console.row("q")["ready"] == "5"
-        assert "PAUSED" not in console.words("#summary")
+        assert "FROZEN" not in console.words("#summary")
 
 
 async def test_r_looks_now_everywhere_and_the_interval_goes_by_steps_between_its_ends() -> None:

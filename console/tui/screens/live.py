@@ -42,7 +42,7 @@ class LiveScreen(Closable, Screen[None]):
     """A screen that shows what is in the store."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pause", "pause", tooltip="freeze the screen; sampling goes on"),
+        Binding("space", "pause", "freeze", tooltip="freeze the screen; sampling goes on"),
         Binding("r", "refresh_now", "refresh all databases now", show=False),
         Binding(
             "plus,equals_sign",
@@ -184,7 +184,7 @@ class LiveScreen(Closable, Screen[None]):
         """The beginning of a screen's title line."""
         line = Text()
         if self.paused_at is not None:
-            line.append(" PAUSED ", style_of(head, "paused"))
+            line.append(" FROZEN ", style_of(head, "paused"))
             line.append(" ")
         return line.append(title, style_of(head, "strong"))
 

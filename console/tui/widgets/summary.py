@@ -249,7 +249,7 @@ class Summary(TextView):
         """`shown`: how many queues match the filter."""
         line = Text(no_wrap=True)
         if facts.paused_seconds is not None:
-            line.append(f" PAUSED {whole_seconds(facts.paused_seconds)} ", style_of(self, "paused"))
+            line.append(f" FROZEN {whole_seconds(facts.paused_seconds)} ", style_of(self, "paused"))
             line.append("  ")
         if facts.hint:
             line.append(f"{plain(facts.hint)}   ", style_of(self, "strong"))
