@@ -26,7 +26,8 @@ CHECK_GROUPS = (
         messages.ATTEMPT_CHECKS,
         indexes.INDEX_CHECKS,
     ),
-    *(broker.CHECKS, order.CHECKS, sessions.CHECKS, schema.CHECKS, libraries.CHECKS),
+    *(broker.CHECKS, order.CHECKS, sessions.CHECKS, indexes.KEY_CHECKS),
+    *(schema.CHECKS, libraries.CHECKS),
     *(indexes.CONSTRAINT_CHECKS, decisions.CHECKS, unusual.CHECKS, general.CHECKS),
 )
 """In the order in which they run."""

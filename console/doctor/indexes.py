@@ -1,4 +1,4 @@
-"""Indexes that are missing, invalid or not used by pops; and missing CHECK constraints.
+"""Indexes that are missing, invalid or not used by pops; missing keys and CHECK constraints.
 
 Definitions are compared on both engines. Whether a pop uses its index, PostgreSQL's planner says;
 on SQL Server a plan belongs to a statement that has run, and may differ from call to call.
@@ -25,6 +25,7 @@ from console.doctor.finding import Code, Finding
 from console.doctor.repairs import CreateMissing, maintain_queue
 from console.doctor.schema import Index, ShippedIndex, normalized
 from console.engines import Product
+from console.errors import TooSlowError
 from console.monitor.limits import Severity
 
 ENOUGH_PAGES = 100
@@ -196,6 +197,75 @@ INDEX_CHECKS = CheckGroup(
     },
     applies,
 )
+
+
+# Missing keys.
+
+KEY_MISSING = Code(
+    "key_missing",
+    Severity.WARNING,
+    "the key of a table is missing: its ids are not kept unique, and pops read all rows",
+    judgement="only you can decide which of the rows with the same key is right: delete the others "
+    "first",
+    repair="doctor --fix --code: it creates the key, if no two rows share one",
+)
+
+
+@dataclass(frozen=True)
+class DuplicateKey:
+    table_name: str
+    key: str
+    found: int
+
+
+def _check_keys(context: CheckContext) -> Iterator[Finding]:
+    queue, product = context.queue, context.database.product
+    if not context.can_query("keys", "indexes"):
+        return
+    shipped = [one for one in schema.shipped_indexes(product, queue) if one.is_key]
+    installed = schema.installed_indexes(context, [one.table for one in shipped])
+    missing = schema.with_existing_table(
+        context, [one for one in shipped if not any(index.enforces(one) for index in installed)]
+    )
+    if not missing:
+        return
+    duplicates = _duplicates(context, missing)
+    texts = [f"{one.table_name} has {one.key} {one.found:,} times" for one in duplicates]
+    obstacle = f"; not unique: {first_few(texts, most=1)}" if duplicates else ""
+    yield Finding(
+        KEY_MISSING,
+        f"{counted(len(missing), 'key')} missing: "
+        + shortened(first_few([one.label for one in missing], most=1), 50)
+        + shortened(obstacle, 60),
+        evidence={
+            "missing": [[one.table, list(one.columns)] for one in missing],
+            "doubled": [[one.table_name, one.key, one.found] for one in duplicates],
+        },
+        cause="it was dropped, or the table was recreated without it",
+        consequence="two rows may get the same id, and every search by key or in key order reads "
+        "the whole table"
+        + ("; first delete all but one of the rows that share a key" if duplicates else "")
+        + (f". {product.key_by_hand}" if product.key_by_hand else ""),
+        repair=None if duplicates or product.key_by_hand else _create_keys(context, missing),
+    )
+
+
+def _duplicates(context: CheckContext, missing: Sequence[ShippedIndex]) -> list[DuplicateKey]:
+    tables = context.database.product.array(sorted({one.table for one in missing}))
+    try:
+        return context.query(DuplicateKey, "duplicate_keys", tables=tables)
+    except TooSlowError:
+        context.unseen.append("keys: the search for duplicates took too long")
+        return []
+
+
+def _create_keys(context: CheckContext, missing: Sequence[ShippedIndex]) -> CreateMissing:
+    product, name = context.database.product, context.queue.schema
+    steps = tuple(schema.key_step(product, name, one) for one in missing)
+    return CreateMissing(context.queue, steps, waits="for at most a second")
+
+
+KEY_CHECKS = CheckGroup((KEY_MISSING,), {"keys": _check_keys}, applies)
 
 
 # Missing CHECK constraints.

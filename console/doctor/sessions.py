@@ -1,24 +1,15 @@
-"""Rows held by sessions, starvation, dead rows at the head; and missing keys."""
+"""Rows held by sessions, starvation, dead rows at the head."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from console import sql
 from console.actions import end_session, maintain_plan
 from console.catalog import Kind
 from console.designs import Order
-from console.doctor import schema
-from console.doctor.context import (
-    CheckContext,
-    CheckGroup,
-    counted,
-    first_few,
-    shortened,
-)
+from console.doctor.context import CheckContext, CheckGroup, shortened
 from console.doctor.finding import Code, Finding
-from console.doctor.repairs import CreateMissing, maintain_queue, terminate_session
-from console.doctor.schema import ShippedIndex
-from console.errors import TooSlowError
+from console.doctor.repairs import maintain_queue, terminate_session
 from console.formats import duration
 from console.monitor.activity import Session
 from console.monitor.limits import Severity
@@ -55,14 +46,6 @@ DEAD_HEAD = Code(
     "the head of the queue is behind dead rows that cannot be removed yet",
     judgement="what keeps them may be in use: have its owner end it, or drop the slot",
     repair="maintain (doctor --fix), once nothing keeps the dead rows",
-)
-KEY_MISSING = Code(
-    "key_missing",
-    Severity.WARNING,
-    "the key of a table is missing: its ids are not kept unique, and pops read all rows",
-    judgement="only you can decide which of the rows with the same key is right: delete the others "
-    "first",
-    repair="doctor --fix --code: it creates the key, if no two rows share one",
 )
 
 
@@ -231,67 +214,12 @@ def holder(row: HorizonRow) -> str:
     return row.who + ("" if row.seconds is None else f", open for {duration(row.seconds)}")
 
 
-@dataclass(frozen=True)
-class DuplicateKey:
-    table_name: str
-    key: str
-    found: int
-
-
-def _check_keys(context: CheckContext) -> Iterator[Finding]:
-    queue, product = context.queue, context.database.product
-    if queue.kind is not Kind.INSTALLED or not context.can_query("keys", "indexes"):
-        return
-    shipped = [one for one in schema.shipped_indexes(product, queue) if one.is_key]
-    installed = schema.installed_indexes(context, [one.table for one in shipped])
-    missing = schema.with_existing_table(
-        context, [one for one in shipped if not any(index.enforces(one) for index in installed)]
-    )
-    if not missing:
-        return
-    duplicates = _duplicates(context, missing)
-    texts = [f"{one.table_name} has {one.key} {one.found:,} times" for one in duplicates]
-    obstacle = f"; not unique: {first_few(texts, most=1)}" if duplicates else ""
-    yield Finding(
-        KEY_MISSING,
-        f"{counted(len(missing), 'key')} missing: "
-        + shortened(first_few([one.label for one in missing], most=1), 50)
-        + shortened(obstacle, 60),
-        evidence={
-            "missing": [[one.table, list(one.columns)] for one in missing],
-            "doubled": [[one.table_name, one.key, one.found] for one in duplicates],
-        },
-        cause="it was dropped, or the table was recreated without it",
-        consequence="two rows may get the same id, and every search by key or in key order reads "
-        "the whole table"
-        + ("; first delete all but one of the rows that share a key" if duplicates else "")
-        + (f". {product.key_by_hand}" if product.key_by_hand else ""),
-        repair=None if duplicates or product.key_by_hand else _create_keys(context, missing),
-    )
-
-
-def _duplicates(context: CheckContext, missing: Sequence[ShippedIndex]) -> list[DuplicateKey]:
-    tables = context.database.product.array(sorted({one.table for one in missing}))
-    try:
-        return context.query(DuplicateKey, "duplicate_keys", tables=tables)
-    except TooSlowError:
-        context.unseen.append("keys: the search for duplicates took too long")
-        return []
-
-
-def _create_keys(context: CheckContext, missing: Sequence[ShippedIndex]) -> CreateMissing:
-    product, name = context.database.product, context.queue.schema
-    steps = tuple(schema.key_step(product, name, one) for one in missing)
-    return CreateMissing(context.queue, steps, waits="for at most a second")
-
-
 CHECKS = CheckGroup(
-    (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING),
+    (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD),
     {
         "sessions that hold rows": _check_holders,
         "starvation": _check_starvation,
         "dead rows at the head": _check_dead_head,
-        "keys": _check_keys,
     },
     lambda queue: queue.design.shape != "broker",
 )

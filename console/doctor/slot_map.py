@@ -10,6 +10,7 @@ from console.doctor.context import check_context
 from console.doctor.number_proof import Side, prove, without_relay
 from console.engines import Database
 from console.errors import RefusedError
+from console.monitor.scans import Extent
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,6 @@ class Structure:
     def pops_behind(self) -> dict[str, int]:
         popped = {"highest_parked": self.highest_parked, "base_of_pops": self.base - 1}
         return {name: n for name, n in popped.items() if n >= self.next_pop}
-
-
-@dataclass(frozen=True)
-class _Extent:
-    first: int | None
-    last: int | None
-    slots: int
 
 
 @dataclass(frozen=True)
@@ -123,10 +117,10 @@ def read_slot_map(database: Database, queue: Queue, *, patience_seconds: float =
                 drawn_pop=0 if proof.drawers_of(Side.POP) else proof.drawn_pop,
                 drawn_push=0 if proof.drawers_of(Side.PUSH) else proof.drawn_push,
             )
-            (extent,) = context.fetch(connection, _Extent, "extent")
+            (extent,) = context.fetch(connection, Extent, "extent")
     next_push = None if extent.last is None else extent.last + 1
-    ranges = tuple(_with_gaps(found, extent.slots))
-    return SlotMap(ranges, extent.slots, extent.first, next_push, queue.subscriber)
+    size = extent.slots or 0
+    return SlotMap(tuple(_with_gaps(found, size)), size, extent.first, next_push, queue.subscriber)
 
 
 def _with_gaps(found: list[SlotRange], size: int) -> Iterator[SlotRange]:
