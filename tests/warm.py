@@ -8,6 +8,7 @@ a terminal or a command line that others can see starts one anew (`calls.COMMAND
 """
 
 import atexit
+import faulthandler
 import gc
 import importlib
 import io
@@ -239,6 +240,7 @@ def _warm_up() -> None:
                 importlib.import_module(module.name)
     importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
     importlib.import_module("psycopg")
+    faulthandler.enable()  # a test that waits in vain sends SIGABRT, to see where it hangs
     gc.collect()
     gc.freeze()
 

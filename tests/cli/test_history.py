@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,14 +58,24 @@ _POINT = [
 
 @contextmanager
 def recording(console: Console, folder: Path) -> Iterator[Forked]:
-    """`dbq-console record` while it runs; then it is asked to end, if it has not."""
-    words = ["record", "--url", console.url, "--recordings", str(folder)]
+    """`dbq-console record` while it runs, then SIGTERM. A test that fails shows its stderr."""
+    arguments = ["record", "--url", console.url, "--recordings", str(folder)]
     environment = {**os.environ, "DBQ_INTERVAL": "0.2s"}
-    with Forked(words, environment, stdout=subprocess.DEVNULL) as process:
+    with (
+        tempfile.TemporaryFile() as errors,
+        Forked(
+            arguments, environment, stdout=subprocess.DEVNULL, stderr=errors.fileno()
+        ) as process,
+    ):
         try:
             yield process
-        finally:
-            process.terminate()
+        except BaseException:
+            process.send_signal(signal.SIGABRT)  # it prints what its threads do
+            process.wait()
+            errors.seek(0)
+            print(errors.read().decode())
+            raise
+        process.terminate()
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -212,15 +214,16 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         Recorder(place, "prod")
 
 
-def test_a_disk_that_fails_is_told_and_recording_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), TypeError("No space left")])
+def test_a_write_that_fails_is_reported_and_recording_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     failing = [True]
     write = segments.Segment.write
 
     def sometimes(self: segments.Segment, kind: RecordKind, rows: Any) -> None:
         if failing[0]:
-            raise OSError(28, "No space left on device")
+            raise error
         write(self, kind, rows)
 
     monkeypatch.setattr(segments.Segment, "write", sometimes)
@@ -234,6 +237,23 @@ def test_a_disk_that_fails_is_told_and_recording_goes_on(
     recorder.close()
     assert recorder.dropped == 2
     assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+
+
+def test_a_segment_that_cannot_be_sealed_waits_for_the_next_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(segments, "seal", Mock(side_effect=pa.ArrowInvalid("not today")))
+        for number in range(2):
+            recorder = Recorder(tmp_path, "prod", now=lambda: NOW)
+            wait_for(lambda of=recorder, n=number: ("not today" in of.problem) == bool(n))  # type: ignore[misc]
+            recorder.add(LINKS, [{"at": NOW}])
+            recorder.close()
+            assert "not today" in recorder.problem
+    assert len(segments.open_segments(tmp_path, "prod")) == 2
+    Recorder(tmp_path, "prod", now=lambda: NOW).close()
+    assert not segments.open_segments(tmp_path, "prod")
+    assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 2
 
 
 def test_a_write_that_fails_in_the_middle_leaves_no_half_line(tmp_path: Path) -> None:

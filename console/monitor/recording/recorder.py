@@ -187,7 +187,7 @@ class Recorder:
                 self._segment = segments.Segment(self._root, self.connection, self._now())
                 self._opened_at = time.monotonic()
             self._segment.write(kind, rows)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  # the thread has to go on
             self._failed(_reason(error))
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             self._prune()
@@ -209,31 +209,30 @@ class Recorder:
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        try:
+        with suppress(OSError):
             segment.leave()
-            self._seal(segment.path)
-        except OSError as error:
-            # The next recorder seals it.
-            self.problem = f"a segment could not be closed: {_reason(error)}"
+        self._seal(segment.path)
         self._prune()
 
     def _seal_open_segments(self) -> None:
         with suppress(OSError):
             segments.remove_drafts(self._root, self.connection)
         for path in segments.open_segments(self._root, self.connection):
-            try:
-                self.torn += self._seal(path)
-            except OSError as error:
-                self.problem = f"a segment could not be closed: {_reason(error)}"
+            self._seal(path)
         self._prune()
 
-    def _seal(self, path: Path) -> int:
-        """How many of its lines were torn. OSError."""
-        if not self._apart:
-            return segments.seal(self._root, self.connection, path).torn
-        with _SEALING:
-            # It holds the lock too, which keeps other recorders away.
-            return torn_lines(start_sealing(self._root, self.connection, path, self._lock))
+    def _seal(self, path: Path) -> None:
+        """What cannot be sealed stays open: the next recorder tries again."""
+        try:
+            if self._apart:
+                with _SEALING:
+                    # It holds the lock too, which keeps other recorders away.
+                    sealing = start_sealing(self._root, self.connection, path, self._lock)
+                    self.torn += torn_lines(sealing)
+            else:
+                self.torn += segments.seal(self._root, self.connection, path).torn
+        except Exception as error:  # noqa: BLE001  # pyarrow's too: the thread has to go on
+            self.problem = f"a segment could not be closed: {_reason(error)}"
 
     def _prune(self) -> None:
         """Remove what is too old, then the oldest, until the rest is small enough."""
@@ -263,8 +262,8 @@ def prune(root: Path, connection: str, bounds: Bounds, now: datetime) -> int:
     return removed
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _locked(root: Path, connection: str) -> int:
