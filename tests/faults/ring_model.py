@@ -124,9 +124,6 @@ def parked_read(places: Mapping[int, tuple[int, int]], turn: int, chunks: int) -
 class Transaction:
     """Its changes are invisible to others until it commits."""
 
-    is_of_one_call = False
-    """Whether its one call begins and ends it."""
-
     def __init__(self, store: Store) -> None:
         self.store = store
         self.touched = False

@@ -31,6 +31,10 @@ _NOTHING = {
     *("PredicateSetStatement", "SetRowCountStatement", "SetCommandStatement"),
     *("SetTransactionIsolationLevelStatement", "IdentifierLiteral"),
 }
+_BRANCHES = {
+    *("CreateOrAlterProcedureStatement", "BeginEndBlockStatement"),
+    *("IfStatement", "WhileStatement"),
+}
 _RESTART = re.compile(r"ALTER SEQUENCE .*\[(\w+)\] RESTART WITH (-?\d+) CACHE \d+")
 
 
@@ -51,6 +55,8 @@ class Call(Values):
         self._depth = session.depth
         self._given = {f"@{one}": value for one, value in given.items()}
         self.answer: list[Row] = []
+        self.working: list[str] = []
+        """The statements that read or wrote a table or a sequence, began or ended a transaction."""
 
     def run(self) -> Steps:
         """Every statement that is reached; the rows that the caller gets."""
@@ -73,8 +79,16 @@ class Call(Values):
         self._named = {}
         for one in node.get("WithCtesAndXmlNamespaces", {}).get("CommonTableExpressions", []):
             yield from self._common_table(one)
-        left: str = (yield from getattr(self, f"_{kind}")(node)) or ""
+        steps = getattr(self, f"_{kind}")(node)
+        left: str = (yield from steps if kind in _BRANCHES else self._counted(node, steps)) or ""
         return left
+
+    def _counted(self, node: Node, steps: Steps) -> Steps:
+        self._touches = False
+        found = yield from steps
+        if self._touches:
+            self.working.append(node["$type"])
+        return found
 
     def _common_table(self, node: Node) -> Steps:
         name = node["ExpressionName"]["Value"]
@@ -98,12 +112,12 @@ class Call(Values):
         return ""
 
     def _IfStatement(self, node: Node) -> Steps:
-        holds = yield from self._value(node["Predicate"])
+        holds = yield from self._counted(node, self._value(node["Predicate"]))
         then = node["ThenStatement"] if holds else node.get("ElseStatement")
         return (yield from self._statement(then)) if then else ""
 
     def _WhileStatement(self, node: Node) -> Steps:
-        while (yield from self._value(node["Predicate"])):
+        while (yield from self._counted(node, self._value(node["Predicate"]))):
             left = yield from self._statement(node["Statement"])
             if left == "ReturnStatement":
                 return left
@@ -131,10 +145,12 @@ class Call(Values):
 
     def _BeginTransactionStatement(self, _: Node) -> Steps:
         yield from ()
+        self._touches = True
         self._session.begin()
 
     def _CommitTransactionStatement(self, _: Node) -> Steps:
         yield from ()
+        self._touches = True
         self._session.commit()
 
     def _ThrowStatement(self, node: Node) -> Steps:
@@ -159,6 +175,7 @@ class Call(Values):
         name = last(called["ProcedureReference"]["ProcedureReference"]["Name"])
         if name == "sp_sequence_get_range":
             self._held("a number is drawn")
+            self._touches = True
             sequence = FUNCTIONS["OBJECT_ID"](given["@sequence_name"])
             first = self._session.draw(sequence, given["@range_size"])
             (out,) = (one for one in called["Parameters"] if one["IsOutput"])
@@ -167,6 +184,7 @@ class Call(Values):
         other = Call(self._procedures, name.removeprefix("orders_"), self._session)
         other._given = given
         self.answer += yield from other.run()
+        self._touches = True
 
     def _SelectStatement(self, node: Node) -> Steps:
         query = node["QueryExpression"]
@@ -253,8 +271,8 @@ class Call(Values):
             name = into["Variable"]["Name"]
             self._tables[name].append(dict.fromkeys(self._columns[name]) | row)
             return
-        name = last(into["SchemaObject"])
-        self._session.insert(name, row)
+        self._touches = True
+        self._session.insert(last(into["SchemaObject"]), row)
 
     def _InsertStatement(self, node: Node) -> Steps:
         node = node["InsertSpecification"]

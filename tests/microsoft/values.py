@@ -64,6 +64,8 @@ class Values:
         self._written = ""
         """The alias of the table that the statement writes to."""
         self._rowcount = 0
+        self._touches = False
+        """Whether the statement has touched a table or a sequence."""
         self.read: list[str] = []
         """The tables that were looked at, in their order."""
 
@@ -84,7 +86,7 @@ class Values:
         """What stands in FROM, as WHERE, ORDER BY and TOP leave it."""
         sources = query.get("FromClause", {}).get("TableReferences", [])
         found = yield from self._joined(sources, conjuncts(query.get("WhereClause")), outer)
-        if _is_aggregated(query["SelectElements"]):
+        if _is_aggregated(query):
             return [{**outer, "": {"group": found}}]
         found = [{**rows, "": {"group": found}} for rows in found]
         if "OrderByClause" in query:
@@ -158,6 +160,7 @@ class Values:
     ) -> Steps:
         """The rows of a table that are sought and not passed over, locked where they have to be."""
         name, alias, session = last(node["SchemaObject"]), alias_of(node), self._session
+        self._touches = True
         if name == "sequences":
             found = []
             for one in session.server.sequences:
@@ -313,6 +316,7 @@ class Values:
 
     def _NextValueForExpression(self, node: Node, _: Rows) -> Steps:
         self._held("a number is drawn")
+        self._touches = True
         yield
         return self._session.draw(last(node["SequenceName"]))
 
@@ -425,7 +429,7 @@ def _is_about(condition: Node, alias: str, columns: set[str], rows: Rows) -> boo
     return is_one
 
 
-def _is_aggregated(elements: Sequence[Node]) -> bool:
+def _is_aggregated(query: Node) -> bool:
     def found(node: Any) -> bool:
         if isinstance(node, list):
             return any(found(one) for one in node)
@@ -436,4 +440,7 @@ def _is_aggregated(elements: Sequence[Node]) -> bool:
             return True
         return any(found(one) for one in node.values())
 
-    return found(list(elements))
+    if "$aggregated" not in query:  # kept, for it is asked of each row
+        query["$aggregated"] = found(query["SelectElements"])
+    aggregated: bool = query["$aggregated"]
+    return aggregated
