@@ -10,7 +10,7 @@ from console.actions import install
 from console.engines.mssql import PRODUCT
 from tests.faults.ring_model import finish
 from tests.microsoft.interpreter import Call, ThrownError
-from tests.microsoft.ring_sessions import CONTENTS, Run, Trees, ring, variant
+from tests.microsoft.ring_sessions import Run, Trees, ring, variant
 from tests.microsoft.tools import Tools
 
 Read = Callable[[str, int], Trees]
