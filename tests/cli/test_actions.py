@@ -41,39 +41,29 @@ def only_planned(answer: Answer) -> dict[str, Any]:
 def test_without_yes_it_is_only_a_plan(console: Console, mail: str) -> None:
     nothing = console.done("release", mail, "--json").json
     assert (nothing["plan"]["count"], nothing["done"]) == (0, False), "where nothing is needed"
+    assert console.done("release", mail, "--yes", "--json").json["result"]["action_id"] is None
     for verb, count in (("purge", 8), ("requeue", 3), ("archive", 3)):
         assert only_planned(console(verb, mail, "--json"))["count"] == count
         plain = console(verb, mail)
         assert plain.status == 4
         assert f"{count:,} messages" in plain.text
+        dry = console.done(verb, mail, "--dry-run", "--json", "--yes", mail)
+        assert (dry.json["done"], dry.err) == (0, "")
     assert states(console, mail) == (5, 0, 3)
 
 
-def test_purge_wants_the_name(console: Console, mail: str) -> None:
-    plan = only_planned(console("purge", mail, "--yes", "--json"))
-    assert plan["confirmation"] == "name"
-    only_planned(console("purge", mail, "--yes", "another", "--json"))
-    assert states(console, mail) == (5, 0, 3)
-    done = console.done("purge", mail, "--yes", mail, "--json", "--reason", "ticket 1").json
-    assert done["result"]["done"] == done["plan"]["count"] == 8
-    assert states(console, mail) == (0, 0, 0)
-
-
-def test_a_few_rows_want_a_bare_yes(console: Console, mail: str) -> None:
+def test_a_few_rows_want_a_bare_yes_and_a_purge_the_name(console: Console, mail: str) -> None:
     done = console.done("requeue", mail, "--yes", "--filter", "limit=2", "--json").json
     result = done["result"]
     assert (result["verb"], result["outcome"], result["planned"]) == ("requeue", "done", 2)
     assert (result["done"], result["skipped"], result["failed"]) == (2, {}, {})
+    plan = only_planned(console("purge", mail, "--yes", "--json"))
+    assert plan["confirmation"] == "name"
+    only_planned(console("purge", mail, "--yes", "another", "--json"))
     assert states(console, mail) == (7, 0, 1)
-
-
-def test_many_rows_want_the_name(console: Console, install: Install) -> None:
-    name = install("status")
-    lines = b"".join(b"%d\n" % n for n in range(1001))
-    console.done("push", name, "-", "--lines", stdin=lines)
-    console.popped(name, "--count", "1001", "--complete")
-    assert only_planned(console("archive", name, "--yes", "--json"))["count"] == 1001
-    assert console.done("archive", name, "--yes", name, "--json").json["result"]["done"] == 1001
+    done = console.done("purge", mail, "--yes", mail, "--json", "--reason", "ticket 1").json
+    assert done["result"]["done"] == done["plan"]["count"] == 8
+    assert states(console, mail) == (0, 0, 0)
 
 
 def test_a_production_database_wants_the_name(empty: Console) -> None:
@@ -88,46 +78,22 @@ def test_a_production_database_wants_the_name(empty: Console) -> None:
     assert empty.done("requeue", "mail", "--yes", "mail", "--json").json["result"]["done"] == 1
 
 
-def test_a_dry_run_changes_nothing(console: Console, mail: str) -> None:
-    for yes in ([], ["--yes", mail]):
-        answer = console.done("purge", mail, "--dry-run", "--json", *yes)
-        assert answer.json["done"] == 0
-        assert answer.err == ""
-    assert states(console, mail) == (5, 0, 3)
-
-
-def test_nothing_to_do_is_no_failure(console: Console, install: Install) -> None:
-    name = install("claim")
-    for verb in ("purge", "requeue", "archive", "release"):
-        done = console.done(verb, name, "--yes", "--json").json
-        assert (done["result"]["done"], done["result"]["action_id"]) == (0, None)
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "complaint"),
-    [
+def test_what_a_verb_cannot_do_is_wrong_use(console: Console, mail: str, install: Install) -> None:
+    for verb, words, complaint in (
         ("purge", ["state=claimed"], "takes no messages in the state"),
         ("archive", ["state=ready"], "takes no messages in the state"),
         ("requeue", ["nonsense=1"], "cannot be read"),
         ("purge", ["keep-newest=1"], "needs one state"),
         ("purge", ["older=5m", "newer=10m", "id=x"], "is not a key of the queue"),
         ("purge", ["payload.a=1"], "no payload with paths"),
-    ],
-)
-def test_filters_that_mean_nothing_there(
-    console: Console, mail: str, verb: str, words: list[str], complaint: str
-) -> None:
-    filters = [word for text in words for word in ("--filter", text)]
-    answer = console(verb, mail, *filters, "--yes", mail)
-    assert answer.status == 2, answer
-    assert complaint in answer.err
+    ):
+        filters = [word for text in words for word in ("--filter", text)]
+        answer = console(verb, mail, *filters, "--yes", mail)
+        assert answer.status == 2, answer
+        assert complaint in answer.err
     assert states(console, mail) == (5, 0, 3)
-
-
-def test_a_verb_that_the_design_lacks(console: Console, install: Install) -> None:
     answer = console("requeue", install("fifo"), "--yes")
-    assert answer.status == 2
-    assert "has no verb requeue" in answer.err
+    assert (answer.status, "has no verb requeue" in answer.err) == (2, True)
 
 
 def test_reading_rights_are_refused_and_noted(console: Console, mail: str, state: Path) -> None:
@@ -333,21 +299,17 @@ def four(console: Console, install: Install) -> str:
 
 
 def test_a_purge_comes_back(console: Console, four: str) -> None:
+    first = console.done("purge", four, "--filter", "limit=1", "--yes", four, "--json").json
     console.done("purge", four, "--yes", four)
     assert console("restore", four).status == 4
     assert console.status(four)["ready"] == 0
-    done = console.done("restore", four, "--yes", "--json").json
-    assert (done["done"], done["result"]["done"]) == (4, 4)
-    assert console.drained(four) == ["a", "b", "c", "d"]
-    assert console.done("restore", four, "--yes", "--json").json["result"]["done"] == 0
-
-
-def test_restore_by_action(console: Console, four: str) -> None:
-    first = console.done("purge", four, "--filter", "limit=1", "--yes", four, "--json").json
-    console.done("purge", four, "--filter", "limit=1", "--yes", four)
     action = str(first["result"]["action_id"])
     console.done("restore", four, "--action", action, "--yes")
-    assert console.drained(four) == ["c", "d", "a"]
+    assert console.drained(four) == ["a"]
+    done = console.done("restore", four, "--yes", "--json").json
+    assert (done["done"], done["result"]["done"]) == (3, 3)
+    assert console.drained(four) == ["b", "c", "d"]
+    assert console.done("restore", four, "--yes", "--json").json["result"]["done"] == 0
 
 
 def test_errors_go_into_another_queue(console: Console, four: str, install: Install) -> None:
@@ -360,17 +322,6 @@ def test_errors_go_into_another_queue(console: Console, four: str, install: Inst
     assert console.status(bad)["errors"] == 0
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("verb", ["maintain", "upgrade"])
-def test_maintain_and_upgrade_with_nothing_to_do(console: Console, four: str, verb: str) -> None:
-    plain = console.done(verb, four)
-    assert (plain.err, plain.status) == ("", 0)
-    assert console(verb, four, "--yes", "another").status == 4
-    assert console.done(verb, four, "--dry-run", "--json").json["done"] == 0
-    done = console.done(verb, four, "--yes", "--json").json
-    assert (done["done"], done["plan"]["needed"]) == (0, False)
-
-
 def test_code_changed_by_hand_is_told_and_mended(console: Console, four: str) -> None:
     with connect(console.url) as connection:
         connection.execute(
@@ -380,60 +331,30 @@ def test_code_changed_by_hand_is_told_and_mended(console: Console, four: str) ->
     plan = console.done("upgrade", four, "--dry-run", "--json").json["plan"]
     assert plan["changed_by_hand"] is True
     assert f"{four}_push" in console("upgrade", four).text
+    assert console("upgrade", four, "--yes", "another").status == 4
     console.done("upgrade", four, "--yes")
     console.done("push", four, "e")
     assert console.drained(four) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_session_that_holds_rows_is_told_and_ended(console: Console, four: str) -> None:
+def test_a_session_that_holds_rows_is_told_and_ended_and_no_other(
+    console: Console, four: str
+) -> None:
     assert "No session holds rows" in console.done("release", four).text
-    with closing(connect(console.url)) as holder:
+    with closing(connect(console.url)) as holder, connect(console.url) as other:
         holder.execute("BEGIN")
         holder.execute(f'SELECT * FROM "{four}_pop"()'.encode())
-        (pid,) = holder.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        pid = holder.info.backend_pid
         told = console("release", four)
         assert told.status == 4
+        assert f"session {pid} " in told.text
         assert f"end-session '{four}' {pid}" in told.err
+        assert console.status(four)["held_by"][0]["session"] == pid
         plan = console("end-session", four, str(pid), "--json")
-        assert plan.status == 4
-        assert plan.json["plan"]["session"] == pid
+        assert (plan.status, plan.json["plan"]["session"]) == (4, pid)
+        assert console("end-session", four, str(other.info.backend_pid), "--yes").status == 4
+        assert other.execute("SELECT 1").fetchone() == (1,)
         ended = console.done("end-session", four, str(pid), "--yes", "--json").json["result"]
-        assert ended["ended"] is True
+        assert (ended["ended"], ended["freed"]) == (True, [four])
     assert console.drained(four) == ["a", "b", "c", "d"]
     assert console("end-session", four, str(pid), "--yes").status == 2
-
-
-HELD = ["naive", "ring", "claim"]
-ALSO = ["heap", "stack", "pending"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "design", [*HELD, *(pytest.param(one, marks=pytest.mark.long) for one in ALSO)]
-)
-def test_a_holder_is_named_and_ended_whatever_the_design(console: Console, design: str) -> None:
-    name = f"held by {design}"
-    console.done("install", design, name)
-    console.done("push", name, "a")
-    console.done("push", name, "b")
-    with closing(connect(console.url)) as holder:
-        holder.execute("BEGIN")
-        holder.execute(f'SELECT * FROM "{name}_pop_many"(2)'.encode())
-        pid = holder.info.backend_pid
-        if design != "claim":
-            told = console("release", name, "--json")
-            assert (told.status, [one["session"] for one in told.json["holders"]]) == (4, [pid])
-            plain = console("release", name)
-            assert f"session {pid} " in plain.text
-            assert f"end-session '{name}' {pid}" in plain.err
-        assert console.status(name)["held_by"][0]["session"] == pid
-        ended = console.done("end-session", name, str(pid), "--yes", "--json").json["result"]
-        assert (ended["ended"], ended["freed"]) == (True, [name])
-    assert console.status(name)["holders"] == 0
-
-
-def test_a_session_that_has_nothing_to_do_with_it_is_not_ended(console: Console, four: str) -> None:
-    with connect(console.url) as other:
-        (pid,) = other.execute("SELECT pg_backend_pid()").fetchone() or (0,)
-        assert console("end-session", four, str(pid), "--yes").status == 4
-        assert other.execute("SELECT 1").fetchone() == (1,)
