@@ -14,17 +14,7 @@ from console.cli.verbs import cli
 from console.designs import DESIGNS
 from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
-from tests.cli.verbs import (
-    DATABASE_VERBS,
-    PASSWORD,
-    QUEUE_VERBS,
-    UNREACHABLE,
-    WATCHED,
-    WRITING,
-    refused,
-    verbs,
-    words_of,
-)
+from tests.cli.verbs import OF_A_QUEUE, PASSWORD, UNREACHABLE, WATCHED, of_queue, refused, verbs
 from tests.servers import connect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,17 +46,6 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
         *("pause", "resume", "protect", "unprotect", "pipeline archive", "pipeline replay"),
         *("subscribe", "unsubscribe", "skip"),
     }
-
-
-def test_every_verb_has_help_with_examples() -> None:
-    for name, verb in [*verbs(), ("", cli), ("pipeline", command("pipeline"))]:
-        answer = call(*name.split(), "--help")
-        assert answer.status == 0
-        assert "Usage: " in answer.text
-        assert "\n  Examples:\n    " in answer.text
-        assert answer.err == ""
-        assert verb.get_short_help_str(200)
-    assert call("-h").status == call("--version").status == 0
 
 
 def examples(verb: click.Command) -> list[list[str]]:
@@ -109,7 +88,14 @@ def understood(words: list[str]) -> None:
     [*verbs(), ("pipeline", command("pipeline")), ("", cli)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_example_can_be_called_so(name: str, verb: click.Command) -> None:
+def test_every_verb_has_help_with_examples_that_can_be_called(
+    name: str, verb: click.Command
+) -> None:
+    answer = call(*name.split(), "--help")
+    assert (answer.status, answer.err) == (0, "")
+    assert "Usage: " in answer.text
+    assert "\n  Examples:\n    " in answer.text
+    assert verb.get_short_help_str(200)
     found = examples(verb)
     assert found
     for words in found:
@@ -142,40 +128,29 @@ def test_every_command_of_the_documents_can_be_called_so() -> None:
         understood(named)
 
 
-@pytest.mark.parametrize(
-    "words", ["status --wach", "pop", "resize orders ten", "pipeline archve q"]
-)
-def test_an_example_that_cannot_be_called_is_found(words: str) -> None:
-    with pytest.raises(click.ClickException):
-        understood(words.split())
+def test_an_example_that_cannot_be_called_is_found() -> None:
+    for words in ("status --wach", "pop", "resize orders ten", "pipeline archve q"):
+        with pytest.raises(click.ClickException):
+            understood(words.split())
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "environment"),
-    [
-        (True, False, False),
-        (False, True, False),
-        (False, False, True),
-        (True, True, True),
-        (True, False, True),
-    ],
-)
-def test_the_url_before_the_verb_after_it_and_in_the_environment(
-    console: Console, before: bool, after: bool, environment: bool
-) -> None:
+def test_the_url_before_the_verb_after_it_and_in_the_environment(console: Console) -> None:
     """The one nearest to the verb's end counts."""
-    places = [environment, before, after]
-    nearest = max(place for place, used in enumerate(places) if used)
-    urls = [console.url if place == nearest else UNREACHABLE for place in range(3)]
-    arguments = [
-        *(["--url", urls[1]] if before else []),
-        "status",
-        "--json",
-        *(["--url", urls[2]] if after else []),
-    ]
-    answer = call(*arguments, environment={"DBQ_URL": urls[0]} if environment else {})
-    assert answer.status == 0
-    assert "queues" in answer.json
+    for used in (
+        "environment",
+        "before",
+        "after",
+        "environment before",
+        "environment before after",
+    ):
+        *others, nearest = used.split()
+        urls = dict.fromkeys(others, UNREACHABLE) | {nearest: console.url}
+        before, after = (
+            ["--url", urls[place]] if place in urls else [] for place in ("before", "after")
+        )
+        environment = {"DBQ_URL": urls["environment"]} if "environment" in urls else {}
+        answer = call(*before, "status", "--json", *after, environment=environment)
+        assert (answer.status, set(answer.json)) == (0, {"queues", "connection"}), used
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
@@ -197,25 +172,15 @@ def test_a_url_as_other_tools_write_it_is_taken_everywhere(
     assert only["settings"]["url"]["value"] == "postgresql://u@127.0.0.1:1/d"
 
 
-def test_an_empty_url_in_the_environment_is_none() -> None:
+def test_a_profile_is_not_known() -> None:
+    for arguments in (["--profile", "p", "status"], ["status", "--profile", "p"]):
+        refused(call(*arguments), 2, "'p'", "profile")
+
+
+def test_without_a_database_every_verb_says_how_to_name_one() -> None:
+    for words in (*OF_A_QUEUE, "install fifo q"):
+        refused(call(*words.split()), 2, "No database is named", "--url", "DBQ_URL")
     refused(call("status", environment={"DBQ_URL": ""}), 2, "No database is named", "--url")
-
-
-@pytest.mark.parametrize("arguments", [["--profile", "p", "status"], ["status", "--profile", "p"]])
-def test_a_profile_is_not_known(arguments: list[str]) -> None:
-    refused(call(*arguments), 2, "'p'", "profile")
-
-
-@pytest.mark.parametrize("verb", DATABASE_VERBS)
-def test_without_a_database_every_verb_says_how_to_name_one(verb: str) -> None:
-    refused(call(*words_of(verb, "q")), 2, "No database is named", "--url", "DBQ_URL")
-
-
-@pytest.mark.parametrize("verb", DATABASE_VERBS)
-def test_an_unreachable_server_is_told_in_one_message(verb: str) -> None:
-    answer = call(*words_of(verb, "q"), "--json", "--url", UNREACHABLE)
-    refused(answer, 3, "Could not", "127.0.0.1")
-    assert answer.err.count("Could not") == 1
 
 
 def test_a_wrong_password_and_a_database_that_is_not_there(console: Console) -> None:
@@ -225,18 +190,15 @@ def test_a_wrong_password_and_a_database_that_is_not_there(console: Console) -> 
         refused(answer, 3, "Could not read")
 
 
-@pytest.mark.parametrize(
-    ("url", "complaint"),
-    [
+def test_a_url_that_cannot_be_used_is_not_repeated() -> None:
+    for url, complaint in (
         (f"nonsense {PASSWORD}", "cannot be read"),
         (f"postgresql://u:{PASSWORD}@h:port/db", "cannot be read"),
         (f"mysql+pymysql://u:{PASSWORD}@h/db", "'mysql'"),
         (f"://{PASSWORD}", "cannot be read"),
         ("postgresql+psycopg://127.0.0.1/db?no_such_parameter=1", "no_such_parameter"),
-    ],
-)
-def test_a_url_that_cannot_be_used_is_not_repeated(url: str, complaint: str) -> None:
-    refused(call("status", "--url", url), 2, complaint)
+    ):
+        refused(call("status", "--url", url), 2, complaint)
 
 
 MISTAKES = {
@@ -299,32 +261,25 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console, mistake: str) -> None:
-    refused(console(*mistake.split()), 2, MISTAKES[mistake])
-
-
-def test_print_without_any_engine_named() -> None:
+def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console) -> None:
+    for mistake, complaint in MISTAKES.items():
+        refused(console(*mistake.split()), 2, complaint)
     refused(call("install", "ring", "r", "--print"), 2, "No engine", "--engine", "postgresql")
 
 
-@pytest.mark.parametrize("verb", QUEUE_VERBS)
 def test_an_unknown_queue_is_exit_2_and_names_those_that_are_near(
-    console: Console, install: Install, verb: str
+    console: Console, install: Install
 ) -> None:
     name = install("fifo")
-    refused(console(*words_of(verb, f"{name}x")), 2, f"'{name}x'", f"Did you mean: {name}")
-    refused(console(*words_of(verb, name), "--schema", "none"), 2, "'none'")
-
-
-@pytest.mark.parametrize("verb", QUEUE_VERBS)
-def test_a_name_in_several_schemas_wants_to_know_which(console: Console, verb: str) -> None:
-    name = f"twice {verb}"
     with connect(console.url) as connection:
         for schema in ("one", "two"):
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
-            console.done("install", "fifo", name, "--schema", schema)
-    refused(console(*words_of(verb, name)), 2, "one, two", "--schema")
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+            console.done("install", "fifo", "twice", "--schema", schema)
+    for words in OF_A_QUEUE:
+        near = f"Did you mean: {name}"
+        refused(console(*of_queue(words, f"{name}x")), 2, f"'{name}x'", near)
+        refused(console(*of_queue(words, name), "--schema", "none"), 2, "'none'")
+        refused(console(*of_queue(words, "twice")), 2, "one, two", "--schema")
 
 
 def test_schema_says_which_of_several_is_meant(empty: Console) -> None:
@@ -345,21 +300,6 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
     assert empty.done("status", "--json").json["queues"] == []
     assert "No queues" in empty.done("status").text
     assert "'none'" in empty.done("status", "--schema", "none").text
-
-
-@pytest.mark.parametrize("words", WRITING)
-def test_too_few_rights_are_exit_4_before_anything_is_connected(words: str) -> None:
-    for rights in ["read-only", *(["operator"] if WRITING[words] == "admin" else [])]:
-        answer = call(*words.split(), "--rights", rights, "--url", UNREACHABLE)
-        refused(answer, 4, f"needs the right {WRITING[words]}", rights)
-
-
-def test_rights_that_are_enough(console: Console, install: Install) -> None:
-    name = install("fifo")
-    console.done("push", name, "x", "--rights", "operator")
-    console.done("status", name, "--rights", "read-only")
-    console.done("pop", name, "--rights", "operator")
-    console.done("uninstall", name, "--yes", name, "--rights", "admin")
 
 
 def test_what_only_looks_runs_in_transactions_that_the_server_keeps_from_writing(

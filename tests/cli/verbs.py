@@ -9,29 +9,6 @@ from tests.cli.calls import Answer, command
 
 PASSWORD = "s3cr3t"
 UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
-QUEUE_VERBS = {
-    "status": ["NAME"],
-    "messages": ["NAME"],
-    "errors": ["NAME"],
-    "waits": ["NAME", "--seconds", "0"],
-    "consumers": ["NAME", "--seconds", "0"],
-    "push": ["NAME", "x"],
-    "pop": ["NAME"],
-    "smoke": ["NAME"],
-    "uninstall": ["NAME"],
-    "forget": ["NAME"],
-    "relay": ["NAME"],
-    "resize": ["NAME", "5"],
-}
-"""Verbs that look a queue up, with what else they need."""
-DATABASE_VERBS = QUEUE_VERBS | {
-    "install": ["fifo", "NAME"],
-    "adopt": ["NAME", "--design", "fifo", "--map", "id=a", "--map", "payload=b"],
-}
-
-
-def words_of(verb: str, name: str) -> list[str]:
-    return [verb, *(name if word == "NAME" else word for word in DATABASE_VERBS[verb])]
 
 
 def refused(answer: Answer, status: int, *complaints: str) -> None:
@@ -92,6 +69,22 @@ WRITING = {
     "resize q 5": "admin",
 }
 """Every verb that writes, and the right that it needs."""
+LOOKING = (
+    *("status q", "messages q", "errors q", "waits q", "consumers q", "doctor q", "report q"),
+    *("check q", "discover", "audit"),
+)
+OF_A_QUEUE = [
+    words
+    for words in (*LOOKING, *WRITING)
+    if " q" in words and not words.startswith(("install", "adopt", "pipeline"))
+]
+"""Verbs that look a queue up."""
+
+
+def of_queue(words: str, name: str) -> list[str]:
+    return [name if word == "q" else word for word in words.split()]
+
+
 WATCHED = """
 CREATE FUNCTION dbq.must_be_read_only() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
