@@ -42,30 +42,28 @@ def test_version_tells_what_it_works_with() -> None:
     assert {"platform", "pyodbc", "SQLAlchemy", "Textual"} <= set(found)
 
 
-@pytest.mark.parametrize(
-    ("written", "commit"),
-    [
-        (json.dumps({"url": "x", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}), "abc123"),
-        (json.dumps({"url": "file:///x", "dir_info": {"editable": True}}), ""),
-        (None, ""),
-        ("not json", ""),
-        ("[]", ""),
-    ],
-)
-def test_the_commit_where_pip_has_it(written: str | None, commit: str) -> None:
-    assert _commit(written) == commit
+def test_the_commit_where_pip_has_it() -> None:
+    installed = {"url": "x", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    assert _commit(json.dumps(installed)) == "abc123"
+    editable = json.dumps({"url": "file:///x", "dir_info": {"editable": True}})
+    assert {_commit(written) for written in (editable, None, "not json", "[]")} == {""}
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion_is_a_script_that_its_shell_takes(shell: str, tmp_path: Path) -> None:
-    answer = call("completion", shell)
-    assert answer.status == 0
-    assert "_DBQ_CONSOLE_COMPLETE" in answer.text
-    if found := shutil.which(shell):
-        script = tmp_path / "script"
-        script.write_text(answer.text)
-        subprocess.run([found, "-n", script], check=True, capture_output=True)
+def test_completion_is_a_script_that_its_shell_takes(tmp_path: Path) -> None:
+    for shell in SHELLS:
+        answer = call("completion", shell)
+        assert answer.status == 0
+        assert "_DBQ_CONSOLE_COMPLETE" in answer.text
+        if found := shutil.which(shell):
+            script = tmp_path / shell
+            script.write_text(answer.text)
+            subprocess.run([found, "-n", script], check=True, capture_output=True)
     assert call("completion", "tcsh").status == 2
+
+
+def completed(*words: str) -> list[str]:
+    shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
+    return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 
 
 def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +71,6 @@ def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text('[profiles.orders]\nurl = "postgresql+psycopg://u@127.0.0.1:1/d"\n')
 
     monkeypatch.setenv("DBQ_CONFIG", str(file))
-
-    def completed(*words: str) -> list[str]:
-        shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
-        return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 
     assert completed("serve") == ["serve-metrics"]
     assert completed("status", "--profile", "or") == ["orders"]
@@ -94,10 +88,6 @@ def test_names_of_queues_are_completed_from_the_last_look_without_connecting(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     name = install("fifo")
-
-    def completed(*words: str) -> list[str]:
-        shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
-        return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 
     assert completed("status", "fi") == []
     console.done("status")
@@ -197,16 +187,13 @@ def test_an_exception_is_logged_without_its_text(
     assert words.startswith("it failed␊for good␊RuntimeError at test_about.py:")
     assert "; after ValueError at test_about.py:" in words
     assert "Pl4nted" not in words
-
-
-def test_what_an_error_tells_the_log() -> None:
     failed = ConnectionFailedError("Could not look.", why="Pl4nted", next_step="Pl4nted")
     assert error_text(failed) == "ConnectionFailedError: Could not look."
     assert error_text(UsageError("'Pl4nted' is no duration.")) == "UsageError"
 
 
-def _write(path: Path, number: int, many: int) -> None:
-    handler = LogFile(path, most_bytes=2_000, kept=200)
+def _write(path: Path, number: int, many: int, kept: int = 200) -> None:
+    handler = LogFile(path, most_bytes=2_000, kept=kept)
     logger = logging.Logger(f"console.{number}")
     logger.addHandler(handler)
     for line in range(many):
@@ -214,7 +201,9 @@ def _write(path: Path, number: int, many: int) -> None:
     handler.close()
 
 
-def test_processes_that_share_a_log_lose_no_line_when_it_is_put_away(tmp_path: Path) -> None:
+def test_processes_that_share_a_log_lose_no_line_and_no_more_files_are_kept_than_said(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.log"
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=_write, args=(path, n, 150)) for n in range(3)]
@@ -232,43 +221,43 @@ def test_processes_that_share_a_log_lose_no_line_when_it_is_put_away(tmp_path: P
     seen = [words.split()[0] for one in files for _, words in lines(one)]
     assert sorted(seen) == sorted(f"{n}-{line}" for n in range(3) for line in range(150))
     assert all(one.stat().st_size < 4_000 for one in files)
-
-
-def test_no_more_files_are_kept_than_said(tmp_path: Path) -> None:
-    handler = LogFile(tmp_path / "x.log", most_bytes=500, kept=2)
-    logger = logging.Logger("console.x")
-    logger.addHandler(handler)
-    for _ in range(100):
-        logger.warning("x" * 50)
-    handler.close()
-    assert {one.name for one in tmp_path.iterdir()} == {"x.log", "x.log.1", "x.log.2", "x.log.lock"}
+    _write(tmp_path / "few.log", 0, 100, kept=2)
+    few = {one.name for one in tmp_path.glob("few*")}
+    assert few == {"few.log", "few.log.1", "few.log.2", "few.log.lock"}
 
 
 NO_CONNECTION = {"DBQ_URL": "", "DBQ_PROFILE": ""}
 
 
-def test_help_alone_lists_the_topics() -> None:
-    answer = call("help")
-    assert (answer.status, answer.err) == (0, "")
-    lines = answer.text.splitlines()
-    for one, line in zip(topics().values(), lines, strict=False):
-        assert line.split("  ")[0] == one.name
-        assert one.summary in line
+def test_help_lists_the_topics_and_prints_each_as_markdown_where_nobody_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = call("help")
+    assert (listed.status, listed.err) == (0, "")
+    for (name, topic), line in zip(topics().items(), listed.text.splitlines(), strict=False):
+        assert (line.split("  ")[0], topic.summary in line) == (name, True)
+        answer = call("help", name)
+        assert (answer.status, answer.err, answer.text) == (0, "", topic.text)
+        shown = laid_out(topic.text)
+        assert "…" not in shown, "nothing is cut"
+        assert "| ---" not in shown
+        assert max(map(cell_len, shown.splitlines())) <= 80, name
     assert call("help", "--json").json == {
         "topics": [{"topic": one.name, "summary": one.summary} for one in topics().values()]
     }
-
-
-@pytest.mark.parametrize("name", topics())
-def test_a_topic_is_markdown_as_it_stands_where_nobody_reads_it(name: str) -> None:
-    answer = call("help", name)
-    assert (answer.status, answer.err, answer.text) == (0, "", topics()[name].text)
-
-
-def test_a_topic_for_programs() -> None:
     page = topics()["designs"]
     found = call("help", "designs", "--json").json
     assert found == {"topic": "designs", "summary": page.summary, "text": page.text}
+
+
+def test_an_unknown_topic_names_what_is_near_or_the_help_of_a_verb() -> None:
+    for name, suggested in (
+        *(("connection", "connections"), ("desings", "designs"), ("xyzzy", "pipeline")),
+        ("requeue", "dbq-console requeue --help"),
+    ):
+        answer = call("help", name)
+        assert (answer.status, answer.text, suggested in answer.err) == (2, "", True)
 
 
 def test_a_topic_is_laid_out_on_a_terminal() -> None:
@@ -276,15 +265,6 @@ def test_a_topic_is_laid_out_on_a_terminal() -> None:
     assert "\x1b[" in shown
     assert "```" not in shown
     assert "dbq_last_examination_timestamp_seconds" in shown
-
-
-@pytest.mark.parametrize("name", topics())
-def test_no_topic_is_cut_at_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = laid_out(topics()[name].text)
-    assert "…" not in shown
-    assert "| ---" not in shown
-    assert max(map(cell_len, shown.splitlines())) <= 80
 
 
 def on_a_terminal(*words: str) -> str:
@@ -305,22 +285,6 @@ def on_a_terminal(*words: str) -> str:
     return read.decode()
 
 
-@pytest.mark.parametrize(
-    ("name", "suggested"),
-    [("connection", "connections"), ("desings", "designs"), ("xyzzy", "pipeline")],
-)
-def test_an_unknown_topic_names_what_is_near(name: str, suggested: str) -> None:
-    answer = call("help", name)
-    assert (answer.status, answer.text) == (2, "")
-    assert suggested in answer.err
-
-
-def test_a_verb_is_no_topic_and_says_where_its_help_is() -> None:
-    answer = call("help", "requeue")
-    assert answer.status == 2
-    assert "dbq-console requeue --help" in answer.err
-
-
 def test_topics_are_completed() -> None:
     context = cli.make_context("dbq-console", ["help"], resilient_parsing=True)
     parameter = command("help").params[0]
@@ -338,33 +302,25 @@ def test_topics_are_completed() -> None:
     assert done.output.split() == [f"plain,{topic}" for topic in expected]
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-def test_the_page_of_a_design_has_all_that_code_says_of_it(name: str) -> None:
-    of = DESIGNS[name]
-    answer = call("designs", name, environment=NO_CONNECTION)
-    assert (answer.status, answer.err) == (0, "")
-    page = " ".join(answer.text.split())
-    for words in (of.title, of.source, of.summary, of.advice, of.details, of.order.promise):
-        assert " ".join(words.split()) in page
-    for option in of.options:
-        assert f"--option {option.name}={option.default}" in page
-        assert option.range in page
-    assert f"states: {' '.join(of.states)}" in page
-    assert f"verbs: {' '.join(of.verbs)}" in page
-    for order in of.option_orders.values():
-        assert order.promise in page
-    (found,) = call("designs", name, "--json").json["designs"]
-    assert (found["design"], found["details"], found["order"]) == (
-        name,
-        of.details,
-        of.order.value,
-    )
-
-
-def test_an_unknown_design_has_no_page() -> None:
+def test_the_page_of_a_design_has_all_that_code_says_of_it() -> None:
+    for name, of in DESIGNS.items():
+        answer = call("designs", name, environment=NO_CONNECTION)
+        assert (answer.status, answer.err) == (0, "")
+        page = " ".join(answer.text.split())
+        for words in (of.title, of.source, of.summary, of.advice, of.details, of.order.promise):
+            assert " ".join(words.split()) in page
+        for option in of.options:
+            assert f"--option {option.name}={option.default}" in page
+            assert option.range in page
+        assert f"states: {' '.join(of.states)}" in page
+        assert f"verbs: {' '.join(of.verbs)}" in page
+        for order in of.option_orders.values():
+            assert order.promise in page
+        (found,) = call("designs", name, "--json").json["designs"]
+        shown = [found[key] for key in ("design", "details", "order")]
+        assert shown == [name, of.details, of.order.value]
     answer = call("designs", "fifos")
-    assert (answer.status, answer.text) == (2, "")
-    assert "fifo" in answer.err
+    assert (answer.status, answer.text, "fifo" in answer.err) == (2, "", True)
 
 
 def test_the_codes_are_printed_with_what_they_mean_and_what_repairs_them() -> None:
@@ -379,9 +335,6 @@ def test_the_codes_are_printed_with_what_they_mean_and_what_repairs_them() -> No
         assert one["repair"] or one["judgement"]
         for words in (one["repair"], one["judgement"]):
             assert words is None or " ".join(words.split()) in page
-
-
-@pytest.mark.parametrize("words", [["q"], ["q", "--fix"], ["--yes"], ["--code", "orphan"]])
-def test_codes_go_with_nothing_else(words: list[str]) -> None:
-    answer = call("doctor", "--codes", *words, environment=NO_CONNECTION)
-    assert (answer.status, answer.text) == (2, "")
+    for more in (["q"], ["q", "--fix"], ["--yes"], ["--code", "orphan"]):
+        answer = call("doctor", "--codes", *more, environment=NO_CONNECTION)
+        assert (answer.status, answer.text) == (2, ""), "it goes with nothing else"

@@ -1,6 +1,5 @@
 """install, --print, adopt, forget, roles."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,8 +11,7 @@ from sqlalchemy import make_url
 
 from console.designs import DESIGNS, designs_on
 from console.engines import Database, open_database
-from tests.cli.calls import Answer, Console, call
-from tests.cli.conftest import Install
+from tests.cli.calls import Console, call
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import PATIENCE_SECONDS, connect, value
@@ -38,26 +36,6 @@ def options(variant: Variant) -> list[str]:
     return [word for k, v in variant.given.items() for word in ("--option", f"{k}={v}")]
 
 
-@pytest.mark.long
-def test_the_story_of_an_odd_name(empty: Console) -> None:
-    before = objects(empty)
-    installed = empty.run("install", "ring", ODD, "--option", "size=1000")
-    assert (installed.status, installed.err) == (0, "")
-    assert ODD in installed.text
-    assert empty.run("push", ODD, "hello  ").out == b"1\n"
-    assert empty.run("pop", ODD).out == b"hello  \n"
-    assert empty("pop", ODD).status == 1
-    empty.done("push", ODD, "stays")
-    smoke = empty.run("smoke", ODD, "--json")
-    assert (smoke.status, smoke.json["ok"], smoke.err) == (0, True, "")
-    assert empty.status(ODD)["ready"] == 1
-    assert empty("uninstall", ODD).status == 4
-    assert empty.run("uninstall", ODD, "--yes", ODD).status == 4  # a message would be gone
-    assert empty.run("uninstall", ODD, "--yes", ODD, "--with-messages").status == 0
-    assert objects(empty) == before
-    assert empty.done("status", "--json").json["queues"] == []
-
-
 def test_the_result_of_install(console: Console) -> None:
     answer = console.done("install", "fifo", "result", "--option", "order=strict", "--json")
     url = make_url(console.url)
@@ -68,46 +46,6 @@ def test_the_result_of_install(console: Console) -> None:
         "options": DESIGNS["fifo"].complete_options({"order": "strict"}),
         "connection": f"{url.host}:{url.port}/{url.database}",
     }
-
-
-def test_names_that_are_taken(console: Console, install: Install) -> None:
-    name = install("fifo")
-    with connect(console.url) as connection:
-        connection.execute('CREATE TABLE public."table_archive" (x int)')
-        connection.execute("CREATE FUNCTION public.function_pop() RETURNS int RETURN 1")
-    for taken, complaint in (
-        (name, "already a queue"),
-        ("table", "a table 'table_archive'"),
-        ("function", "a function 'function_pop'"),
-    ):
-        before = objects(console)
-        answer = console("install", "claim", taken)
-        assert (answer.status, answer.out) == (2, b"")
-        assert complaint in answer.err
-        assert objects(console) == before
-
-
-@pytest.mark.parametrize("schema", ["none", "", "x" * 64])
-def test_a_schema_that_is_not_there(console: Console, schema: str) -> None:
-    before = objects(console)
-    answer = console("install", "fifo", "q", "--schema", schema)
-    assert (answer.status, answer.out) == (2, b"")
-    assert "schema" in answer.err
-    assert objects(console) == before
-
-
-def test_a_login_that_may_not_create(console: Console) -> None:
-    url = make_url(console.url)
-    role = f"reader of {url.database}"
-    with connect(console.url) as connection:
-        connection.execute(f"CREATE ROLE \"{role}\" LOGIN PASSWORD 'x'".encode())
-        try:
-            reader = url.set(username=role, password="x").render_as_string(hide_password=False)
-            answer = call("install", "fifo", "q", "--url", reader)
-            assert (answer.status, answer.out) == (4, b"")
-            assert "This login may not write to dbq.action" in answer.err
-        finally:
-            connection.execute(f'DROP ROLE "{role}"'.encode())
 
 
 RICH = [
@@ -190,16 +128,6 @@ def test_a_printed_script_is_all_or_nothing(
     assert objects(console) == before
 
 
-@pytest.mark.long
-def test_a_printed_queue_proves_itself(
-    empty: Console, printed: Callable[[Variant, str], bytes]
-) -> None:
-    for variant in on("postgresql", DEFAULTS):
-        if variant.design.name in {"ring", "claim"}:
-            run_script(empty, printed(variant, variant.design.name))
-            assert empty.done("smoke", variant.design.name, "--json").json["ok"]
-
-
 def test_print_says_what_install_does(console: Console) -> None:
     """With --json it is one object; the engine may come from the URL; nothing is connected."""
     words = ["install", "fifo", ODD, "--print", "--schema", "s"]
@@ -271,62 +199,6 @@ def test_the_story_of_an_adopted_table(jobs: Console) -> None:
     jobs.done("forget", "jobs")
     assert objects(jobs) == before
     assert value(jobs.url, "SELECT count(*) FROM public.jobs") == 4
-
-
-def refusal(answer: Answer, complaint: str) -> None:
-    assert (answer.status, answer.out) == (2, b""), answer
-    assert complaint in answer.err
-
-
-def test_what_cannot_be_adopted(jobs: Console) -> None:
-    claim = ["adopt", "jobs", "--design", "claim"]
-    refusal(jobs(*claim, *MAPPED[:4]), "--map payload=COLUMN")
-    refusal(jobs(*claim, *MAPPED, "--map", "error=nope"), "no column 'nope'")
-    refusal(jobs(*claim, *MAPPED, "--map", "id=job_id"), "twice")
-    refusal(jobs(*claim, *MAPPED, "--schema", "none"), "no schema 'none'")
-    refusal(jobs("adopt", "public.jobs", "--design", "claim", *MAPPED), "taken whole")
-    ring = ["slot=job_id", "id=job_id", "payload=body", "reference_count=job_id"]
-    sequences = ["push_sequence=none", "pop_sequence=none"]
-    words = ["adopt", "jobs", "--design", "ring"]
-    for size, complaint in (("0", "size"), ("ten", "size"), ("9" * 5000, "size"), ("5", "'none'")):
-        roles = [*ring, *sequences, f"size={size}"]
-        refusal(jobs(*words, *(w for role in roles for w in ("--map", role))), complaint)
-    assert jobs.done("status", "--json").json["queues"] == []
-
-
-def test_an_adopted_ring_is_never_renumbered(empty: Console) -> None:
-    with connect(empty.url) as connection:
-        connection.execute(
-            "CREATE TABLE public.loop (slot int, message_id int, message text, refs int)"
-        )
-        connection.execute("INSERT INTO public.loop VALUES (0, 4, 'x', 1), (1, null, null, 0)")
-        connection.execute("CREATE SEQUENCE public.ins START 5")
-        connection.execute("CREATE SEQUENCE public.outs START 4")
-    roles = ("slot=slot", "id=message_id", "payload=message", "reference_count=refs", "size=2")
-    mapped = [w for r in (*roles, "push_sequence=ins", "pop_sequence=outs") for w in ("--map", r)]
-    empty.done("adopt", "loop", "--design", "ring", *mapped)
-    seen = empty.status("loop")
-    assert (seen["ready"], seen["gap"], seen["capacity"]) == (1, 1, 2)
-    for verb in (["relay", "loop"], ["resize", "loop", "5"]):
-        answer = empty(*verb, "--yes", "loop")
-        assert (answer.status, answer.out) == (4, b"")
-        assert "adopted" in answer.err
-
-
-def test_forget_leaves_no_installed_queue_behind(console: Console, install: Install) -> None:
-    name = install("fifo")
-    refusal(console("forget", name), "uninstall")
-    assert console.status(name)["ready"] == 0
-
-
-def test_what_is_gone_by_hand_can_be_forgotten(console: Console, install: Install) -> None:
-    name = install("heap")
-    with connect(console.url) as connection:
-        connection.execute(f'DROP TABLE public."{name}", public."{name}_archive"'.encode())
-        for function in ("push", "push_many", "pop", "pop_many"):
-            connection.execute(f'DROP FUNCTION public."{name}_{function}"'.encode())
-    console.done("forget", name)
-    assert name not in json.dumps(console.done("status", "--json").json)
 
 
 def test_without_a_database_it_is_the_roles_alone() -> None:
