@@ -25,7 +25,6 @@ def only_planned(answer: Answer, *complaints: str) -> dict[str, Any]:
 
 
 VERBS = {"uninstall": ["--with-messages"], "relay": [], "resize": ["7"]}
-RINGS = pytest.mark.parametrize("verb", VERBS)
 
 
 @pytest.fixture
@@ -42,49 +41,29 @@ def untouched(console: Console, ring: str) -> None:
     assert console.drained(ring) == ["a", "b", "c"]
 
 
-@RINGS
-def test_without_yes_it_is_only_a_plan(console: Console, ring: str, verb: str) -> None:
-    plan = only_planned(console(verb, ring, *VERBS[verb], "--json"), f"--yes '{ring}'")
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_but_the_name_is_enough(console: Console, ring: str, verb: str) -> None:
+    words = [verb, ring, *VERBS[verb]]
+    plan = only_planned(console(*words, "--json"), f"--yes '{ring}'")
     assert plan["live"] == 3
-    plain = console(verb, ring, *VERBS[verb])
-    assert plain.status == 4
-    assert ring in plain.text
-    untouched(console, ring)
-
-
-@RINGS
-def test_a_dry_run_is_exit_0_whatever_yes_says(console: Console, ring: str, verb: str) -> None:
+    plain = console(*words)
+    assert (plain.status, ring in plain.text) == (4, True)
     for yes in ([], ["--yes"], ["--yes", ring], ["--yes", "other"]):
-        answer = console.done(verb, ring, *VERBS[verb], "--dry-run", "--json", *yes)
-        assert answer.json["done"] == 0
-        assert answer.json["plan"]["live"] == 3
-        assert answer.err == ""
-    untouched(console, ring)
-
-
-@RINGS
-def test_a_bare_yes_is_not_enough_where_the_name_is_wanted(
-    console: Console, ring: str, verb: str
-) -> None:
-    """Bare: at the end of the line, or followed by an option."""
+        dry = console.done(*words, "--dry-run", "--json", *yes)
+        assert (dry.json["done"], dry.json["plan"]["live"], dry.err) == (0, 3, "")
+    # A bare one at the end of the line, or followed by an option.
     for line in (
-        [verb, ring, *VERBS[verb], "--json", "--yes"],
-        [verb, ring, *VERBS[verb], "--yes", "--json"],
+        [*words, "--json", "--yes"],
+        [*words, "--yes", "--json"],
         [verb, "--yes", "--json", ring, *VERBS[verb]],
     ):
         only_planned(console(*line), "needs the queue's name", f"--yes '{ring}'")
-    untouched(console, ring)
-
-
-@RINGS
-def test_another_word_than_the_name_is_refused(console: Console, ring: str, verb: str) -> None:
-    """The schema is no part of it either."""
+    # The schema is no part of the name.
     for word in ("yes", "", "RING", "ring", "-", f"public.{ring}"):
-        answer = console(verb, ring, *VERBS[verb], "--json", "--yes", word)
+        answer = console(*words, "--json", "--yes", word)
         only_planned(answer, f"{word!r} is not the queue's name")
     answer = console(verb, "--yes", ring)  # the name is the word, so none is left
-    assert (answer.status, answer.out) == (2, b"")
-    assert "NAME" in answer.err
+    assert (answer.status, answer.out, "NAME" in answer.err) == (2, b"", True)
     untouched(console, ring)
 
 
@@ -127,12 +106,12 @@ def test_shrinking_below_what_lives_says_how_many_to_drain(console: Console, rin
     assert console.drained(ring) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("verb", ["relay", "resize"])
-def test_only_rings_are_relaid(console: Console, install: Install, verb: str) -> None:
+def test_only_rings_are_relaid(console: Console, install: Install) -> None:
     name = install("fifo")
-    answer = console(verb, name, *VERBS[verb], "--yes", name)
-    assert (answer.status, answer.out) == (2, b"")
-    assert "is not a ring" in answer.err
+    for verb in ("relay", "resize"):
+        answer = console(verb, name, *VERBS[verb], "--yes", name)
+        assert (answer.status, answer.out) == (2, b"")
+        assert "is not a ring" in answer.err
 
 
 def test_the_plan_of_a_relay_names_who_is_in_its_way(console: Console, ring: str) -> None:
@@ -185,7 +164,10 @@ def test_what_is_archived_can_stay_and_is_listed_until_it_goes_too(
     assert (plan["live"], plan["archived"], plan["lost"]) == (1, 2, 1)
     console.done("uninstall", name, "--keep-archive", "--with-messages", "--yes", name)
     assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == 2
-    for verb in (["push", name, "x"], ["pop", name], ["status", name], ["forget", name]):
+    for verb in (
+        ["push", name, "x"],
+        *([one, name] for one in ("pop", "status", "forget", "messages")),
+    ):
         answer = console(*verb)
         assert (answer.status, answer.out) == (2, b"")
         assert name in answer.err

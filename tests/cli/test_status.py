@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
-from console.designs import DESIGNS, designs_on
+from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import RefusedError
-from tests.cli.calls import Answer, Console, call
+from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect
 
@@ -27,21 +26,6 @@ FIELDS = [
     "full_in_expected",
 ]
 RATES = ["push_per_second", "pop_per_second"]
-HAS = {
-    "naive": {"ready"},
-    "ring": {"ready", "gap", "capacity"},
-    "heap": {"ready"},
-    "fifo": {"ready"},
-    "stack": {"ready"},
-    "pending": {"ready", "scheduled"},
-    "claim": {"ready", "claimed", "stuck", "errors"},
-    "status": {"ready", "claimed", "stuck", "errors", "done"},
-    "split": {"ready", "claimed", "stuck", "errors", "done"},
-}
-"""The counts that a queue of the design has; every one of them is known."""
-
-
-Configured = Callable[..., Callable[..., Answer]]
 
 
 def claimed_an_hour_ago(console: Console, name: str) -> None:
@@ -57,57 +41,33 @@ def counts(queue: dict[str, Any]) -> dict[str, Any]:
     return {field: queue[field] for field in [*FIELDS[2:8], "gap", "capacity"]}
 
 
-@pytest.mark.long
-def test_the_stable_object_of_every_design(empty: Console) -> None:
-    for design in designs_on("postgresql"):
-        empty.done("install", design, design)
-    url = make_url(empty.url)
-    answer = empty.done("status", "--json")
-    assert (list(answer.json), answer.err) == (["queues", "connection"], "")
-    queues = answer.json["queues"]
-    assert [queue["design"] for queue in queues] == sorted(designs_on("postgresql"))
-    for queue in queues:
-        design = queue["design"]
-        assert list(queue) == FIELDS
-        assert (queue["queue"], queue["schema"]) == (design, "public")
-        assert queue["connection"] == f"{url.host}:{url.port}/{url.database}"
-        # One sample has no rates, and nothing that waits has no age.
-        assert (queue["unknown"], queue["estimated"]) == (RATES, [])
-        assert [queue[rate] for rate in RATES] == [None, None]
-        assert queue["age_seconds"] is None
-        known = {field for field, count in counts(queue).items() if count is not None}
-        assert known == HAS[design]
-        assert {counts(queue)[field] for field in HAS[design] - {"capacity"}} == {0}
-
-
-def test_figures_of_queues_in_use(empty: Console) -> None:
-    for design in designs_on("postgresql"):
+def test_the_stable_object_of_a_design_with_each_figure(empty: Console) -> None:
+    for design in ("heap", "pending", "ring", "status"):
         empty.done("install", design, design)
         empty.done("push", design, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n7\n8\n")
         empty.done("pop", design)
-        if design in {"claim", "status", "split"}:
-            empty.done("pop", design, "--count", "2", "--complete")
-            empty.done("pop", design, "--fail", "no")
-    with connect(empty.url) as connection:
-        connection.execute("SELECT public.pending_push('later', now() + interval '1 day')")
-    queues = {q["design"]: q for q in empty.done("status", "--json").json["queues"]}
-    for design, queue in queues.items():
-        kept = design in {"claim", "status", "split"}
-        expected = dict.fromkeys(counts(queue)) | {"ready": 4 if kept else 7}
-        if kept:
-            expected |= {"claimed": 1, "stuck": 0, "errors": 1}
-        if design in {"status", "split"}:
-            expected["done"] = 2
-        if design == "pending":
-            expected["scheduled"] = 1
-        if design == "ring":
-            expected |= {"gap": 7, "capacity": 10_000}
-        assert counts(queue) == expected
-        if design == "heap":
-            assert queue["unknown"] == ["age_seconds", *RATES]
-        else:
-            assert queue["unknown"] == RATES
-            assert queue["age_seconds"] > 0
+    empty.done("pop", "status", "--count", "2", "--complete")
+    empty.done("pop", "status", "--fail", "no")
+    empty.done("push", "pending", "later", "--due", "1d")
+    url = make_url(empty.url)
+    answer = empty.done("status", "--json")
+    assert (list(answer.json), answer.err) == (["queues", "connection"], "")
+    expected: dict[str, dict[str, int]] = {
+        "heap": {"ready": 7},
+        "pending": {"ready": 7, "scheduled": 1},
+        "ring": {"ready": 7, "gap": 7, "capacity": 10_000},
+        "status": {"ready": 4, "claimed": 1, "stuck": 0, "errors": 1, "done": 2},
+    }
+    for queue, (design, known) in zip(answer.json["queues"], expected.items(), strict=True):
+        assert list(queue) == FIELDS
+        assert [queue[key] for key in ("queue", "schema", "design")] == [design, "public", design]
+        assert queue["connection"] == f"{url.host}:{url.port}/{url.database}"
+        assert counts(queue) == dict.fromkeys(counts(queue)) | known
+        # One sample has no rates.
+        assert [queue[rate] for rate in RATES] == [None, None]
+        age = ["age_seconds"] if design == "heap" else []
+        assert (queue["unknown"], queue["estimated"]) == ([*age, *RATES], [])
+        assert (queue["age_seconds"] is None) == bool(age)
 
 
 def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
@@ -121,22 +81,6 @@ def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) 
     ]
     assert heap.split() == ["h", "heap", "1", "?", "?", "?", *"······"]
     assert ring.split() == ["r", "ring", "0", "·", "?", "?", "0", *"·····"]
-
-
-@pytest.mark.long
-def test_what_is_estimated_is_marked(empty: Console) -> None:
-    empty.done("install", "fifo", "q")
-    with connect(empty.url) as connection:
-        connection.execute(
-            "SELECT count(*) FROM public.q_push_many(array_fill('x'::text, '{10000}'))"
-        )
-        assert empty.status("q")["estimated"] == []
-        assert empty.status("q")["ready"] == 10_000
-        connection.execute("SELECT public.q_push('x')")
-    seen = empty.status("q")
-    assert seen["estimated"] == ["ready"]
-    assert seen["ready"] >= 10_000
-    assert "≈10 k" in empty.done("status").text
 
 
 def test_a_sick_queue_is_exit_0_and_only_itself_unknown(empty: Console) -> None:
@@ -193,51 +137,34 @@ def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) 
     assert (watching.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
 
 
-@pytest.fixture
-def configured(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configured:
-    """Write a configuration: what stands in the profile `p`, and in its queues' tables."""
-
-    def write(inside: str = "", **queues: str) -> Callable[..., Answer]:
-        url = make_url(console.url)
-        monkeypatch.setenv("PGPASSWORD", str(url.password))
-        shown = url.set(password="").render_as_string(hide_password=False)
-        tables = [f"[profiles.p.queues.'{name}']\n{text}" for name, text in queues.items()]
-        file = tmp_path / "config.toml"
-        file.write_text("\n".join((f"[profiles.p]\nurl = '{shown}'", inside, *tables)))
-        monkeypatch.setenv("DBQ_CONFIG", str(file))
-        return lambda *words: call(*words, "--profile", "p")
-
-    return write
-
-
 @pytest.mark.long
 def test_the_limits_of_each_queue(
-    console: Console, install: Install, configured: Configured
+    console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deep, shallow = install("fifo"), install("fifo")
-    for name in (deep, shallow):
-        console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n")
-    ask = configured("depth = { warning = 100 }", **{deep: "depth = { warning = 2, critical = 5 }"})
-    found = ask("status", deep, shallow, "--json").json["queues"]
-    limit = {"figure": "depth", "value": 5, "limit": 5, "level": "critical"}
-    assert [queue["limits"] for queue in found] == [[limit], []]
-    *lines, rights = ask("status", deep, shallow).text.splitlines()
-    assert rights.startswith("This connection: read-only")
-    assert f"{deep}: 5 ready (critical from 5)" in lines
-
-
-@pytest.mark.long
-def test_how_long_a_claim_of_each_queue_may_last(
-    console: Console, install: Install, configured: Configured
-) -> None:
-    soon, late = install("claim"), install("claim")
-    for name in (soon, late):
-        console.done("push", name, "x")
+    strict, lenient = install("claim"), install("claim")
+    for name in (strict, lenient):
+        console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n")
         console.done("pop", name)
         claimed_an_hour_ago(console, name)
-    ask = configured("stuck_after = '2h'", **{soon: "stuck_after = '30m'"})
-    found = ask("status", soon, late, "--json").json["queues"]
+    url = make_url(console.url)
+    monkeypatch.setenv("PGPASSWORD", str(url.password))
+    shown = url.set(password="").render_as_string(hide_password=False)
+    file = tmp_path / "config.toml"
+    file.write_text(
+        f"[profiles.p]\nurl = '{shown}'\ndepth.warning = 100\nstuck_after = '2h'\n"
+        f"[profiles.p.queues.'{strict}']\n"
+        "depth = { warning = 2, critical = 5 }\nstuck_after = '30m'\n"
+    )
+    monkeypatch.setenv("DBQ_CONFIG", str(file))
+    words = ("status", strict, lenient, "--profile", "p")
+    found = call(*words, "--json").json["queues"]
     assert [queue["stuck"] for queue in found] == [1, 0]
+    limit = {"figure": "depth", "value": 5, "limit": 5, "level": "critical"}
+    assert limit in found[0]["limits"]
+    assert found[1]["limits"] == []
+    *lines, rights = call(*words).text.splitlines()
+    assert rights.startswith("This connection: read-only")
+    assert any(line.startswith(f"{strict}: 5 ready (critical from 5)") for line in lines), lines
 
 
 def test_what_the_login_could_do_is_told_where_it_may_only_look(
@@ -269,28 +196,6 @@ def test_the_output_is_nothing_but_the_result(console: Console, install: Install
         answer = console.run(*arguments)
         assert (answer.status, answer.err) == (0, "")
         assert answer.json
-
-
-LOOKING = {
-    "status": ["{queue}"],
-    "messages": ["{queue}", "--payload"],
-    "errors": ["{queue}"],
-    "waits": ["{queue}", "--seconds", "0"],
-    "consumers": ["{queue}", "--seconds", "0"],
-    "roles": [],
-}
-
-
-@pytest.mark.parametrize("design", [["ring", "in_hand=on"], ["claim"]], ids=["ring", "claim"])
-def test_looking_wants_nothing_that_a_read_only_connection_refuses(
-    console: Console, install: Install, design: list[str]
-) -> None:
-    name = install(*design)
-    console.done("push", name, "x")
-    for verb, needed in LOOKING.items():
-        words = [word.format(queue=name) for word in needed]
-        for options in ([], ["--json"]):
-            assert console.done(verb, *words, *options, "--rights", "read-only").out, verb
 
 
 def test_a_look_that_would_do_more_is_refused_before_the_server_is_asked(
