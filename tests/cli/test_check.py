@@ -2,10 +2,8 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from psycopg.sql import SQL, Identifier
 
 from console.cli.check import Checked, Figure
 from console.monitor.limits import Limits, Severity
@@ -30,14 +28,9 @@ def perfdata(line: str) -> dict[str, str]:
     }
 
 
-def filled(console: Console, install: Install, design: str = "fifo", messages: int = 3) -> str:
-    name = install(design)
-    console.done("push", name, "-", "--lines", stdin=b"x\n" * messages)
-    return name
-
-
-def test_within_limits(console: Console, install: Install) -> None:
-    name = filled(console, install)
+def test_within_limits_and_too_much(console: Console, install: Install) -> None:
+    name = install("fifo")
+    console.done("push", name, "-", "--lines", stdin=b"x\nx\nx\n")
     answer = console.done("check", name, "--max-depth", "3", "--max-age", "1h")
     first, queue = answer.text.splitlines()
     assert first.startswith("DBQ OK - 1 queue within limits | ")
@@ -46,25 +39,21 @@ def test_within_limits(console: Console, install: Install) -> None:
     assert found[f"{name} age"].endswith("s;;@3600:;0;")
     assert queue.startswith(f"OK {name}: 3 ready, oldest ")
     assert "errors" not in answer.text
-
-
-@pytest.mark.parametrize(("plugin", "status"), [([], 1), (["--plugin"], 2)])
-def test_too_much_is_critical(
-    console: Console, install: Install, plugin: list[str], status: int
-) -> None:
-    name = filled(console, install)
-    answer = console("check", name, "--max-depth", "2", *plugin)
-    assert (answer.status, answer.err) == (status, "")
-    first, queue = answer.text.splitlines()
-    assert first.startswith(f"DBQ CRITICAL - 1 critical of 1 queue: {name}: 3 ready (critical from")
-    assert perfdata(first)[f"{name} depth"] == "3;;2;0;"
-    assert queue == f"CRITICAL {name}: 3 ready (critical from 3)"
+    for plugin, status in ([], 1), (["--plugin"], 2):
+        answer = console("check", name, "--max-depth", "2", *plugin)
+        assert (answer.status, answer.err) == (status, "")
+        first, queue = answer.text.splitlines()
+        critical = f"DBQ CRITICAL - 1 critical of 1 queue: {name}: 3 ready (critical from"
+        assert first.startswith(critical)
+        assert perfdata(first)[f"{name} depth"] == "3;;2;0;"
+        assert queue == f"CRITICAL {name}: 3 ready (critical from 3)"
 
 
 def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
     console: Console, install: Install
 ) -> None:
-    name = filled(console, install, "claim", messages=11)
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"x\n" * 11)
     console.done("pop", name, "--count", "10", "--fail", "no")
     console.done("pop", name)
     claimed_an_hour_ago(console, name)
@@ -90,7 +79,8 @@ def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
 
 
 def test_what_is_not_known_is_no_zero(console: Console, install: Install) -> None:
-    name = filled(console, install, "heap")
+    name = install("heap")
+    console.done("push", name, "-", "--lines", stdin=b"x\nx\nx\n")
     fine = console.done("check", name)
     assert f"OK {name}: 3 ready, age ?" in fine.text
     answer = console("check", name, "--max-age", "1h")
@@ -102,23 +92,19 @@ def test_what_is_not_known_is_no_zero(console: Console, install: Install) -> Non
     assert console("check", name, "--max-age", "1h", "--plugin").status == 3
 
 
-def test_a_queue_that_cannot_be_read_is_unknown(empty: Console) -> None:
+def test_what_cannot_be_read_is_unknown_and_no_queue_at_all_is_not_fine(empty: Console) -> None:
+    assert empty("check").text == "DBQ UNKNOWN - there are no queues here\n"
+    assert (empty("check").status, empty("check", "--plugin").status) == (1, 3)
     for name in ("sound", "gone"):
         empty.done("install", "fifo", name)
     with connect(empty.url) as connection:
-        connection.execute(SQL("DROP TABLE {}").format(Identifier("public", "gone")))
+        connection.execute("DROP TABLE public.gone")
     answer = empty("check", "--plugin", "--json")
     assert (answer.status, answer.json["status"]) == (3, "unknown")
     found = {queue["queue"]: queue for queue in answer.json["queues"]}
-    assert found["sound"]["status"] == "ok"
-    assert found["gone"]["status"] == "unknown"
+    assert [found[name]["status"] for name in ("sound", "gone")] == ["ok", "unknown"]
     assert "does not exist" in found["gone"]["problem"]
     assert {figure["value"] for figure in found["gone"]["figures"].values()} == {None}
-
-
-def test_no_queue_at_all_is_not_fine(empty: Console) -> None:
-    assert empty("check").text == "DBQ UNKNOWN - there are no queues here\n"
-    assert (empty("check").status, empty("check", "--plugin").status) == (1, 3)
 
 
 def test_no_connection() -> None:

@@ -13,9 +13,6 @@ from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
-KEEPING = ["claim", "status", "split", "ring in_hand=on"]
-"""Designs that keep what was popped until it is finished, with the option that it takes."""
-
 
 def make(install: Install, kind: str, *options: str) -> str:
     return install(*kind.split(), *options)
@@ -81,11 +78,10 @@ def test_the_stable_object_of_json(console: Console, install: Install) -> None:
             assert message["payload"] == payload
 
 
-@pytest.mark.long
 def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
-    for kind in ("fifo", "claim", "ring", "status"):
+    for kind in ("fifo", "claim", "ring"):
         name = make(install, kind)
-        for options in ([], ["--count", "5"], ["--wait", "30ms"]):
+        for options in ([], ["--count", "5", "--wait", "30ms"]):
             plain = console("pop", name, *options)
             assert (plain.status, plain.out) == (1, b"")
             assert "nothing to pop" in plain.err
@@ -101,59 +97,39 @@ def test_count_takes_as_many_as_there_are_at_most(console: Console, install: Ins
     assert console.done("pop", name, "--count", "3000000000").out == b"d\ne\n"
 
 
-@pytest.mark.parametrize("kind", ["fifo archive_at_pop=on", "ring archive_at_pop=on", "status"])
 def test_count_over_a_thousand_goes_in_transactions_of_a_thousand(
-    console: Console, install: Install, kind: str
+    console: Console, install: Install
 ) -> None:
-    name = make(install, kind)
+    name = install("fifo", "archive_at_pop=on")
     numbers = [f"{number}" for number in range(2400)]
     fill(console, name, *numbers)
     taken = console.popped(name, "--count", "2345")
     assert [message["payload"] for message in taken] == numbers[:2345]
-    table, chosen = (name, "status = 1") if kind == "status" else (f"{name}_archive", "true")
     with connect(console.url) as connection:
         found = connection.execute(
-            f'SELECT count(*) FROM public."{table}" WHERE {chosen} '
+            f'SELECT count(*) FROM public."{name}_archive" '
             "GROUP BY CAST(xmin AS text) ORDER BY min(id)".encode()
         ).fetchall()
     assert found == [(1000,), (1000,), (345,)]
     assert console.drained(name) == numbers[2345:]
 
 
-@pytest.mark.parametrize("kind", KEEPING)
 def test_what_is_kept_stays_claimed_until_it_is_finished(
-    console: Console, install: Install, kind: str
+    console: Console, install: Install
 ) -> None:
-    name = make(install, kind)
-    keeps_done = "done" not in console.status(name)["unknown"] and kind in {"status", "split"}
-    done = 0 if keeps_done else None
+    name = install("split")
     fill(console, name, *"abcdef")
     assert console.done("pop", name).out == b"a\n"
-    assert states(console, name) == {"ready": 5, "claimed": 1, "errors": 0, "done": done}
+    assert states(console, name) == {"ready": 5, "claimed": 1, "errors": 0, "done": 0}
     assert console.done("pop", name, "--count", "2", "--complete").out == b"b\nc\n"
-    done = 2 if keeps_done else None
-    assert states(console, name) == {"ready": 3, "claimed": 1, "errors": 0, "done": done}
+    assert states(console, name) == {"ready": 3, "claimed": 1, "errors": 0, "done": 2}
     answer = console.done("pop", name, "--count", "2", "--fail", "no 'good'", "--json")
     assert [message["payload"] for message in answer.json["messages"]] == ["d", "e"]
-    assert states(console, name) == {"ready": 1, "claimed": 1, "errors": 2, "done": done}
-    table = {"split": f"{name}_meta", "ring in_hand=on": f"{name}_in_hand"}.get(kind, name)
-    query = f"SELECT string_agg(errors, ',') FROM public.\"{table}\" WHERE errors IS NOT NULL"
-    assert value(console.url, query) == "no 'good',no 'good'"
+    assert states(console, name) == {"ready": 1, "claimed": 1, "errors": 2, "done": 2}
     console.done("pop", name, "--fail", "")
-    assert states(console, name) == {"ready": 0, "claimed": 1, "errors": 3, "done": done}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("finish", [["--complete"], ["--fail", "no"]])
-def test_a_design_that_deletes_has_nothing_to_finish(
-    console: Console, install: Install, finish: list[str]
-) -> None:
-    for kind in ("fifo", "ring"):
-        name = make(install, kind)
-        fill(console, name, "x")
-        answer = console("pop", name, *finish, "--json")
-        assert (answer.status, set(answer.json)) == (2, {"error"})
-        assert console.drained(name) == ["x"]
+    assert states(console, name) == {"ready": 0, "claimed": 1, "errors": 3, "done": 2}
+    query = f"SELECT string_agg(errors, ',' ORDER BY id) FROM public.\"{name}_meta\""
+    assert value(console.url, query) == "no 'good',no 'good',"
 
 
 @pytest.mark.thinned(2)
@@ -188,11 +164,10 @@ def test_an_interrupted_wait_leaves_nothing_behind(
         assert value(console.url, waiting) == 0
 
 
-@pytest.mark.parametrize("kind", KEEPING)
 def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
-    console: Console, install: Install, kind: str
+    console: Console, install: Install
 ) -> None:
-    name = make(install, kind)
+    name = install("ring", "in_hand=on")
     fill(console, name, *"abcdefgh")
     answer = console.done("pop", name)
     assert answer.out == b"a\n"
@@ -230,10 +205,15 @@ def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
 def test_complete_and_fail_are_for_designs_with_claims(console: Console, install: Install) -> None:
     for kind in ("fifo", "ring"):
         name = make(install, kind)
+        fill(console, name, "x")
         for words in (["complete", name, "1"], ["fail", name, "1", "--error", "x"]):
             answer = console(*words)
             assert answer.status == 2
             assert "deletes a message when it is popped" in answer.err
+        for finish in (["--complete"], ["--fail", "no"]):
+            answer = console("pop", name, *finish, "--json")
+            assert (answer.status, set(answer.json)) == (2, {"error"})
+        assert console.drained(name) == ["x"]
 
 
 _BREAKS = """
@@ -306,12 +286,3 @@ def test_claims_that_were_lost_before_they_could_be_finished_are_told(
     assert (popping.returncode, len(out)) == (0, 1_000_001)
     assert b"Lost: 1 claim, released or claimed by another consumer meanwhile" in err
     assert states(console, name)["claimed"] == 1
-
-
-def test_who_claims_is_told_in_the_row(console: Console, install: Install) -> None:
-    name = install("claim")
-    fill(console, name, "x")
-    console.done("pop", name)
-    owner = value(console.url, f'SELECT claimed_by FROM public."{name}"')
-    assert isinstance(owner, str)
-    assert "consumer=dbq-console" in owner

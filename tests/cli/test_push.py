@@ -29,24 +29,22 @@ def test_the_id_is_the_result(console: Console, install: Install) -> None:
     assert len(uuid) == 37
 
 
-@pytest.mark.parametrize(
-    ("stdin", "message"),
-    [
-        (b"\n", ""),
-        (b"a", "a"),
-        (b"a\n", "a"),
-        (b"a\n\n", "a\n"),
-        (b"a\r\n", "a\r"),
-        (b"\na\nb ", "\na\nb "),
-        ("ü 😀\n".encode(), "ü 😀"),
-    ],
-)
 def test_one_message_from_stdin_lacks_only_its_final_newline(
-    console: Console, install: Install, stdin: bytes, message: str
+    console: Console, install: Install
 ) -> None:
     name = install("fifo")
-    assert console.done("push", name, "-", stdin=stdin).out == b"1\n"
-    assert console.drained(name) == [message]
+    messages = {
+        b"\n": "",
+        b"a": "a",
+        b"a\n": "a",
+        b"a\n\n": "a\n",
+        b"a\r\n": "a\r",
+        b"\na\nb ": "\na\nb ",
+        "ü 😀\n".encode(): "ü 😀",
+    }
+    for stdin in messages:
+        console.done("push", name, "-", stdin=stdin)
+    assert console.drained(name) == list(messages.values())
 
 
 def test_payloads_are_taken_as_they_are(console: Console, install: Install) -> None:
@@ -75,26 +73,35 @@ def test_empty_lines_are_messages_of_no_bytes(console: Console, install: Install
     assert console.drained(name) == ["", "a", "", "", "b \r", "last"]
 
 
-@pytest.mark.parametrize("lines", [[], ["--lines"]])
-def test_an_empty_stdin_pushes_nothing(
-    console: Console, install: Install, lines: list[str]
+def test_an_empty_stdin_pushes_nothing_unless_that_is_meant(
+    console: Console, install: Install
 ) -> None:
     """`false | dbq-console push q -`: what should have written to it has failed."""
     name = install("fifo")
-    answer = console("push", name, "-", *lines)
-    assert (answer.status, answer.out) == (2, b"")
-    assert "stdin is empty" in answer.err
-    assert "--allow-empty" in answer.err
-    assert ready(console, name) == 0
-
-
-def test_an_empty_stdin_that_is_meant(console: Console, install: Install) -> None:
-    name = install("fifo")
+    for lines in ([], ["--lines"]):
+        answer = console("push", name, "-", *lines)
+        assert (answer.status, answer.out) == (2, b"")
+        assert "stdin is empty" in answer.err
+        assert "--allow-empty" in answer.err
     answer = console.done("push", name, "-", "--lines", "--allow-empty", "--json")
     assert answer.json == {"stored": 0, "full": False}
     assert ready(console, name) == 0
     assert console.done("push", name, "-", "--allow-empty").out == b"1\n"
     assert console.drained(name) == [""]
+
+
+def test_what_a_design_does_not_take_is_wrong_use(console: Console, install: Install) -> None:
+    names = {design: install(design) for design in ("fifo", "pending", "status", "claim")}
+    for option, whose in (
+        *(("--due=1h", "pending"), ("--title=t", "status, split")),
+        (f"--id={UUID(int=1)}", "claim"),
+    ):
+        for design in names.keys() - set(whose.split(", ")):
+            for arguments in (["x"], *([] if "--id" in option else [["-", "--lines"]])):
+                answer = console("push", names[design], *arguments, option, stdin=b"x\n")
+                assert answer.status == 2
+                assert f"in: {whose}." in answer.err
+    assert {console.status(name)["ready"] for name in names.values()} == {0}
 
 
 def test_due_title_and_id_for_designs_whose_push_takes_them(
@@ -119,22 +126,6 @@ def test_due_title_and_id_for_designs_whose_push_takes_them(
     assert console.done("push", claim, "x", "--id", own).text == f"{own}\n"
     assert console("push", claim, "again", "--id", own).status == 2
     assert ready(console, claim) == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "whose"),
-    [("--due=1h", "pending"), ("--title=t", "status, split"), (f"--id={UUID(int=1)}", "claim")],
-)
-def test_what_a_design_does_not_take_is_wrong_use(
-    console: Console, install: Install, option: str, whose: str
-) -> None:
-    for design in {"fifo", "pending", "status", "claim"} - set(whose.split(", ")):
-        name = install(design)
-        for arguments in (["x"], *([] if "--id" in option else [["-", "--lines"]])):
-            answer = console("push", name, *arguments, option, stdin=b"x\n")
-            assert answer.status == 2
-            assert f"in: {whose}." in answer.err
-        assert console.status(name)["ready"] == 0
 
 
 def test_any_bytes_go_into_a_queue_of_bytes(console: Console, install: Install) -> None:
