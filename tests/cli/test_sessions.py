@@ -80,10 +80,13 @@ def waiters(console: Console) -> object:
     return row and row[0]
 
 
-def test_the_tree_of_a_queue_whose_head_is_held(console: Console, install: Install) -> None:
+def test_the_tree_of_a_queue_whose_head_is_held_and_the_stable_object(
+    console: Console, install: Install
+) -> None:
     name = install("naive")
     with waiting(console, name) as (holder, first, second):
-        answer = console.done("waits", name, "--seconds", "0.5")
+        answer = console.done("waits", name, "--seconds", "0.2")
+        as_json = console.done("waits", name, "--seconds", "0.5", "--json")
     lines = answer.text.splitlines()
     assert lines[0].startswith(f"{name} (naive), ")
     at = next(n for n, line in enumerate(lines) if line.startswith(f"session {holder}  "))
@@ -98,22 +101,16 @@ def test_the_tree_of_a_queue_whose_head_is_held(console: Console, install: Insta
     assert any(line.startswith("  Lock/transactionid  in 100% of the samples") for line in lines)
     assert any(line.startswith("Oldest snapshot: ") for line in lines)
     assert max(map(len, lines)) <= 80
-    assert answer.err == "Sampling for 500 ms.\n"
+    assert answer.err == "Sampling for 200 ms.\n"
 
-
-@pytest.mark.long
-def test_the_stable_object(console: Console, install: Install) -> None:
-    name = install("fifo", "order=strict")
-    with waiting(console, name) as (holder, first, second):
-        answer = console.done("waits", name, "--seconds", "0.5", "--json")
-    assert answer.err == ""
-    found = answer.json
-    assert list(found) == FIELDS
+    found = as_json.json
+    assert (list(found), as_json.err, found["missing"]) == (FIELDS, "", [])
     assert found["samples"] == found["samples_with_waiters"] >= 1
     assert 0.4 < found["seconds"] < 5.0
     (root,) = found["tree"]
-    waiter, last = ({"session": key, "deadlock": False, "waiters": []} for key in (first, second))
-    assert root == {"session": holder, "deadlock": False, "waiters": [waiter, last]}
+    last = {"session": second, "deadlock": False, "waiters": []}
+    waiter = {"session": first, "deadlock": False, "waiters": [last]}
+    assert root == {"session": holder, "deadlock": False, "waiters": [waiter]}
     by_key = {session["session"]: session for session in found["sessions"]}
     assert set(by_key) == {holder, first, second}
     assert all(list(session) == SESSION for session in by_key.values())
@@ -122,13 +119,11 @@ def test_the_stable_object(console: Console, install: Install) -> None:
     assert (by_key[first]["blocked_by"], by_key[holder]["blocked_by"]) == ([holder], [])
     assert all(list(wait) == WAIT for wait in found["waits"])
     of_queue = [wait for wait in found["waits"] if wait["queue"] == name]
-    assert {(wait["kind"], wait["wait"], wait["share"]) for wait in of_queue} == {
-        ("Lock", "advisory", 1.0),
-        ("Client", "idle in transaction", 1.0),
+    assert ("Client", "idle in transaction", 1.0) in {
+        (wait["kind"], wait["wait"], wait["share"]) for wait in of_queue
     }
     assert all(wait["meaning"] for wait in of_queue)
     assert {wait["queue"] for wait in found["waits"]} == {name, None}
-    assert found["missing"] == []
 
 
 def test_without_a_name_it_is_about_all_queues_and_the_database(empty: Console) -> None:
@@ -159,25 +154,21 @@ def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: I
     assert "Others skip the messages it popped" in words
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("arguments", [["waits"], ["waits", "q"], ["waits", "--schema", "none"]])
-def test_a_quiet_database_is_exit_0(empty: Console, arguments: list[str]) -> None:
-    empty.done("install", "fifo", "q")
-    answer = empty.done(*arguments, "--seconds", "0")
-    assert "No session waits for another." in answer.text
-    assert (answer.err, "Waits at" in answer.text) == ("", False)
-    assert empty.done(*arguments, "--seconds", "0", "--json").json["tree"] == []
-
-
-def test_a_database_without_queues_is_exit_0(empty: Console) -> None:
+def test_a_database_without_queues_and_a_quiet_one_are_exit_0(empty: Console) -> None:
     assert empty.done("waits", "--seconds", "0").text.startswith("0 queues, 1 sample")
     assert empty.done("waits", "--seconds", "0", "--json").json["sessions"] == []
+    empty.done("install", "fifo", "q")
+    for words in (["waits"], ["waits", "q"], ["waits", "--schema", "none"]):
+        answer = empty.done(*words, "--seconds", "0")
+        assert "No session waits for another." in answer.text
+        assert (answer.err, "Waits at" in answer.text) == ("", False)
+        assert empty.done(*words, "--seconds", "0", "--json").json["tree"] == []
 
 
-@pytest.mark.parametrize("seconds", ["-1", "x", "4000"])
-def test_the_time_to_look_is_bounded(console: Console, seconds: str) -> None:
-    answer = console("waits", "--seconds", seconds)
-    assert (answer.status, answer.out) == (2, b"")
+def test_the_time_to_look_is_bounded(console: Console) -> None:
+    for seconds in ("-1", "x", "4000"):
+        answer = console("waits", "--seconds", seconds)
+        assert (answer.status, answer.out) == (2, b"")
 
 
 def test_no_payload_and_no_cursor_movement_comes_out(console: Console, install: Install) -> None:
@@ -224,31 +215,30 @@ CONSUMER_FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("of", ["claim", "fifo"])
-def test_for_a_person_and_as_one_object(
-    console: Console, install: Install, tmp_path: Path, of: str
-) -> None:
-    name = install(of)
-    console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
-    words = make_url(console.url).translate_connect_args(username="user", database="dbname")
+def test_for_a_person_and_as_one_object(console: Console, install: Install, tmp_path: Path) -> None:
     here = ["--recordings", str(tmp_path)]
-    with closing(psycopg.connect(**words, application_name="shop\x1b", autocommit=True)) as shop:
+    with sessions(console, "shop\x1b") as (shop,):
+        shop.autocommit = True
         shop.execute("SET application_name = 'night shift'")
-        shop.execute(SQL("SELECT * FROM {}()").format(Identifier(f"{name}_pop")))
-        found = console.done("consumers", name, "--seconds", "2", "--json", *here).json
-        text = console.done("consumers", name, "--seconds", "0", *here).text
-    assert list(found) == CONSUMER_FIELDS
-    assert found["samples"] > 1
-    (one,) = [one for one in found["consumers"] if one["name"] == "night shift"]
-    assert set(one) == {field.name for field in fields(Consumer)}
-    assert (one["does"], one["sessions"]) == (["pop"], 1)
-    claims = 1 if of == "claim" else None
-    assert (one["claims"], one["last_pop"] is None) == (claims, of == "fifo")
-    assert ("last_pop" in one["unknown"]) == (of == "fifo")
-    assert "night shift  pops" in text
-    assert ("? last pop, messages a second, claims: a pop of fifo ends" in text) == (of == "fifo")
-    assert "Gone: ? (nothing is recorded" in text
-    assert (found["gone"], found["recorded"]) == ([], False)
+        for of, seconds in (("claim", "2"), ("fifo", "0")):
+            name = install(of)
+            console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
+            pop(shop, name)
+            found = console.done("consumers", name, "--seconds", seconds, "--json", *here).json
+            text = console.done("consumers", name, "--seconds", "0", *here).text
+            assert list(found) == CONSUMER_FIELDS
+            assert (found["samples"] > 1) == (seconds == "2")
+            (one,) = [one for one in found["consumers"] if one["name"] == "night shift"]
+            assert set(one) == {field.name for field in fields(Consumer)}
+            assert (one["does"], one["sessions"]) == (["pop"], 1)
+            claims = 1 if of == "claim" else None
+            assert (one["claims"], one["last_pop"] is None) == (claims, of == "fifo")
+            assert ("last_pop" in one["unknown"]) == (of == "fifo")
+            assert "night shift  pops" in text
+            unknown = "? last pop, messages a second, claims: a pop of fifo ends"
+            assert (unknown in text) == (of == "fifo")
+            assert "Gone: ? (nothing is recorded" in text
+            assert (found["gone"], found["recorded"]) == ([], False)
 
 
 def test_who_has_left_comes_from_the_recording(

@@ -36,30 +36,16 @@ def test_each_connection_is_answered_for(
     assert [one["profile"].partition("/")[0] for one in (first, second, dead)] == ["shops"] * 3
     assert dead["exit"] == 3
     assert "refused" in dead["error"]["why"]
+    for verb, statuses in (
+        (("check", queue, "--max-depth", "0"), [1, 1, 3]),
+        (("doctor", queue, "--idle-for", "0s"), [0, 0, 3]),
+    ):
+        answer = call(*verb, "--group", "shops", "--json", environment=fleet)
+        assert [one["exit"] for one in answer.json["connections"]] == statuses
+        assert answer.status == 3
     text = call(*words[:-1], environment=fleet)
     assert text.text.count(f"  {queue} ") == 2
     assert "shops/127.0.0.1:1:\n  " in text.text
-
-
-@pytest.mark.parametrize(
-    ("words", "statuses"),
-    [
-        (("check", "--max-depth", "0"), [1, 1, 3]),
-        (("doctor", "--idle-for", "0s"), [0, 0, 3]),
-    ],
-)
-def test_exit_statuses_of_each(
-    console: Console,
-    install: Install,
-    fleet: dict[str, str],
-    words: tuple[str, ...],
-    statuses: list[int],
-) -> None:
-    queue = install("claim")
-    console.done("push", queue, "one")
-    answer = call(words[0], queue, *words[1:], "--group", "shops", "--json", environment=fleet)
-    assert [one["exit"] for one in answer.json["connections"]] == statuses
-    assert answer.status == 3
 
 
 @pytest.mark.long
@@ -85,17 +71,14 @@ def test_what_the_doctor_proposes_names_the_connection(
     assert "--profile" not in console("doctor", "--idle-for", "0s").text
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_wrong_use(fleet: dict[str, str]) -> None:
+    for words in (
         ("status", "--watch", "--fleet", "shops"),
         ("check", "--plugin", "--group", "shops"),
         ("doctor", "x", "--fix", "--fleet", "shops"),
         ("status", "--fleet", "shops", "--group", "shops"),
         ("status", "--fleet", "shops", "--profile", "a"),
         ("status", "--fleet", "none"),
-    ],
-)
-def test_wrong_use(words: tuple[str, ...], fleet: dict[str, str]) -> None:
-    answer = call(*words, environment=fleet)
-    assert (answer.status, answer.out) == (2, b"")
+    ):
+        answer = call(*words, environment=fleet)
+        assert (answer.status, answer.out) == (2, b"")
