@@ -23,10 +23,8 @@ from console.designs.libraries import design_of
 from console.designs.own_file import parse
 from console.engines import PRODUCTS, Product
 from console.sql import templates
-from tests.action_statements import moves
 from tests.cli.own_presets import PRESET
-from tests.pipeline.statements import asked as piped
-from tests.sample_statements import BIND, of_libraries, samples
+from tests.statements import BIND, moves, of_libraries, of_the_pipeline, samples
 
 DIALECTS = {"postgresql": "postgres", "mssql": "tsql"}
 """Engine -> sqlfluff's name for it."""
@@ -90,11 +88,7 @@ def _all_texts(product: Product) -> Iterator[tuple[str, str]]:
         yield from _file(product, queue, file, done)
     yield from _libraries(product)
     yield from _own_presets(product)
-    yield from _looks(product)
-    yield from _moves(product)
-    yield from _doctors(product)
-    yield from _pipeline(product)
-    yield from _benches(product)
+    yield from _of_designs(product)
 
 
 def _libraries(product: Product) -> Iterator[tuple[str, str]]:
@@ -103,8 +97,8 @@ def _libraries(product: Product) -> Iterator[tuple[str, str]]:
         for statement in templates.statements_of(product.name, queue.design.name).values():
             scope = queue.scope(product)
             scope = replace(scope, options={**scope.options, "hashed": "no"})
-            text = sql.script(statement, product.dialect, scope).strip()
-            yield f"{product.name}/{queue.design.name}.sql {statement.name}", BIND.sub("1", text)
+            where = f"{product.name}/{queue.design.name}.sql {statement.name}"
+            yield where, _rendered(product, statement, scope)
         for where, text in samples(product, queue).items():
             yield f"{product.name}/{queue.design.name}.sql messages {where}", text
 
@@ -123,68 +117,43 @@ def _own_presets(product: Product) -> Iterator[tuple[str, str]]:
         for verb in file.sets if statement.name == "make_ready" else ("",):
             scope = queue.scope(product)
             scope = replace(scope, options={**scope.options, "verb": verb})
-            text = sql.script(f"crate.{statement.name}", product.dialect, scope).strip()
-            yield f"{product.name}/own.sql {statement.name} {verb}", BIND.sub("1", text)
+            text = _rendered(product, f"crate.{statement.name}", scope)
+            yield f"{product.name}/own.sql {statement.name} {verb}", text
 
 
 _NO_WORDS = dict.fromkeys(("summary", "advice", "columns"), "")
 
 
-def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
-    """What the pipeline asks of each design."""
-    for design in designs_on(product.name).values():
-        *_, options = variants(design, product.name)
-        queue = installed_queue("sales", "orders", design, options)
-        for statement, scope in piped(product, queue):
-            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
-            yield f"{product.name}/pipeline.sql {statement.name} {design.name}", text
-
-
-def _benches(product: Product) -> Iterator[tuple[str, str]]:
-    """What the bench asks of each design."""
-    for design in designs_on(product.name).values():
-        *_, options = variants(design, product.name)
-        queue = installed_queue("sales", "orders", design, options)
-        scope = queue.scope(product, rows="10", width="10")
-        for statement in templates.statements(product.name, "bench").values():
-            if statement.name.startswith("complete") and not queue.finishes:
-                continue
-            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
-            yield f"{product.name}/bench.sql {statement.name} {design.name}", text
-
-
-def _doctors(product: Product) -> Iterator[tuple[str, str]]:
-    """What the doctor asks of each design, as far as the engine has it."""
-    if not (templates.queries_folder() / product.name / "doctor.sql").is_file():
-        return
+def _of_designs(product: Product) -> Iterator[tuple[str, str]]:
+    """What is asked of each design's queues by statements that are in no file of its own."""
+    has_doctor = (templates.queries_folder() / product.name / "doctor.sql").is_file()
     for design in designs_on(product.name).values():
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
-            for statement in templates.statements(product.name, "doctor").values():
-                scope = queue.scope_of(statement.name, product)
-                text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+            asked = templates.statements(product.name, "doctor").values() if has_doctor else ()
+            for statement in asked:
+                text = _rendered(product, statement, queue.scope_of(statement.name, product))
                 # Of some designs nothing is asked: a comment is left, and the end.
                 if any(not line.startswith("--") and line != ";" for line in text.split("\n")):
                     yield f"{product.name}/doctor.sql {statement.name} {dict(options)}", text
-
-
-def _moves(product: Product) -> Iterator[tuple[str, str]]:
-    """What acts on messages, which each verb puts together in its way."""
-    for design in designs_on(product.name).values():
-        *_, options = variants(design, product.name)
+        for statement, scope in of_the_pipeline(product, queue):
+            where = f"{product.name}/pipeline.sql {statement.name} {design.name}"
+            yield where, _rendered(product, statement, scope)
+        scope = queue.scope(product, rows="10", width="10")
+        for statement in templates.statements(product.name, "bench").values():
+            if queue.finishes or not statement.name.startswith("complete"):
+                where = f"{product.name}/bench.sql {statement.name} {design.name}"
+                yield where, _rendered(product, statement, scope)
         queue = installed_queue("sales", "orders", design, options | {"payload": "json"})
         for statement, scope in moves(product, queue):
-            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
-            yield f"{product.name}/actions.sql {statement.name} {design.name}", text
-
-
-def _looks(product: Product) -> Iterator[tuple[str, str]]:
-    """What is asked of messages, which is put together from several statements."""
-    for design in designs_on(product.name).values():
-        *_, options = variants(design, product.name)
-        queue = installed_queue("sales", "orders", design, options | {"payload": "json"})
+            where = f"{product.name}/actions.sql {statement.name} {design.name}"
+            yield where, _rendered(product, statement, scope)
         for where, text in samples(product, queue).items():
             yield f"{product.name}/{design.name}.sql messages {where}", text
+
+
+def _rendered(product: Product, statement: sql.Statement | str, scope: sql.Scope) -> str:
+    return BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
 
 
 def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator[tuple[str, str]]:

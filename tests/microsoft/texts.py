@@ -18,11 +18,9 @@ from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
 from console.sql import templates
-from tests.action_statements import moves
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
-from tests.pipeline.statements import asked
-from tests.sample_statements import _others, asks, of_libraries, sources
-from tests.sample_statements import adopted as somebody_elses
+from tests.statements import _others, asks, moves, of_libraries, of_the_pipeline, sources
+from tests.statements import adopted as somebody_elses
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
 """An option in a message, `--dry-run`, is none."""
@@ -159,7 +157,7 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
         yield from moves(PRODUCT, view)
     for statement in templates.statements("mssql", "doctor").values():
         yield statement, queue.scope_of(statement.name, PRODUCT)
-    yield from asked(PRODUCT, queue)
+    yield from of_the_pipeline(PRODUCT, queue)
 
 
 def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:

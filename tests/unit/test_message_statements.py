@@ -10,7 +10,7 @@ from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
 from console.monitor.scans import CONDITIONS
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.sample_statements import BIND, adopted, asks, samples, sources, texts
+from tests.statements import BIND, adopted, asks, samples, sources, texts
 
 BOUND = {
     *("look", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),

@@ -11,7 +11,7 @@ from console.pipeline import locks
 from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
-from tests.pipeline.statements import asked
+from tests.statements import of_the_pipeline
 from tests.unit.test_doctor_statements import columns
 
 ROW_TYPES = {
@@ -51,7 +51,7 @@ def test_each_fills_its_row_type(engine: str, variant: Variant) -> None:
     product = PRODUCTS[engine]
     queue = variant.queue("s", "q", product.name)
     met = set()
-    for statement, scope in asked(product, queue):
+    for statement, scope in of_the_pipeline(product, queue):
         met.add(statement.name)
         text = sql.script(statement, product.dialect, scope)
         assert columns(text) == wanted(statement.name, queue, scope), text

@@ -10,7 +10,7 @@ from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
-from tests.sample_statements import of_libraries
+from tests.statements import of_libraries
 
 MORE = {
     "kind": "installed",

@@ -17,8 +17,8 @@ from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
 from console.monitor.scans import CONDITIONS
 from console.sql import templates
-from tests.action_statements import CONDITIONS as MOVES
 from tests.lint_sql import texts
+from tests.statements import CONDITIONS as MOVES
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 BRACKETS = mssql.dialect()  # type: ignore[no-untyped-call]

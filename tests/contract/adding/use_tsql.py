@@ -11,9 +11,8 @@ from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
-from tests.action_statements import moves
 from tests.microsoft.texts import COMMENT
-from tests.sample_statements import asks, sources
+from tests.statements import asks, moves, sources
 
 _LABEL = re.compile(r"/\* dbq \S+ \*/")
 

@@ -1,0 +1,254 @@
+"""Statements as the console puts them together: walks over messages, actions, the pipeline's."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from console import sql
+from console.actions.libraries import LibraryTable, queue_of
+from console.actions.rows import Storage, scope
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS, Flow, presets
+from console.engines import Product
+from console.monitor.filters import NOTHING, Filters, parse
+from console.monitor.scan_query import MessageSource, query, scope_of
+from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
+from console.pipeline.archive import plan
+from console.sql import templates
+
+BIND = re.compile(r"(?<![:\w\\]):(\w+)")
+_TIME = "2026-11-21T19:07:45.123456"
+_CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
+_ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")
+_PAYLOAD_FILTERS = ('payload.a[0]."b.c"=x', "payload.d=1")
+
+
+def asks(source: MessageSource) -> Iterator[ScanRequest]:
+    """Every walk: from its beginning, from a key on and at one; forwards and back; with filters."""
+    scans = scans_of(source.queue)
+    by_id = scans_by_id(source.queue)
+    for scan in dict.fromkeys((*scans, *by_id)):
+        key = ScanKey(scan.name, _TIME if scan.by is By.TIME else "", "1", scan.dated)
+        for reverse in (False, True):
+            for after, exactly in ((None, False), (key, False), (key, True)):
+                for filters in (NOTHING, _filters(source, scan)):
+                    yield ScanRequest(
+                        scan,
+                        read_limit=10,
+                        n=5,
+                        after=after,
+                        exactly=exactly,
+                        reverse=reverse,
+                        filters=filters,
+                        moment=_CUTOFF if filters.narrowing and reverse else None,
+                        payload_length=7 if filters.narrowing and source.payload else None,
+                        chunk=(0, 5) if scan.chunks else None,
+                        slots=10,
+                    )
+    if any(scan.by is By.LOCATION for scan in scans):
+        yield ScanRequest(scans[0], read_limit=10, n=5)
+
+
+def _filters(source: MessageSource, scan: Scan) -> Filters:
+    by_id = () if scan.by is By.ID else ("id=3",)
+    by_payload = _PAYLOAD_FILTERS if source.payload == "json" else ()
+    return replace(parse([*_ROW_FILTERS, *by_id, *by_payload]), error_group=f"1-{'a' * 16}")
+
+
+def samples(product: Product, queue: Queue) -> dict[str, str]:
+    """What is asked -> SQL without binds: the first walk with all that can be asked, others bare.
+
+    What follows the walk itself is the same for all.
+    """
+    found: dict[str, str] = {}
+    for source in sources(product, queue):
+        for ask in asks(source):
+            if ask.filters.narrowing and ask.after is not None and not ask.exactly:
+                asked = query(source, ask, "matching").text.replace("\\:", ":")
+                # Comments are gone, and have left blanks.
+                text = re.sub(r"[ ]+$", "", BIND.sub("1", asked), flags=re.MULTILINE)
+                if found:
+                    text = (
+                        text.partition(", chunk AS (")[0] + " SELECT w.id AS id FROM scanned AS w"
+                    )
+                found.setdefault(f"{ask.scan.name} by {ask.scan.by.value}", text)
+    return found
+
+
+def sources(product: Product, queue: Queue) -> Iterator[MessageSource]:
+    """The queue; one that was adopted, with every type that its payload may have."""
+    ours = queue.options.get("payload")
+    kinds = [ours] if ours else ["text", "json", "bytes"]
+    if queue.design.library:
+        kinds = ["bytes" if queue.design.name == "pgqueuer" else "json"]
+    if queue.kind is Kind.ADOPTED and "payload" not in queue.roles:
+        kinds = [""]
+    return (MessageSource(product, queue, kind, "bigint") for kind in kinds)
+
+
+def adopted(product: Product) -> Iterator[Queue]:
+    """Somebody else's table of each design: with all roles, and with those that are needed."""
+    for of in DESIGNS.values():
+        if product.name in of.engines:
+            for roles in (of.roles, of.needed_roles):
+                size = {"size": "10"} if "slot" in of.needed_roles else {}
+                columns = {role: f"the {role}" for role in roles}
+                yield Queue("s", "t", of, {}, columns | size, kind=Kind.ADOPTED)
+    yield from of_libraries(product)
+
+
+def of_libraries(product: Product) -> Iterator[Queue]:
+    """What each library keeps: one queue of it, and all of it as its oldest version tells it."""
+    for of in presets(product.name).values():
+        table = LibraryTable("s", "their table", "beside it", None)
+        needed = {role: column for role, column in of.roles.items() if role in of.needed_roles}
+        yield queue_of(of, table, "t", "its's")
+        yield replace(queue_of(of, table, "t", ""), roles=needed)
+
+
+def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterator[tuple[str, str]]:
+    """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue.
+
+    Or of half of it, in which any two of direction, beginning and filters still meet.
+    """
+    for source in sources(product, queue):
+        for ask in asks(source):
+            begins = (ask.after is not None) + ask.exactly
+            if not everything and (begins + ask.reverse + ask.filters.narrowing) % 2:
+                continue
+            for last in ("matching", *_others(ask)):
+                where = f"{queue.design.name} {dict(queue.options)} {source.payload} {ask} {last}"
+                yield where, query(source, ask, last).text.replace("\\:", ":")
+
+
+def _others(ask: ScanRequest) -> list[str]:
+    """What else is asked of the walks of some states."""
+    of_errors = ["error_texts"] if ask.scan.state == "error" else []
+    return of_errors + (["retried"] if ask.scan.state in {"ready", "claimed", "error"} else [])
+
+
+# -- what acts on messages
+
+CONDITIONS: dict[str, tuple[str, ...]] = {
+    "storage": ("table", "slots", "in_hand"),
+    "ids": ("kept", "new"),
+    "rows": ("kept", "pushed"),
+    "target_payload": ("text", "json", "bytes"),
+    **dict.fromkeys(("titles", "to_back", "lock"), ("yes", "no")),
+    **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
+}
+"""What the statements of actions.sql test in `-- when`, besides those of a scan."""
+_NARROW = ("older=1h", "newer=2h", "error~no", "claimed_by=w", "id=3")
+_NARROW_PAYLOAD = ('payload.a[0]."b.c"=x', "payload.d=1")
+_TARGETS = {"text": ("text", "json"), "json": ("json", "text"), "bytes": ("bytes",)}
+_TARGET = {
+    **dict.fromkeys(("target_schema", "target"), "other"),
+    "target_payload_type": "text",
+    "target_max_bytes": "5",
+}
+
+
+def storages(queue: Queue) -> Iterator[Storage]:
+    """The storages of messages that a verb may act on."""
+    if queue.design.flow is not Flow.NUMBERS:
+        yield Storage.TABLE
+    elif queue.kind is Kind.INSTALLED:
+        yield Storage.SLOTS
+        if queue.options["in_hand"] == "on":
+            yield Storage.IN_HAND
+
+
+def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Each statement with each scope that a verb gives it for this queue."""
+    for source in sources(product, queue):
+        for name, within in _scopes(source):
+            yield sql.statement(product.name, f"{queue.design.name}.{name}"), within
+    for name in ("server_time", "live_sessions"):
+        yield sql.statement(product.name, f"actions.{name}"), sql.Scope()
+
+
+def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
+    queue = source.queue
+    installed = queue.kind is Kind.INSTALLED
+    # Without the role nothing finds a message again.
+    for storage in storages(queue) if "id" in queue.roles else ():
+        for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
+            yield "lock_rows", scope(source, storage, lock=lock, hashed=hashed)
+        yield "delete_rows", scope(source, storage)
+        if "due_at" in queue.roles and not queue.design.library:
+            yield "due_before", scope(source, storage)
+            yield "reschedule", scope(source, storage)
+        if installed:
+            yield "archive_rows", scope(source, storage)
+        if storage is Storage.IN_HAND or queue.design.keeps_row:
+            back = "pushed_at" in queue.roles and storage is Storage.TABLE
+            for to_back in ("no", "yes") if back else ("no",):
+                yield "make_ready", scope(source, storage, to_back=to_back)
+            yield from _to_another(source, storage)
+    if installed:
+        yield from _of_the_archive(source)
+
+
+def _to_another(source: MessageSource, storage: Storage) -> Iterator[tuple[str, sql.Scope]]:
+    titled = source.queue.kind is Kind.INSTALLED and "status" in source.queue.roles
+    for target in _TARGETS.get(source.payload, ()):
+        for titles in ("no", "yes") if titled else ("no",):
+            plain = scope(source, storage, target_payload=target, titles=titles)
+            within = replace(plain, values={**plain.values, **_TARGET})
+            yield "oversized", within
+            yield "push_to", within
+
+
+def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
+    queue = source.queue
+    in_hand = queue.options.get("in_hand") == "on"
+    kept = queue.design.keeps_row or in_hand
+    storage = Storage.IN_HAND if in_hand else Storage.TABLE
+    for lock in ("no", "yes"):
+        rows = "kept" if kept else "pushed"
+        yield "lock_archived", scope(source, storage, lock=lock, rows=rows)
+    if kept:
+        for ids in ("kept", "new"):
+            yield "restore_rows", scope(source, storage, ids=ids)
+    if not queue.design.keeps_row:
+        yield "restore_by_push", scope(source, storage)
+    for name in ("target_state", "archive_end", "archived_after"):
+        yield name, scope(source, Storage.TABLE)
+    yield "last_purge", queue.scope(source.product)
+    payload = _NARROW_PAYLOAD if source.payload == "json" else ()
+    for narrow in ("no", "yes"):
+        ask = ScanRequest(
+            Scan("archive", By.ID),
+            after=ScanKey("archive", id="5"),
+            filters=parse([*_NARROW, *payload]) if narrow == "yes" else NOTHING,
+            moment=_CUTOFF,
+        )
+        told = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
+        plain = scope_of(source, ask)
+        yield "matching_archived", replace(plain, options={**plain.options, **told})
+
+
+# -- the pipeline
+
+_MOMENT = "2026-03-29 01:00:00.000001"
+_VALUES = {"before": _MOMENT, "cutoff": _MOMENT, "after": "0", "last": "9", "action_id": "1"}
+_VALUES |= {"resource": "dbq pipeline 0"}
+_OF_ROWS = ("step", "rows", "lock_rows", "delete_rows")
+
+
+def of_the_pipeline(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Every statement of `pipeline.sql`, in every form in which it is asked of a queue."""
+    statements = templates.statements(product.name, "pipeline")
+    for mode in ("exclusive", "shared"):
+        for name in ("acquire_lock", "release_lock"):
+            yield statements[name], sql.Scope(_VALUES, {"mode": mode})
+    for name in ("action", "server_time"):
+        yield statements[name], sql.Scope(_VALUES)
+    keeps_done = queue.design.name in {"status", "split"}
+    for source in (plan.ARCHIVE, *([plan.DONE] if keeps_done else [])):
+        within = plan.scope(product, queue, source, **_VALUES)
+        for name in _OF_ROWS:
+            for lock in ("yes", "no") if name == "lock_rows" else ("",):
+                options = {**within.options, "lock": lock}
+                yield statements[name], sql.Scope(within.values, options, within.roles)
