@@ -89,7 +89,6 @@ class Console:
     url: str
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Answer:
-        """Call it in this process."""
         return call(*arguments, stdin=stdin, environment={"DBQ_URL": self.url})
 
     def done(self, *arguments: str, stdin: bytes = b"") -> Answer:
@@ -148,7 +147,6 @@ class Console:
         return [message["payload"] for message in self.popped(name, "--count", "1000000")]
 
     def status(self, name: str) -> dict[str, Any]:
-        """What `status --json` says of one queue."""
         (queue,) = self.done("status", name, "--json").json["queues"]
         assert isinstance(queue, dict)
         return queue
@@ -185,7 +183,6 @@ class Process(Forked):
         return found
 
     def wait_for_session(self) -> None:
-        """Wait until it has a session on the server."""
         wait_until(lambda: self.sessions() > 0, "a session")
 
     def wait_for_no_session(self) -> None:

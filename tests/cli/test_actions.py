@@ -114,7 +114,6 @@ def test_reading_rights_are_refused_and_noted(console: Console, mail: str, state
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The local audit of this test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "dbq-console" / "audit.jsonl"
 

@@ -271,11 +271,7 @@ def test_only_what_was_delivered_is_completed(
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [
-        *(("fifo", []), ("ring", ["--json"])),
-        pytest.param("fifo", ["--json"], marks=pytest.mark.long),
-        pytest.param("ring", [], marks=pytest.mark.long),
-    ],
+    [("fifo", []), ("ring", ["--json"])],
     ids=str,
 )
 def test_a_full_disk_is_told_and_loses_nothing(

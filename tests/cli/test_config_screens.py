@@ -15,6 +15,8 @@ from tests.servers import PATIENCE_SECONDS
 SECRET = "hunter2"
 DOWN = "postgresql+psycopg://u@127.0.0.1:1/d"
 
+pytestmark = pytest.mark.long
+
 Spawn = Callable[..., "pexpect.spawn[str]"]
 
 
@@ -55,7 +57,6 @@ def profile(url: str, password: str) -> str:
     )
 
 
-@pytest.mark.long
 def test_alone_it_opens_all_that_are_configured(
     spawn: Spawn, file: Path, empty: Console, tmp_path: Path
 ) -> None:
@@ -75,7 +76,6 @@ def test_alone_it_opens_all_that_are_configured(
     assert token.read_text() not in told
 
 
-@pytest.mark.long
 def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> None:
     empty.done("install", "fifo", "letters")
     down = f"[profiles.down]\nurl = '{DOWN}'\nproduction = true\n"
@@ -86,52 +86,34 @@ def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> N
     quit_by_key(console)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("option", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_url_alone_is_for_looking(
-    spawn: Spawn, file: Path, empty: Console, *, option: bool
+def test_a_url_alone_is_for_looking_unless_rights_are_given(
+    spawn: Spawn, file: Path, empty: Console
 ) -> None:
     file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
-    console = spawn("--url", empty.url) if option else spawn(DBQ_URL=empty.url)
-    # A busy machine draws them in either order.
-    awaited = ["read-only", "no queues here yet"]
-    while awaited:
-        del awaited[console.expect(awaited)]
-    quit_by_key(console)
+    for words, environment, rights in (
+        (["--url", empty.url], {}, "read-only"),
+        ([], {"DBQ_URL": empty.url}, "read-only"),
+        (["--url", empty.url, "--rights", "operator"], {}, "operator"),
+        (["--rights", "admin"], {"DBQ_URL": empty.url}, "admin"),
+    ):
+        console = spawn(*words, **environment)
+        # A busy machine draws them in either order.
+        awaited = [rights, "no queues here yet"]
+        while awaited:
+            del awaited[console.expect(awaited)]
+        quit_by_key(console)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("by_url", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_rights_on_the_bare_command_are_those_of_the_screens(
-    spawn: Spawn, file: Path, empty: Console, *, by_url: bool
-) -> None:
-    file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
-    rights = "operator" if by_url else "admin"
-    console = spawn(*(["--url", empty.url] if by_url else []), "--rights", rights)
-    console.expect(rights)
-    quit_by_key(console)
+def test_a_dumb_terminal_is_told_so_in_one_line(spawn: Spawn) -> None:
+    for arguments in ([], ["demo"], ["--url", DOWN]):
+        console = spawn(*arguments, TERM="dumb")
+        console.expect(pexpect.EOF)
+        console.close()
+        assert console.exitstatus == 2
+        assert str(console.before).count("\n") == 1
+        assert "TERM is dumb" in str(console.before)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        pytest.param(["demo"], marks=pytest.mark.long),
-        pytest.param(["--url", DOWN], marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_a_dumb_terminal_is_told_so_in_one_line(spawn: Spawn, arguments: list[str]) -> None:
-    console = spawn(*arguments, TERM="dumb")
-    console.expect(pexpect.EOF)
-    console.close()
-    assert console.exitstatus == 2
-    assert str(console.before).count("\n") == 1
-    assert "TERM is dumb" in str(console.before)
-
-
-@pytest.mark.long
 def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: Console) -> None:
     file.write_text(profile(empty.url, "prompt"))
     console = spawn()
@@ -143,7 +125,6 @@ def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: 
     assert str(make_url(empty.url).password) not in told
 
 
-@pytest.mark.long
 def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
     console = spawn()
     console.expect("No connection is configured")
@@ -152,7 +133,6 @@ def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
     quit_by_key(console)
 
 
-@pytest.mark.long
 def test_a_mistake_is_told_without_any_screen(spawn: Spawn, file: Path) -> None:
     file.write_text(f'[profiles.p]\nurl = "postgresql://u:{SECRET}@h/d"\n')
     console = spawn()

@@ -72,13 +72,10 @@ def test_what_connects_to_nothing_imports_no_driver() -> None:
     assert dict(zip(calls, imported(*calls), strict=True)) == {words: set() for words in calls}
 
 
-def test_the_list_of_verbs_imports_nothing_that_a_verb_uses() -> None:
+def test_the_list_of_verbs_and_the_version_import_nothing_that_a_verb_uses() -> None:
     used = {"console.catalog", "console.config", "console.designs", "console.actions.execute"}
-    assert imported(("--help",), heavy=used | HEAVY) == [set()]
-
-
-def test_the_version_imports_what_knows_the_version_of_libpq() -> None:
-    assert imported(("--version",)) == [{"psycopg", "asyncio"}]
+    found = imported(("--help",), ("--version",), heavy=used | HEAVY)
+    assert found == [set(), {"psycopg", "asyncio"}]
 
 
 @pytest.mark.long

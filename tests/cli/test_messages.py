@@ -147,7 +147,7 @@ def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
 def test_the_stable_object_and_where_to_go_on(console: Console, install: Install) -> None:
     name = install("fifo")
     none = console.done("messages", name, "--json")
-    nothing = {"messages": [], "next": None, "complete": True}
+    nothing: dict[str, Any] = {"messages": [], "next": None, "complete": True}
     assert none.json == {"queue": name, "design": "fifo", **nothing}
     push(console, name, *"abc")
     answer = console.done("messages", name, "--limit", "2", "--json")

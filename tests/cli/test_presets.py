@@ -139,22 +139,8 @@ def test_what_writes_is_found_before_it_runs(ann: User) -> None:
 PIECES = (
     *("(", ")", "[", "]", "'", '"', "--", "/*", "*/", ";", "\\", "E", "U&", "$$", "$a$", ":", "\n"),
     *(" ", ",", "1", "2", "x", "a b", "{is_ready}", "''", '""', "FROM crates AS m", "OR true", "*"),
-    *(
-        "1),(2",
-        "1);SELECT (2",
-        "1)AS a,(2",
-        "UNION SELECT 2, 3",
-        "SELECT 1",
-        "AS a",
-        "WITH",
-        "RETURNING",
-        "-",
-        "/",
-        "N",
-        "B",
-        "::",
-        "\r",
-    ),
+    *("1),(2", "1);SELECT (2", "1)AS a,(2", "UNION SELECT 2, 3", "SELECT 1", "AS a", "WITH"),
+    *("RETURNING", "-", "/", "N", "B", "::", "\r"),
 )
 
 
@@ -178,8 +164,7 @@ def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer)
     assert taken > 100
 
 
-@pytest.mark.long
-def test_what_is_set_is_of_its_column(ann: User) -> None:
+def test_what_does_not_fit_the_table_is_told(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
         "probl = NULL": "requeue: probl: column m.probl does not exist",
@@ -190,16 +175,20 @@ def test_what_is_set_is_of_its_column(ann: User) -> None:
         assert (found.status, why in found.text) == (1, True), found
         assert why in ann("adopt", "crates", "--preset", "crate").err
 
+    ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
+    found = ann("preset", "check", "crate")
+    assert (found.status, "WRONG ready and error: 1, for example id 4" in found.text) == (1, True)
+    (told,) = ann("preset", "check", "crate", "--json").json["problems"]
+    assert told == "1 row in two states at once, ready and error, as that with the id 4"
+    refused = ann("adopt", "crates", "--preset", "crate")
+    assert (refused.status, told in refused.err) == (2, True)
 
-def test_times_have_a_zone(ann: User) -> None:
     run(ann.url, "ALTER TABLE crates ALTER taken_at TYPE timestamp")
-    found = ann.trusts()("preset", "check", "crate")
+    found = ann.writes().trusts()("preset", "check", "crate")
     assert found.status == 1
     assert "WRONG claimed_at: it is timestamp without time zone, not a time" in found.text
     assert "timezone('UTC', m.COLUMN)" in found.text
 
-
-def test_wrong_columns(ann: User) -> None:
     ann.writes(PRESET.replace("error=problem", "error=trouble"))
     for words in (["preset", "check", "crate"], ["adopt", "crates", "--preset", "crate"]):
         refused = ann.trusts()(*words)
@@ -209,17 +198,6 @@ def test_wrong_columns(ann: User) -> None:
     run(ann.url, "ALTER TABLE crates RENAME TO boxes")
     refused = ann.writes().trusts()("preset", "check", "crate")
     assert "public.boxes has them, by another name" in refused.err
-
-
-def test_states_that_overlap(ann: User) -> None:
-    ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
-    found = ann("preset", "check", "crate")
-    assert found.status == 1
-    assert "WRONG ready and error: 1, for example id 4" in found.text
-    (told,) = ann("preset", "check", "crate", "--json").json["problems"]
-    assert told == "1 row in two states at once, ready and error, as that with the id 4"
-    refused = ann("adopt", "crates", "--preset", "crate")
-    assert (refused.status, told in refused.err) == (2, True)
 
 
 def test_a_file_that_others_may_write(ann: User) -> None:
@@ -364,8 +342,9 @@ def test_requeue_and_release_set_the_columns(ann: User) -> None:
     refused = ann("purge", "crates", "--yes", "crates")
     assert (refused.status, "only it adds and deletes rows" in refused.err) == (4, True)
 
-
-def test_a_requeue_after_which_nothing_is_ready_is_undone(ann: User) -> None:
+    # One after which nothing is ready is undone.
+    run(ann.url, "UPDATE crates SET state = 'failed', problem = 'no' WHERE id = 4")
+    ann.done("forget", "crates")
     ann.writes(PRESET.replace("state = 'new'\nproblem", "state = 'odd'\nproblem")).trusts()
     ann.done("adopt", "crates", "--preset", "crate")
     failed = ann("requeue", "crates", "--yes")

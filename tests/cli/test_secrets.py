@@ -37,6 +37,11 @@ from console.cli.verbs import cli
 
 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
 logging.getLogger("sqlalchemy").setLevel(logging.DEBUG)
+def seen(event, arguments):
+    if event in {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}:
+        print("<starts>", arguments[:2], file=sys.stderr)
+
+sys.addaudithook(seen)
 calls = json.loads(sys.argv[1])
 known = {call[0] for call in calls}
 if "designs" in known:  # the whole list
@@ -53,7 +58,8 @@ for call in calls:
     sys.stdout.flush()
     print(f"<{status}> {' '.join(call)}", file=sys.stderr)
 """
-"""Calls the verbs one after the other as the command does; after the whole list, the others too."""
+"""Calls the verbs one after the other as the command does; after the whole list, the others too.
+The command lines of the processes that it starts are printed."""
 
 CALLS = [
     ["config", "path"],
@@ -115,7 +121,6 @@ class Planted:
     """In the home directory: those that may hold it."""
 
     def profile(self, name: str) -> str:
-        """Its table in the configuration."""
         table = f"[profiles.{name}]\nurl = {_quoted(self.url)}\nrights = 'admin'\n"
         return table + (f"password = {_quoted(self.password)}\n" if self.password else "")
 
@@ -132,7 +137,6 @@ def _url(place: URL, text: str = "") -> str:
 
 
 def _keyring(folder: Path) -> dict[str, str]:
-    """A package `keyring` that knows it."""
     (folder / "keyring.py").write_text(
         f"def get_password(service, user):\n    return {SECRET!r}\n", encoding="utf-8"
     )
@@ -140,7 +144,6 @@ def _keyring(folder: Path) -> dict[str, str]:
 
 
 def _pgpass(place: URL) -> str:
-    """A line of libpq's file of passwords."""
     parts = [place.host, place.port or 5432, place.database, place.username, SECRET]
     return ":".join(re.sub(r"([:\\])", r"\\\1", str(part)) for part in parts) + "\n"
 
@@ -247,7 +250,6 @@ class Hunt:
 
     @staticmethod
     def command(calls: list[list[str]]) -> list[str]:
-        """A process that makes these calls."""
         return [sys.executable, "-c", DRIVER, json.dumps(calls)]
 
     def run(self, calls: list[list[str]], **environment: str) -> str:
@@ -272,13 +274,12 @@ class Hunt:
                 yield path, path.read_bytes()
 
     def is_clean(self, told: str) -> None:
-        """The password is nowhere."""
         assert CORE not in told, [line for line in told.splitlines() if CORE in line]
         assert [path for path, data in self.written() if CORE.encode() in data] == []
 
 
 class _watched_command_lines:  # noqa: N801  # used as a statement
-    """Looks, as often as it can, at the command lines of all processes; those with the password."""
+    """Looks again and again at the command lines of all processes; those with the password."""
 
     def __init__(self, password: str = CORE) -> None:
         self._password = password
@@ -295,7 +296,7 @@ class _watched_command_lines:  # noqa: N801  # used as a statement
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._stop.wait(0.005):
+        while not self._stop.wait(0.05):
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 try:
                     line = path.read_bytes().decode(errors="replace")
@@ -312,7 +313,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _statuses(told: str) -> dict[str, list[str]]:
-    """The exit statuses of the calls."""
     found: dict[str, list[str]] = {}
     for status, words in re.findall(r"^<(\w+)> (.*)$", told, re.MULTILINE):
         found.setdefault(status, []).append(words)
@@ -342,6 +342,7 @@ def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool
     told = hunt.run([*calls, ["status", "--profile", "p0"]], DBQ_PROFILE="p0")
     hunt.is_clean(told)
     assert "DEBUG:sqlalchemy" in told
+    assert ("<starts> ('cat'" in told) == (way == "command")
     log = (hunt.home / ".local" / "state" / "dbq-console" / "dbq-console.log").read_text()
     assert "push begins" in log
     assert "INSERT" not in log

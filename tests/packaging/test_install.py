@@ -41,9 +41,10 @@ def environment(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the checkout the way that pip builds it."""
+    """The wheel, built from the checkout by pip; users have it isolated, as the editable one is."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, ROOT, folder=folder)
+    build = ("wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT)
+    run(sys.executable, "-m", "pip", *build, folder=folder)
     (built,) = folder.glob("*.whl")
     return built
 
