@@ -39,7 +39,6 @@ SETTINGS = {"fsync": "off", "max_wal_size": "8GB", "shared_buffers": "1GB"}
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, action="append", default=[])
     parser.add_argument("--design", action="append", choices=list(DESIGNS), default=[])

@@ -213,7 +213,6 @@ class Console:
 
     @contextmanager
     def open(self) -> Iterator["Console"]:
-        """Its process."""
         self.state.mkdir(exist_ok=True)
         with subprocess.Popen(
             [sys.executable, "-P", str(CALLS)],
@@ -253,7 +252,6 @@ class Console:
         return Answer(running.returncode, out, err)
 
     def made(self, calls: str, url: str, **names: str) -> None:
-        """What has to be done."""
         for words in words_of(calls, **names):
             answer = self(words, url)
             assert answer.status == 0, (words, answer)
@@ -392,7 +390,6 @@ class Compared:
             self.found.setdefault(where, []).append(call)
 
     def tell(self) -> None:
-        """How many calls have each difference."""
         for where, calls in sorted(self.found.items()):
             print(f"{len(calls):>6} {where}")
         print(f"{self.calls} calls, {len(self.found)} differences")
@@ -415,7 +412,6 @@ def checkout_of(revision: str, folder: Path) -> Path:
 
 
 def main() -> int:
-    """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("revision")
     revision = parser.parse_args().revision

@@ -100,7 +100,6 @@ def by_package(files: Iterator[tuple[str, str]]) -> dict[str, Lines]:
 
 
 def here(root: Path = ROOT) -> Iterator[tuple[str, str]]:
-    """The files as they lie there."""
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in COUNTERS:
@@ -108,7 +107,6 @@ def here(root: Path = ROOT) -> Iterator[tuple[str, str]]:
 
 
 def at(revision: str) -> Iterator[tuple[str, str]]:
-    """The files of a revision."""
     command = ["git", "-C", str(ROOT), "archive", revision, *FOLDERS]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -128,7 +126,6 @@ def table(title: str, rows: Mapping[str, Lines]) -> Iterator[str]:
 
 
 def sums(packages: Mapping[str, Lines]) -> dict[str, Lines]:
-    """Of each folder."""
     return {
         folder: sum(
             (lines for package, lines in packages.items() if package.split("/")[0] == folder),
@@ -148,7 +145,6 @@ def beside(counted: Mapping[str, Mapping[str, Lines]]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     revisions = parser.parse_args(arguments).revisions

@@ -35,7 +35,6 @@ class Proxy:
     """Forwards to one server until closed. What it does to connections, it does to all of them."""
 
     def __init__(self, url: str) -> None:
-        """In front of the server of that URL."""
         self._url = make_url(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -91,7 +90,6 @@ class Proxy:
         self._refuses = False
 
     def close(self) -> None:
-        """End everything."""
         self.refuse()
         self.thaw()
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -160,6 +158,5 @@ class Proxy:
 
 
 def _hang_up(one: socket.socket) -> None:
-    """Whoever reads from it ends, and closes it."""
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)

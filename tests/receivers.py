@@ -32,7 +32,6 @@ class Receiver:
 
     @property
     def events(self) -> list[Any]:
-        """Those that it has taken."""
         return [one for body in self.bodies for one in body["notifications"]]
 
     def told(self) -> list[tuple[str, str]]:

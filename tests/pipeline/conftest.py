@@ -1,7 +1,7 @@
 """Fixtures of the pipeline: one Spark session for the suite, a lake and a queue a test.
 
-What needs Spark stands in, or is imported into, the one file `test_on_spark.py`: its tests run in
-one process (tests/conftest.py), and so there is one JVM.
+What needs Spark is in the one file `test_on_spark.py`: its tests run in one process
+(tests/conftest.py), and so there is one JVM.
 """
 
 import itertools
@@ -9,17 +9,17 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
-from console.engines import Database, open_database
+from console.engines import Database
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import popped
-from tests.servers import Server, fresh_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,18 +39,12 @@ Use = Callable[..., Client]
 def java_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the wrapper of Java is made: not in the folder of whoever runs the suite."""
     folder = tmp_path_factory.mktemp("cache")
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["XDG_CACHE_HOME"]
-    else:
-        os.environ["XDG_CACHE_HOME"] = before
+    with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(folder)):
+        yield folder
 
 
 @pytest.fixture(scope="session")
 def spark(java_folder: Path) -> Iterator["SparkSession"]:
-    """The one Spark session."""
     pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
     from console.pipeline.spark import session  # noqa: PLC0415
 
@@ -64,17 +58,8 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
-@pytest.fixture(scope="module")
-def database(server: Server) -> Iterator[Database]:
-    """An empty PostgreSQL database for one module of tests."""
-    with fresh_database(server.url) as url:
-        opened = open_database(url)
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
-def use(database: Database) -> Use:
+def use(postgresql: Database) -> Use:
     """A function that installs a queue of this test: its design, its options."""
 
     def one(name: str, label: str = "", **options: str) -> Client:
@@ -85,8 +70,8 @@ def use(database: Database) -> Use:
             of,
             of.complete_options(options, "postgresql"),
         )
-        install(database, queue)
-        return Client(database, queue)
+        install(postgresql, queue)
+        return Client(postgresql, queue)
 
     return one
 

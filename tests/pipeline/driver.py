@@ -20,7 +20,6 @@ from console.pipeline.archive import job
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.spark import LocalTasks, SparkTasks, Tasks, session
-from tests.pipeline.conftest import FAST
 
 RANGE_ROWS, BATCH = 40, 7
 PHASES = {"out": "begin", "_export": "export", "_verify": "verify", "_delete": "delete"}
@@ -38,7 +37,6 @@ class Death:
         self._now = ""
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """For `sys.setprofile`."""
         code = frame.f_code
         if _OURS not in code.co_filename:
             return
@@ -50,8 +48,8 @@ class Death:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(name: str, place: str, phase: str = "", steps: str = "0") -> None:
-    """Run it."""
+def main() -> None:
+    name, place, phase, steps = [*(w for w in sys.argv[1:] if w != "--spark"), "", "0"][:4]
     database = open_database(os.environ["DBQ_URL"])  # others may see command lines
     with database.transaction("read the catalog", read_only=True) as connection:
         queue = catalog.find(connection, name)
@@ -70,6 +68,8 @@ def main(name: str, place: str, phase: str = "", steps: str = "0") -> None:
             sys.setprofile(None)
 
     if "--spark" in sys.argv:
+        from tests.pipeline.conftest import FAST  # noqa: PLC0415
+
         with session("killed", "local[2]", FAST) as spark:
             run(SparkTasks(spark.sparkContext))
     else:
@@ -78,4 +78,4 @@ def main(name: str, place: str, phase: str = "", steps: str = "0") -> None:
 
 
 if __name__ == "__main__":
-    main(*(word for word in sys.argv[1:] if word != "--spark"))
+    main()

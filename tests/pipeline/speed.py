@@ -9,32 +9,40 @@ as much as ours.
 """
 
 import argparse
+import hashlib
+import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import psycopg
+import pyarrow as pa
 from psycopg.sql import SQL, Identifier
 
 from console.actions.install import install
 from console.catalog import Queue, installed_queue
-from console.designs import design
+from console.designs import Order, design
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
+from console.pipeline import spark as spark_jobs
 from console.pipeline.archive import export, files, job
 from console.pipeline.archive.files import Writer, pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
+from console.pipeline.rollup import job as rollups
 from console.pipeline.spark import Item, LocalTasks, Tasks, tasks
-from tests.pipeline import speed_tables
 from tests.pipeline.cluster import Cluster
+from tests.pipeline.recorded import BEGIN, fill
 from tests.servers import connect, fresh_database
 
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
@@ -42,7 +50,6 @@ PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--bytes", type=int, default=300)
@@ -67,7 +74,6 @@ def main() -> None:
 
 
 def alone(database: Database, folder: Path, count: int, size: int, master: str) -> None:
-    """The archive and nothing beside it, with tasks for two cores."""
     queue, lake = filled(database, count, size), Lake(folder / "lake")
     offered = job.preview(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
     where = master.partition(":")[0]
@@ -140,7 +146,6 @@ def archive(
     peak: Callable[[], str],
     where: str = "archive: ",
 ) -> None:
-    """A line for each phase."""
     (done,) = job.archive(database, offered, lake, tasks)
     assert done.deleted == offered.rows
     for phase, seconds in done.seconds.items():
@@ -168,7 +173,6 @@ def filled(database: Database, count: int, size: int) -> Queue:
 
 
 def table(queue: Queue) -> Identifier:
-    """The archive's."""
     return Identifier(queue.schema, f"{queue.name}_archive")
 
 
@@ -220,14 +224,12 @@ def summed(url: str, queue: Queue, path: Path) -> None:
 
 
 def report_speed(what: str, count: int, work: Callable[[], None], peak: Callable[[], str]) -> None:
-    """Do it, with its line."""
     began = time.monotonic()
     work()
     line(what, count, time.monotonic() - began, peak)
 
 
 def line(what: str, count: int, seconds: float, peak: Callable[[], str]) -> None:
-    """One line of the table."""
     rate = f"{count / seconds:12,.0f} rows/s" if count and seconds else " " * 19
     print(f"{what:28}{seconds:9.2f} s{rate}   {peak()}", flush=True)
 
@@ -260,8 +262,105 @@ def watched() -> Iterator[Callable[[], str]]:
         thread.join()
 
 
+# -- rollup and verify
+
+OF_TABLES = {"spark.driver.memory": "3g"}
+
+
+def say(**what: object) -> None:
+    print(json.dumps({**what, "load": os.getloadavg()[0]}), flush=True)
+
+
+def digest(lake: Path, day: str = "*") -> str:
+    """Of all rows of all tables: equal only where every row is."""
+    whole = hashlib.sha256()
+    for path in sorted((lake / "rollup").glob(f"*/*/*/date={day}/*.parquet")):
+        whole.update(str(path.parent.relative_to(lake)).encode())
+        table = pq.read_table(path, partitioning=None)
+        whole.update(repr(table.to_pylist()).encode())
+    return whole.hexdigest()[:16]
+
+
+def rollup(samples: int = 2_000_000) -> None:
+    """Of a week of a recording: all of it, all of it again, one day of it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        step = 7 * 86_400 * 20 / samples
+        made = fill(root / "recordings", days=7, queues=20, step_seconds=round(step))
+        last = (BEGIN + timedelta(days=6)).date()
+        with spark_jobs.session("speed", "local[2]", OF_TABLES) as spark:
+            spark.range(10).count()
+
+            def tasks() -> AbstractContextManager[spark_jobs.Tasks]:
+                return nullcontext(spark_jobs.SparkTasks(spark.sparkContext))
+
+            for name, days in (
+                ("first", None),
+                ("again", rollups.Days(BEGIN.date(), last)),
+                ("one day", rollups.Days(last, last)),
+            ):
+                lake = Lake(root / "lake")
+                places = [str(root / "recordings")]
+                done = rollups.rollup(tasks, lake, places, days)
+                rows = sum(done.rows.values())
+                say(
+                    run=name,
+                    samples=made,
+                    read=rows,
+                    seconds=round(done.seconds, 1),
+                    samples_per_second=round(rows / done.seconds),
+                    tables=done.tables,
+                    result=digest(root / "lake"),
+                )
+
+
+def verify(messages: int = 5_000_000) -> None:
+    """Logs with known faults."""
+    random = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        numbers = np.arange(messages)
+        ids = pa.array(numbers).cast(pa.string())
+        at = int(BEGIN.timestamp()) * 1_000_000 + numbers * 100
+        pushes = {"id": ids, "number": numbers, "at": pa.array(at, pa.timestamp("us", "UTC"))}
+        pq.write_table(pa.table(pushes), root / "push.parquet")
+        # Ten lost, each 300,000th popped twice, some a little late.
+        popped_at = at + 60_000_000
+        late = random.choice(messages - 1000, 1000, replace=False)
+        popped_at[late] += 5_050
+        keep = np.ones(messages, bool)
+        keep[np.arange(10) * 1000 + 7] = False
+        twice = np.arange(0, messages, 300_000)
+        order = np.concatenate([numbers[keep], twice])
+        when = np.concatenate([popped_at[keep], popped_at[twice] + 1])
+        pops = {
+            "id": pa.array(order).cast(pa.string()),
+            "at": pa.array(when, pa.timestamp("us", "UTC")),
+        }
+        pq.write_table(pa.table(pops), root / "pop.parquet")
+        expected = {"lost": 10, "doubled": len(twice)}
+        from console.pipeline import verify as verifying  # noqa: PLC0415
+
+        with spark_jobs.session("speed", "local[2]", OF_TABLES) as spark:
+            spark.range(10).count()
+            began = time.monotonic()
+            logs = (str(root / f"{log}.parquet") for log in ("push", "pop"))
+            read = [verifying.read_log(spark, log) for log in logs]
+            found = verifying.verify(spark, read[0], read[1], Order.LAX)
+            seconds = time.monotonic() - began
+        highest = np.maximum.accumulate(order[np.lexsort((order, when))])
+        told = int((order[np.lexsort((order, when))] < highest).sum())
+        say(
+            rows=found.pops,
+            seconds=round(seconds, 1),
+            rows_per_second=round(found.pops / seconds),
+            found={name: getattr(found, name) for name in (*expected, "overtaken", "farthest")},
+            expected={**expected, "overtaken": told},
+        )
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] in (["rollup"], ["verify"]):
-        speed_tables.main()
+        {"rollup": rollup, "verify": verify}[sys.argv[1]](*map(int, sys.argv[2:]))
     else:
         main()

@@ -30,8 +30,14 @@ from tests.pipeline.archive_tools import (
 from tests.pipeline.conftest import Use
 
 
-def test_all_of_it_goes_once(filled: Client, lake: Lake) -> None:
+def test_all_of_it_goes_once_and_a_preview_changes_nothing(filled: Client, lake: Lake) -> None:
     before = archived_keys(filled)
+    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
+    assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
+    assert lake.files("") == []
+    assert archived_keys(filled) == before
+    assert offered.as_json()["rows"] == 30
+    assert "30 rows" in offered.lines()[0]
     (done,) = run(filled, lake, range_rows=10)
     assert (done.exported, done.deleted, done.withdrawn, done.files) == (30, 30, 0, 3)
     assert sorted(row["archive_id"] for row in rows_in_lake(lake)) == before
@@ -59,15 +65,6 @@ def test_of_a_ring_with_subscribers_each_message_goes_once(
     (done,) = run(client, lake, range_rows=10)
     assert (done.exported, done.deleted, done.withdrawn) == (30, 30, 0)
     assert payloads(lake) == Counter(sent)
-
-
-def test_a_preview_changes_nothing(filled: Client, lake: Lake) -> None:
-    offered = job.preview(filled.database, filled.queue, lake, AT_ONCE, range_rows=10)
-    assert (offered.rows, len(offered.plan.ranges), offered.unfinished) == (30, 3, None)
-    assert lake.files("") == []
-    assert len(archived_keys(filled)) == 30
-    assert offered.as_json()["rows"] == 30
-    assert "30 rows" in offered.lines()[0]
 
 
 EXTREMES = [

@@ -1,14 +1,14 @@
 """The driver is killed at random points, under traffic; run again it finishes, all is there."""
 
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
@@ -17,33 +17,33 @@ from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.errors import BusyError, RefusedError
 from console.pipeline.lake import Lake
+from tests.cli.calls import Answer
 from tests.contract.client import Client
 from tests.contract.messages import message
 from tests.contract.traffic import Traffic
 from tests.pipeline.archive_tools import act, execute_sql, payloads
 from tests.pipeline.conftest import Use
+from tests.warm import Forked
 
 PHASES = ("export", "verify", "delete", "withdraw")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]
-KILLS, LONG_KILLS = 3, 20
+LONG_KILLS, SHORT_PHASES = 20, ("export", "delete", "withdraw")
 _DEADLINE_SECONDS = 600.0
 
 
-def drive(client: Client, lake: Lake, *words: str) -> "subprocess.CompletedProcess[bytes]":
-    """A run, with what kills it."""
-    name = client.queue.name
-    command = [
-        sys.executable,
-        "-m",
-        "tests.pipeline.driver",
-        name,
-        lake.location,
-        *words,
-    ]
+def drive(client: Client, lake: Lake, *words: str) -> Answer:
+    """A run, with what kills it; a JVM wants a process of its own."""
+    name, module = client.queue.name, "tests.pipeline.driver"
     environment = {**os.environ, "DBQ_URL": client.url}
-    return subprocess.run(
-        command, env=environment, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
-    )
+    if "--spark" in words:
+        command = [sys.executable, "-m", module, name, lake.location, *words]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=_DEADLINE_SECONDS, check=False
+        )
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+    with Forked([name, lake.location, *words], environment, module=module) as running:
+        out, err = running.communicate(timeout=_DEADLINE_SECONDS)
+    return Answer(running.returncode, out, err.decode())
 
 
 def traffic_of(client: Client, most: int) -> Traffic:
@@ -91,6 +91,34 @@ def everywhere(client: Client, lake: Lake) -> Counter[str]:
     return found
 
 
+def consume(client: Client) -> None:
+    for taken in client.drain(100):
+        if client.queue.finishes:
+            client.complete(taken)
+
+
+def killed_under_traffic(
+    client: Client, lake: Lake, dice: random.Random, phases: Iterable[str], most: int
+) -> tuple[Counter[str], int]:
+    """Runs that are killed in these phases, and a last one: what was sent, how many were killed."""
+    first = [str(payload) for payload in client.payloads(*range(99))]
+    client.push_many(first)
+    consume(client)
+    counted = drive(client, lake)
+    assert counted.status == 0, counted.err
+    counts = counted.json
+    killed, traffic = 0, traffic_of(client, most)
+    with traffic.going_on(operate(client)):
+        for phase in phases:
+            ended = drive(client, lake, phase, str(dice.randint(1, counts[phase])))
+            assert ended.status in {0, -signal.SIGKILL}, ended.err
+            killed += ended.status == -signal.SIGKILL
+    assert killed, "none was killed"
+    last = drive(client, lake)
+    assert last.status == 0, last.err
+    return Counter([*first, *sent_by(traffic)]), killed
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -102,36 +130,13 @@ def test_killed_anywhere_and_run_again(
     use: Use, tmp_path: Path, name: str, options: dict[str, str], long: bool
 ) -> None:
     client, lake = use(name, **options), Lake(tmp_path / "lake")
-    traffic = traffic_of(client, 3_000 if long else 300)
+    phases = islice(cycle(PHASES), LONG_KILLS) if long else SHORT_PHASES
     dice = random.Random(f"archive {name}")
-    first = [str(payload) for payload in client.payloads(*range(99))]
-    client.push_many(first)
-    consume(client)
-    counted = drive(client, lake)
-    assert counted.returncode == 0, counted.stderr.decode()
-    counts = json.loads(counted.stdout)
-    killed = 0
-    with traffic.going_on(operate(client)):
-        for number in range(LONG_KILLS if long else KILLS):
-            phase = PHASES[number % len(PHASES)] if long else PHASES[number and number + 1]
-            steps = dice.randint(1, counts[phase])
-            ended = drive(client, lake, phase, str(steps))
-            assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
-            killed += ended.returncode == -signal.SIGKILL
-    assert killed, "none was killed"
-    last = drive(client, lake)
-    assert last.returncode == 0, last.stderr.decode()
-    found = everywhere(client, lake)
-    assert found == Counter([*first, *sent_by(traffic)])
+    sent, killed = killed_under_traffic(client, lake, dice, phases, 3_000 if long else 300)
+    assert everywhere(client, lake) == sent
     assert payloads(lake), "something went"
     left = [path for path in lake.files("") if "_tmp-" in path]
     assert len(left) <= killed, left
-
-
-def consume(client: Client) -> None:
-    for taken in client.drain(100):
-        if client.queue.finishes:
-            client.complete(taken)
 
 
 @pytest.mark.long
@@ -148,8 +153,8 @@ def test_killed_on_spark_and_run_again(use: Use, tmp_path: Path, phase: str) -> 
     with traffic.going_on(operate(client)):
         for _ in range(2):
             ended = drive(client, lake, phase, str(dice.randint(1, 60)), "--spark")
-            assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
+            assert ended.status in {0, -signal.SIGKILL}, ended.err
             last = drive(client, lake)
-            assert last.returncode == 0, last.stderr.decode()
-    assert drive(client, lake).returncode == 0
+            assert last.status == 0, last.err
+    assert drive(client, lake).status == 0
     assert everywhere(client, lake) == Counter([*sent, *sent_by(traffic)])

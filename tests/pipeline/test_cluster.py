@@ -168,7 +168,6 @@ def kill_executor(cluster: Cluster, _: Any) -> None:
 
 
 def idle(cluster: Cluster) -> bool:
-    """Whether no worker has an executor."""
     return not any(map(cluster.executors, cluster.workers))
 
 

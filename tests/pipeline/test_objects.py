@@ -1,15 +1,14 @@
 """The lake on an object store: nothing half seen, nothing lost, nothing twice."""
 
-import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from tests.pipeline.archive_tools import Between, act, execute_sql, popped, run
 from tests.pipeline.conftest import Use
 from tests.pipeline.objects import BUCKET, SECRET, object_store
 from tests.pipeline.recorded import BEGIN, sample, write
-from tests.pipeline.test_archive_killed import consume, drive, operate, sent_by, traffic_of
+from tests.pipeline.test_archive_killed import drive, killed_under_traffic
 from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
 
@@ -54,7 +53,6 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def lake(endpoint: str, tmp_path: Path) -> Lake:
-    """An empty one of this test alone."""
     return Lake(f"s3://{BUCKET}/{tmp_path.name}%20%C3%BC")
 
 
@@ -144,26 +142,9 @@ def test_archive_names_its_files_and_withdraws_into_others(use: Use, lake: Lake)
 
 @pytest.mark.long
 def test_killed_anywhere_and_run_again(use: Use, lake: Lake) -> None:
-    client = use("fifo", archive_at_pop="on")
-    traffic = traffic_of(client, 3_000)
-    dice = random.Random("objects")
-    first = [str(payload) for payload in client.payloads(*range(99))]
-    client.push_many(first)
-    consume(client)
-    counted = drive(client, lake)
-    assert counted.returncode == 0, counted.stderr.decode()
-    counts = json.loads(counted.stdout)
-    killed = 0
-    with traffic.going_on(operate(client)):
-        for number in range(KILLS):
-            phase = PHASES[number % len(PHASES)]
-            ended = drive(client, lake, phase, str(dice.randint(1, counts[phase])))
-            assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
-            killed += ended.returncode == -signal.SIGKILL
-    assert killed, "none was killed"
-    last = drive(client, lake)
-    assert last.returncode == 0, last.stderr.decode()
-    found, sent = everywhere(client, lake), Counter([*first, *sent_by(traffic)])
+    client, phases = use("fifo", archive_at_pop="on"), islice(cycle(PHASES), KILLS)
+    sent, killed = killed_under_traffic(client, lake, random.Random("objects"), phases, 3_000)
+    found = everywhere(client, lake)
     print(
         f"on S3: {killed} kills, {sent.total()} rows, {(sent - found).total()} lost, "
         f"{(found - sent).total()} doubled"
@@ -239,13 +220,13 @@ def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint
         for pid in backends(client) - mine:
             execute_sql(client, "SELECT pg_terminate_backend(:pid)", pid=pid)
         done = drive(client, lake)
-        assert done.returncode == 0, done.stderr.decode()
+        assert done.status == 0, done.err
         assert rows_in_lake(lake, client) == Counter(sent)
         proxy.thaw()
         _, err = late.communicate(timeout=120)
     assert late.returncode not in {0, None}, err
     assert everywhere(client, lake) == Counter(sent)
-    assert drive(client, lake).returncode == 0
+    assert drive(client, lake).status == 0
     assert everywhere(client, lake) == Counter(sent)
 
 

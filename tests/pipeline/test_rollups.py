@@ -37,7 +37,6 @@ def minutes_of(kind: str, rows: Sequence[Row]) -> pa.Table:
 
 
 def collected(table: pa.Table) -> list[Row]:
-    """In their order."""
     rows: list[Row] = table.to_pylist()
     return [
         {**row, "latency_sketch": dict(row["latency_sketch"])} if "latency_sketch" in row else row

@@ -1,8 +1,9 @@
-"""Laws of the archive's digests, its dates and its keys, and of the lake's names."""
+"""Laws of the archive's digests, its dates and its keys, of the lake's names, and of verify."""
 
+import math
 import random
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from console.designs import Order
+from console.designs import order as whole_order
 from console.pipeline import lake
 from console.pipeline.archive import delete, export, files
 from console.pipeline.archive.digests import ColumnDigests, FileDigest, RowHashSum
+from console.pipeline.verify import Front, before, judge
 from console.rollup_files import connection_part
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
@@ -221,3 +225,40 @@ def test_a_name_is_one_name_of_a_folder(
     assert "/" not in folder
     assert folder.isascii()
     assert not folder.startswith((".", "_"))
+
+
+# -- the order of pops, judged in pieces
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+logs = st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 8)), max_size=25)
+
+
+@given(logs, st.integers(1, 6))
+def test_pieces_are_judged_as_the_whole(log: list[tuple[int, int | None]], size: int) -> None:
+    pops = [
+        whole_order.Pop(number, None if at is None else FIRST + timedelta(seconds=at))
+        for number, at in log
+    ]
+    expected = [one.pop for one in whole_order.judge(pops, Order.LAX).overtaken]
+    points = [(number, math.nan if at is None else float(at)) for number, at in log]
+    pieces = [points[at : at + size] for at in range(0, len(points), size)]
+    fronts = []
+    for piece in pieces:
+        front = Front()
+        for point in piece:
+            front.add(point)
+        fronts.append(front.points)
+    found = [
+        by
+        for piece, so_far in zip(pieces, before(fronts), strict=True)
+        for by in judge(piece, Front(so_far))
+    ]
+    assert [pop for pop, by in zip(pops, found, strict=True) if by] == expected
+
+
+def test_a_front_is_short_where_numbers_rise_with_time() -> None:
+    front = Front()
+    for number in range(1000):
+        front.add((number, float(number)))
+    assert front.points == [(999, 999.0)]
+    assert front.overtook((990, 990.0)) == 9
