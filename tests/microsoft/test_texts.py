@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -12,26 +11,13 @@ from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.contract.variants import Variant
 from tests.microsoft import digests
 from tests.microsoft.texts import (
-    COMMENT,
     VARIANTS,
-    Text,
-    composed,
-    installations,
+    every_text,
     printed,
-    statements,
     statements_of,
     texts_of_library,
 )
 from tests.microsoft.tools import GRAMMARS, Tools, icu
-
-UNREAD = {
-    r"ALTER QUEUE \[sales\]\.\[\w+\] (?:REBUILD|REORGANIZE);": "ScriptDom lacks it; the manual "
-    'has it since SQL Server 2016 ("ALTER QUEUE (Transact-SQL)")',
-}
-"""What ScriptDom cannot read, and why it is right."""
-
-_THROW_AFTER_BEGIN = re.compile(r"\bBEGIN(?=\s+(?:THROW|RECEIVE)\b)")
-"""There Management Studio's parser takes it for the first word of BEGIN CONVERSATION."""
 
 UNBOUND = {
     r"\[other\]\.": "another queue, of which a name is all that is known",
@@ -49,66 +35,18 @@ _OF_SUBSCRIBERS = {"ring.add_popped", "ring.consumers_at_work", "ring.subscriber
 """What only a ring with subscribers is asked: the tables are not there without."""
 
 
-def every_text(*, everything: bool) -> list[Text]:
-    """Each text, under each name that it has."""
-    return [*statements(), *installations(), *composed(everything=everything)]
-
-
-def is_unread(text: Text) -> bool:
-    return any(re.search(pattern, text.text) for pattern in UNREAD)
-
-
-def test_every_text_is_read_and_its_tree_is_as_before(microsoft: Tools) -> None:
-    """By ScriptDom and by Management Studio's parser. One test, so that one process has the texts.
-
-    What nobody can run here is changed on purpose only: `python -m tests.microsoft.digests`.
-    """
-    texts = every_text(everything=False)
-    once = list({text.text for text in texts})
-    found = dict(zip(once, microsoft.trees(once), strict=True))
-    read = [(text, found[text.text]) for text in texts]
-    bad = [
-        f"{text.where}: {one.errors[0]}" for text, one in read if one.errors and not is_unread(text)
-    ]
-    assert not bad, "\n".join(bad)
-    assert all(one.errors for text, one in read if is_unread(text)), "it has learned: see UNREAD"
-
-    bad = [f"{text.where}: {mistake}" for text, one in read for mistake in one.mistakes]
-    assert not bad, "\n".join(bad)
-
-    now = digests.of((text.name, one.digest) for text, one in read if digests.is_kept(text))
-    before = digests.kept()
-    changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
-    assert not changed, f"{sorted(changed)}; if it is meant so: python -m tests.microsoft.digests"
-
-    bad = [f"{text.where}: {one}" for text, one in unread_by_management_studio(microsoft, texts)]
+@pytest.mark.long  # in the short tier unit/test_mssql_parse.py sees that none has changed since
+def test_every_text_is_read_and_no_tree_has_a_mistake(microsoft: Tools) -> None:
+    bad = list(digests.wrong(microsoft, every_text(everything=True)))
     assert not bad, "\n".join(bad)
 
 
-def unread_by_management_studio(
-    microsoft: Tools, texts: Sequence[Text]
-) -> Iterator[tuple[Text, list[str]]]:
-    """But for BEGIN before THROW or RECEIVE: a semicolon after it, and it reads those too."""
-    plain = [_THROW_AFTER_BEGIN.sub("BEGIN;", COMMENT.sub("", text.text)) for text in texts]
-    once = list(dict.fromkeys(plain))
-    found = dict(zip(once, microsoft.sqlparser(once), strict=True))
-    return ((text, found[of]) for text, of in zip(texts, plain, strict=True) if found[of])
-
-
-@pytest.mark.long  # the newest grammar reads most of them in the short tier
-@pytest.mark.parametrize("grammar", GRAMMARS)
+@pytest.mark.long  # the newest grammar is the test above
+@pytest.mark.parametrize("grammar", GRAMMARS[:-1])
 def test_every_grammar_reads_every_text(microsoft: Tools, grammar: str) -> None:
-    texts = [text for text in every_text(everything=True) if not is_unread(text)]
+    texts = [text for text in every_text(everything=True) if not digests.is_unread(text)]
     found = microsoft.scriptdom([text.text for text in texts], grammar)
     bad = [f"{text.where}: {one[0]}" for text, one in zip(texts, found, strict=True) if one]
-    assert not bad, "\n".join(bad)
-
-
-@pytest.mark.long  # all samples; the short tier has the telling ones
-def test_no_tree_of_any_sample_has_a_mistake(microsoft: Tools) -> None:
-    texts = every_text(everything=True)
-    found = microsoft.trees([text.text for text in texts])
-    bad = [f"{t.where}: {m}" for t, one in zip(texts, found, strict=True) for m in one.mistakes]
     assert not bad, "\n".join(bad)
 
 
@@ -131,6 +69,7 @@ def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
     assert not bad, "\n".join(bad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", presets("mssql"))
 def test_every_name_of_a_library_is_bound(microsoft: Tools, name: str) -> None:
     """Against tables as its own installation makes them."""

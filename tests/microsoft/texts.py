@@ -28,8 +28,10 @@ _BIND = re.compile(r"(?<![:\w\\]):(\w+)")
 _NUMBER = re.compile(r"N'\d+'")
 """A number that an option chose: another one parses as well."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_CONDITION = re.compile(r"-- (?:when|each) ")
 _CREATES = re.compile(r"\bCREATE (?:OR ALTER )?[A-Z ]+? (?:\[sales\]\.)?\[(\w+)\]")
 
+_OF_SERVERS = re.compile(r"-- when (?:counters|waits_of|check)=")
 _MORE = {
     "kind": "installed",
     "options_json": "{}",
@@ -91,8 +93,12 @@ class _Rendering:
         self._met: set[tuple[str | None, ...]] = set()
 
     def texts(self, statement: sql.Statement, scope: sql.Scope, variant: object) -> Iterator[Text]:
-        chosen = sql.chosen(statement, scope)
         values = {**scope.values, **scope.roles}
+        template = statement.template
+        plain = not _CONDITION.search(template) and scope.values.keys() >= {
+            *_PLACEHOLDER.findall(template)
+        }
+        chosen = template if plain else sql.chosen(statement, scope)
         named = (values.get(name) for name in _PLACEHOLDER.findall(chosen))
         key = (statement.label, chosen, *named)
         if key in self._met:
@@ -114,10 +120,13 @@ def with_variables(text: str) -> str:
     return _BIND.sub(r"@bound_\1", text).replace("\\:", ":")
 
 
-def _scopes(queue: Queue, statement: str) -> Iterator[sql.Scope]:
+def _scopes(queue: Queue, statement: sql.Statement) -> Iterator[sql.Scope]:
     """On a server that shows its counters, and on another one that does not."""
-    scope = queue.scope_of(statement, PRODUCT, **_MORE)
-    for counters, waits_of, check in (("yes", "server", "status"), ("no", "database", "only_row")):
+    scope = queue.scope_of(statement.name, PRODUCT, **_MORE)
+    servers = (("yes", "server", "status"), ("no", "database", "only_row"))
+    for counters, waits_of, check in (
+        servers if _OF_SERVERS.search(statement.template) else servers[:1]
+    ):
         told = {"counters": counters, "waits_of": waits_of, "check": check}
         yield dataclasses.replace(scope, options={**scope.options, **told})
 
@@ -151,7 +160,7 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
         )
         if not unasked:
             for view in _views(queue, statement.name):
-                for scope in _scopes(view, statement.name):
+                for scope in _scopes(view, statement):
                     yield statement, scope
     for view in (queue, *queue.views[-1:]):
         yield from moves(PRODUCT, view)
@@ -169,7 +178,7 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
                 queue = Queue("sales", "orders", design, {}, roles, kind=Kind.ADOPTED)
                 own = templates.statements_of("mssql", design.name)
                 for name in sorted(_ADOPTED & own.keys()):
-                    for scope in _scopes(queue, name):
+                    for scope in _scopes(queue, own[name]):
                         yield own[name], scope, f"adopted {design.name}"
     for queue in somebody_elses(PRODUCT):
         # What it has no rule for is never moved.
@@ -188,7 +197,7 @@ def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement that is asked of what a library keeps, but the walks over its messages."""
     for statement in templates.statements_of("mssql", queue.design.name).values():
         if statement.name not in _STEPS | {"history"}:
-            for scope in _scopes(queue, statement.name):
+            for scope in _scopes(queue, statement):
                 yield statement, scope
 
 
@@ -249,6 +258,11 @@ def composed(*, everything: bool) -> tuple[Text, ...]:
     benches = [_of_the_bench(v.queue("sales", "orders", "mssql")) for v in VARIANTS]
     samples = [_composed(queue, variant, everything) for queue, variant in queues]
     return _distinct(text for texts in (*benches, *samples) for text in texts)
+
+
+def every_text(*, everything: bool) -> list[Text]:
+    """Each text, under each name that it has."""
+    return [*statements(), *installations(), *composed(everything=everything)]
 
 
 def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:

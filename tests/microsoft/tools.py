@@ -49,8 +49,6 @@ class Read:
     """What the grammar does not know."""
     mistakes: list[str]
     """What is wrong in its syntax tree."""
-    digest: str
-    """Of the tree: layout and comments are not in it."""
 
 
 class Tools:

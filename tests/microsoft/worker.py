@@ -4,7 +4,6 @@ Apart from pytest, because a runtime takes signals over, and is told by variable
 path where its parts are. It wants Python's own library and the folder that `fetch` makes.
 """
 
-import hashlib
 import importlib
 import json
 import re
@@ -57,17 +56,13 @@ class Worker:
         return [_errors(parsed(text)[1]) for text in texts]
 
     def trees(self, texts: Sequence[str]) -> list[list[Any]]:
-        """Of each text: what the grammar does not know, what its tree has wrong, its digest."""
+        """Of each text: what the grammar does not know, what is wrong in its tree."""
         parsed = self._parsed("150")
         found: list[list[Any]] = []
         for text in texts:
             tree, errors = parsed(text)
-            written = (
-                re.sub(r"\s+", " ", _COMMENT.sub("", text)) if errors.Count else self._written(tree)
-            )
-            wrong = [] if errors.Count else mistakes(json.loads(written))
-            digest = hashlib.blake2b(written.encode(), digest_size=6).hexdigest()
-            found.append([_errors(errors), wrong, digest])
+            wrong = [] if errors.Count else mistakes(json.loads(self._written(tree)))
+            found.append([_errors(errors), wrong])
         return found
 
     def tree(self, text: str) -> Any:

@@ -8,7 +8,6 @@ from console import sql
 from console.actions import install
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import DEFAULTS, on
-from tests.microsoft.texts import COMMENT, batches
 
 QUEUES = {v.design.name: v.queue("sales", "orders", "mssql") for v in on("mssql", DEFAULTS)}
 
@@ -16,12 +15,6 @@ QUEUES = {v.design.name: v.queue("sales", "orders", "mssql") for v in on("mssql"
 def granted(design: str) -> list[str]:
     """What the roles get of such a queue."""
     return sql.script("roles.queue", PRODUCT.dialect, QUEUES[design].scope(PRODUCT)).splitlines()
-
-
-def test_no_procedure_runs_as_its_owner() -> None:
-    """A schema that a role owns cannot hold such a one, and a restore may leave it without him."""
-    texts = COMMENT.sub("", "\n".join(batches()))
-    assert set(re.findall(r"EXECUTE AS (?!USER\b)('?\w+'?)", texts)) == {"'dbq_owner'"}
 
 
 @pytest.mark.parametrize("design", QUEUES)
