@@ -1,4 +1,4 @@
-"""What every screen works with: store, connections, feeds, clock, and the navigator."""
+"""What every screen is and works with: closable; store, connections, feeds, clock, navigator."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from textual.await_complete import AwaitComplete
 from textual.message import Message
+from textual.screen import Screen
 
 from console import formats
 from console.clock import elapsed
@@ -196,3 +198,39 @@ class Context:
             self.store.intervals[feed.name] = feed.interval_seconds
             if step < 0:
                 feed.sample_now()
+
+
+class Closable:
+    """A mixin for screens: keys, messages, timers or calls that are pending when the screen is
+    closed do nothing."""
+
+    @property
+    def in_stack(self) -> bool:
+        return self._screen in self._screen.app.screen_stack
+
+    def close(self) -> bool:
+        """Close it before something else opens. False if another screen is on top."""
+        if self._screen.app.screen is not self._screen:
+            return False
+        self._screen.app.pop_screen()
+        return True
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """As Textual's, but without effect if another screen is on top."""
+        if self._screen.app.screen is not self._screen:
+            return AwaitComplete()
+        return Screen.dismiss(self._screen, result)
+
+    def after_refresh(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call it after the next refresh, if the screen is still open."""
+        self._screen.call_after_refresh(self._if_open(call), *arguments)
+
+    def every(self, seconds: float, call: Callable[[], Any]) -> None:
+        self._screen.set_interval(seconds, self._if_open(call))
+
+    def _if_open(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: call(*arguments) if self.in_stack else None
+
+    @property
+    def _screen(self) -> Screen[Any]:
+        return cast("Screen[Any]", self)

@@ -5,7 +5,7 @@ from textual.screen import Screen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from console.tui.closable import Closable
+from console.tui.context import Closable
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.tui.alone import alone, conn
 

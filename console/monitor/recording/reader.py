@@ -49,7 +49,7 @@ class SkippedRecords:
             yield
         except FileNotFoundError:
             pass
-        except (OSError, LookupError, ValueError, TypeError, AttributeError, OverflowError):
+        except (OSError, LookupError, ValueError, OverflowError):
             self.files += 1
         except (RecursionError, pa.ArrowException):
             self.files += 1
@@ -216,11 +216,11 @@ class Rollups:
             with self.skipped.counting_damage():
                 day = date.fromisoformat(name.removeprefix("date=").removesuffix(".json"))
                 manifest = self._json(path)
-                made = {kind: frozenset(names) for kind, names in manifest["segments"].items()}
-                if "files" in manifest:
-                    self._named[day] = frozenset(chain(*manifest["files"].values()))
+                made, named = _made_of(manifest)
+                if named is not None:
+                    self._named[day] = named
                 if manifest.get("state") == "done":
-                    found[day] = Made(made)
+                    found[day] = made
         return found
 
     def _json(self, path: str) -> Any:
@@ -291,6 +291,16 @@ class Rollups:
             raise ConsoleError(
                 f"The lake {self.lake} cannot be read.", why=error.strerror or str(error)
             ) from error
+
+
+def _made_of(manifest: Any) -> tuple[Made, frozenset[str] | None]:
+    """The segments of a day, and its files if the manifest lists them. ValueError, KeyError."""
+    try:
+        segments = {kind: frozenset(names) for kind, names in manifest["segments"].items()}
+        files = frozenset(chain(*manifest["files"].values())) if "files" in manifest else None
+    except (TypeError, AttributeError) as error:
+        raise ValueError("It is JSON of another shape.") from error
+    return Made(segments), files
 
 
 def _types() -> dict[str, "pa.DataType"]:

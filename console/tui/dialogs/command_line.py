@@ -19,7 +19,6 @@ from console.errors import ConsoleError, UsageError
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK
 from console.tui import commands
-from console.tui.closable import Closable
 from console.tui.commands import (
     COMMANDS,
     TABS,
@@ -29,6 +28,7 @@ from console.tui.commands import (
     names_of,
     quoted,
 )
+from console.tui.context import Closable
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import QueueKey
 from console.tui.text import Paragraph, describe_error, plain, style_of

@@ -17,8 +17,7 @@ from textual.widgets.option_list import Option
 
 from console.config.passwords import Secret
 from console.errors import ConsoleError
-from console.tui.closable import Closable
-from console.tui.context import Context
+from console.tui.context import Closable, Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.text import Paragraph, describe_error, plain, style_of

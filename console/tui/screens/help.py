@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from console.help import topics
-from console.tui.closable import Closable
+from console.tui.context import Closable
 
 _LEGEND = (
     ("✖", "critical: messages lost, full, over a limit, or not reachable"),

@@ -12,8 +12,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from console.tui.closable import Closable
-from console.tui.context import FEW_CONNECTIONS, Context
+from console.tui.context import FEW_CONNECTIONS, Closable, Context
 from console.tui.text import Paragraph, open_input, plain, style_of
 from console.tui.widgets.keyed_table import KeyedTable
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines, KeyFooter

@@ -198,10 +198,9 @@ class QueueTable(KeyedTable[QueueView | Group]):
         self.show_queues()
 
     def on_resize(self) -> None:
-        """In another width columns may be narrower again."""
+        """In another width columns may be narrower again. The base's handler draws them."""
         self._widest.clear()
         self._measured = 0
-        super().on_resize()
 
 
 def _column(one: ColumnLayout[QueueView | Group]) -> QueueColumn:
