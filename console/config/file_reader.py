@@ -40,7 +40,6 @@ class TomlStatement:
     """The table that it begins or is in."""
     paths: tuple[KeyPath, ...]
     """The full paths that it sets, beginning with the outermost."""
-    is_head: bool
 
 
 def lines(text: str) -> dict[KeyPath, int]:
@@ -68,13 +67,12 @@ def statements(text: str) -> Iterator[TomlStatement]:
         except tomllib.TOMLDecodeError:
             continue
         paths = list(_paths(read))
-        is_head = statement.lstrip().startswith("[")
-        if is_head:
+        if statement.lstrip().startswith("["):
             table = paths[-1]
         else:
             paths = [(*table, *path) for path in paths]
         if paths:
-            yield TomlStatement(begins, number, table, tuple(paths), is_head)
+            yield TomlStatement(begins, number, table, tuple(paths))
         statement = ""
 
 

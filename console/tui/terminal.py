@@ -19,93 +19,65 @@ from textual.theme import Theme
 
 from console.monitor.filters import Saved
 
-DARK = Theme(
-    name="dark",
+_MARKS = ("orange", "yellow", "cyan", "blue", "purple", "pink", "grey")
+"""The colours of marks that no theme has otherwise."""
+
+
+def _theme(name: str, *, marks: str, variables: Mapping[str, str], **colors: Any) -> Theme:
+    """`marks`: a colour for each of _MARKS; red and green are those of an error and of success."""
+    of_marks = dict(zip(_MARKS, marks.split(), strict=True))
+    of_marks |= {"red": colors["error"], "green": colors["success"]}
+    return Theme(
+        name=name,
+        accent=colors["primary"],
+        surface=colors["background"],
+        variables={**variables, **{f"mark-{mark}": color for mark, color in of_marks.items()}},
+        **colors,
+    )
+
+
+DARK = _theme(
+    "dark",
     primary="#5aa9d6",
     secondary="#7f9bb0",
-    accent="#5aa9d6",
     foreground="#d0d6dc",
     background="#12161b",
-    surface="#12161b",
     panel="#1c232b",
     success="#7fb77e",
     warning="#e0af52",
     error="#f0696b",
     dark=True,
     # Secondary text stays readable.
-    variables={
-        "quiet": "#8d98a3",
-        "faint": "#6b7681",
-        "trend": "#4f7f9f",
-        "cursor": "#26475b",
-        "mark-red": "#f0696b",
-        "mark-orange": "#ee9450",
-        "mark-yellow": "#e3cf5a",
-        "mark-green": "#7fb77e",
-        "mark-cyan": "#55c5cc",
-        "mark-blue": "#6a9df2",
-        "mark-purple": "#b593f0",
-        "mark-pink": "#ee8dc4",
-        "mark-grey": "#98a2ad",
-    },
+    variables={"quiet": "#8d98a3", "faint": "#6b7681", "trend": "#4f7f9f", "cursor": "#26475b"},
+    marks="#ee9450 #e3cf5a #55c5cc #6a9df2 #b593f0 #ee8dc4 #98a2ad",
 )
-LIGHT = Theme(
-    name="light",
+LIGHT = _theme(
+    "light",
     primary="#1f6a99",
     secondary="#4d6475",
-    accent="#1f6a99",
     foreground="#1c232b",
     background="#f7f8f9",
-    surface="#f7f8f9",
     panel="#e6eaee",
     success="#2c7a2b",
     warning="#8a5a00",
     error="#b3191c",
     dark=False,
-    variables={
-        "quiet": "#55606b",
-        "faint": "#6b7681",
-        "trend": "#2f6f97",
-        "cursor": "#bcd9ea",
-        "mark-red": "#b3191c",
-        "mark-orange": "#b85c00",
-        "mark-yellow": "#8a7200",
-        "mark-green": "#2c7a2b",
-        "mark-cyan": "#00767d",
-        "mark-blue": "#1f5fb3",
-        "mark-purple": "#6d3fb3",
-        "mark-pink": "#b0287a",
-        "mark-grey": "#6b7681",
-    },
+    variables={"quiet": "#55606b", "faint": "#6b7681", "trend": "#2f6f97", "cursor": "#bcd9ea"},
+    marks="#b85c00 #8a7200 #00767d #1f5fb3 #6d3fb3 #b0287a #6b7681",
 )
-CONTRAST = Theme(
-    name="contrast",
+CONTRAST = _theme(
+    "contrast",
     primary="#00d7ff",
     secondary="#ffffff",
-    accent="#00d7ff",
     foreground="#ffffff",
     background="#000000",
-    surface="#000000",
     panel="#1a1a1a",
     success="#00ff5f",
     warning="#ffd700",
     error="#ff5f5f",
     dark=True,
-    variables={
-        "quiet": "#d0d0d0",
-        "faint": "#b0b0b0",
-        "trend": "#00d7ff",
-        "cursor": "#005f87",
-        "mark-red": "#ff5f5f",
-        "mark-orange": "#ffaf00",
-        "mark-yellow": "#ffff5f",
-        "mark-green": "#00ff5f",
-        "mark-cyan": "#00ffff",
-        "mark-blue": "#5fafff",
-        "mark-purple": "#d787ff",
-        "mark-pink": "#ff87d7",
-        "mark-grey": "#c0c0c0",
-    },
+    variables={"quiet": "#d0d0d0", "faint": "#b0b0b0", "trend": "#00d7ff", "cursor": "#005f87"},
+    marks="#ffaf00 #ffff5f #00ffff #5fafff #d787ff #ff87d7 #c0c0c0",
 )
 THEMES = (DARK, LIGHT, CONTRAST)
 

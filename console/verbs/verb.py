@@ -177,12 +177,6 @@ class Plan:
         """Run it without a way to stop it; the lines of its result. ConsoleError."""
         return self.run(Control(), lambda _: None).lines
 
-    def confirmed_by(self, word: str) -> bool:
-        """The queue's name always confirms; `y` unless the name is required."""
-        return word == self.queue.name or (
-            not self.requires_name and word.strip().lower() in {"y", "yes"}
-        )
-
 
 def queue_plan(
     target: Target,

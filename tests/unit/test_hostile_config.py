@@ -231,7 +231,6 @@ def test_statements_have_their_lines(written: list[str]) -> None:
         lines = text.split("\n")
         for one in statements(text):
             tomllib.loads("\n".join(lines[one.first - 1 : one.last]))
-            assert one.is_head == lines[one.first - 1].startswith("[")
 
 
 # Filters and their lines.

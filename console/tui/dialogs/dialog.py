@@ -111,27 +111,24 @@ class FactsDialog(Dialog[None]):
 
 
 class ConfirmDialog(Dialog[bool]):
-    """True if the required word was typed."""
+    """True if `y` or the name was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done"),
     ]
 
-    def __init__(self, title: str, lines: Sequence[str], name: str, *, requires_name: bool) -> None:
-        """`requires_name`: only the name will do; else y does too."""
+    def __init__(self, title: str, lines: Sequence[str], name: str) -> None:
         super().__init__()
         self._about = title
         self._lines = lines
         self._word = name
-        self._by_name = requires_name
 
     def compose(self) -> ComposeResult:
         with Vertical(id="confirming", classes="dialog") as panel:
             panel.border_title = plain(self._about)
             panel.border_subtitle = "Escape: nothing is done"
             yield Paragraph(Text("\n".join(map(plain, self._lines))))
-            wanted = plain(self._word) if self._by_name else "y"
-            yield Paragraph(Text(f"\nType {wanted} and press Enter."), id="confirm-words")
+            yield Paragraph(Text("\nType y and press Enter."), id="confirm-words")
             yield Input(id="confirm", compact=True)
 
     def on_mount(self) -> None:
@@ -140,7 +137,7 @@ class ConfirmDialog(Dialog[bool]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         word = event.value.strip()
-        if word == self._word or (not self._by_name and word.lower() in {"y", "yes"}):
+        if word == self._word or word.lower() in {"y", "yes"}:
             self.dismiss(result=True)
             return
         words = self.query_one("#confirm-words", Paragraph)

@@ -269,7 +269,7 @@ class RunsScreen(PolledScreen):
             "It stops at a safe point; what it has done is kept. The same command continues it "
             "later.",
         ]
-        dialog = ConfirmDialog("Ask it to end", lines, run.verb, requires_name=False)
+        dialog = ConfirmDialog("Ask it to end", lines, run.verb)
         self.app.push_screen(dialog, lambda yes: self._stop(run) if yes else None)
 
     def _stop(self, run: Run) -> None:
