@@ -43,6 +43,10 @@ class CanaryResults:
             return CanaryVerdict.FAILED
         return None if self.waiting else CanaryVerdict.PASSED
 
+    def after(self, earlier: CanaryResults) -> CanaryResults:
+        """With those of earlier batches, which no longer wait."""
+        return CanaryResults(earlier.done + self.done, earlier.failed + self.failed, self.waiting)
+
     def as_json(self) -> dict[str, object]:
         return {name: list(ids) for name, ids in vars(self).items()}
 

@@ -256,10 +256,13 @@ class _Run:
         return self._result(record.action_id, outcome)
 
     def _end(self, session: Session, record: ActionRecord, outcome: Outcome, problem: str) -> None:
-        detail = "; ".join(text for text in (self._plan.detail, problem) if text)
+        detail = self._detail(problem)
         with session.transaction(self._doing) as connection:
             record.end(connection, outcome, detail)
         record.log_locally(outcome, self._ledger, detail)
+
+    def _detail(self, problem: str) -> str:
+        return "; ".join(text for text in (self._plan.detail, problem) if text)
 
     def _cut_off(self, record: ActionRecord, error: ConnectionFailedError) -> ConnectionFailedError:
         """The same error, saying how far the run came, checked where the database is reachable."""
@@ -305,7 +308,7 @@ class _Run:
         This waits for the last batch, should the server still be running it, and no batch is
         counted afterwards: the number is final.
         """
-        detail = "; ".join(text for text in (self._plan.detail, problem) if text)
+        detail = self._detail(problem)
         with time_limit(_RECONNECT_SECONDS):
             for pause in _RECONNECT_PAUSES:
                 if pause and self._control.stopped:
@@ -320,25 +323,20 @@ class _Run:
         return None
 
     def _result(self, action_id: int | None, outcome: Outcome) -> Result:
-        seconds = time.monotonic() - self._started
-        why = self._why_ended(outcome)
         return Result(
             self._plan,
             action_id,
             outcome,
             self._ledger,
-            seconds,
-            why,
+            time.monotonic() - self._started,
+            self._why_ended(outcome),
             self._verdict,
             self._canary_results,
         )
 
     def _why_ended(self, outcome: Outcome) -> str:
-        if self._stopped:
-            return self._stopped
-        if outcome is Outcome.STOPPED:
-            return "cancelled; run the same action again to finish it"
-        return ""
+        cancelled = "cancelled; run the same action again to finish it"
+        return self._stopped or (cancelled if outcome is Outcome.STOPPED else "")
 
     def _batches_of(self, session: Session, record: ActionRecord) -> Outcome:
         plan = self._plan
@@ -383,11 +381,9 @@ class _Run:
         self, session: Session, record: ActionRecord, chosen: Sequence[Message]
     ) -> Ledger:
         """Act and count in one transaction; retried while others hold locks on the queue."""
-
-        if self._action.tracker is not None:
-            self._action.tracker.enabled = self._batching.canary and self._moving_batches < len(
-                CANARY
-            )
+        tracker = self._action.tracker
+        if tracker is not None:
+            tracker.enabled = self._batching.canary and self._moving_batches < len(CANARY)
 
         def batch() -> Ledger:
             self._uncommitted = Ledger()
@@ -424,10 +420,7 @@ class _Run:
             self._progress(Progress(self._plan.count, self._ledger, self._batches, text))
             self._control.wait(min(left, next(pauses)))
         self._verdict = self._verdict or CanaryVerdict.UNKNOWN
-        before = self._canary_results
-        self._canary_results = CanaryResults(
-            before.done + results.done, before.failed + results.failed, results.waiting
-        )
+        self._canary_results = results.after(self._canary_results)
         if self._verdict is CanaryVerdict.FAILED:
             self._stopped = (
                 f"canary: {_named(results.failed)} failed again; the others are untouched. Repair "

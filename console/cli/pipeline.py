@@ -21,7 +21,6 @@ from console.cli.streams import narrate
 from console.designs import Order
 from console.errors import ConsoleError, UsageError
 from console.forecast_files import name_of, zone_named
-from console.formats import duration, numbered, plain
 from console.monitor.recording.recorder import folder
 from console.rights import Rights
 from console.rollup_files import default_lake
@@ -29,7 +28,7 @@ from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
     from console.pipeline.archive.job import ArchiveResult
-    from console.pipeline.rollup.job import Days, RollupResult
+    from console.pipeline.rollup.job import Days
 
 _lake = click.option(
     "--lake", metavar="PATH", help="Default: the folder `lake` in this user's state folder."
@@ -97,7 +96,7 @@ def rollup(
             on_progress=on_progress,
             zone_of=zone_of,
         )
-    call.answer(result.as_json(), _lines(result))
+    call.answer(result.as_json(), result.lines())
 
 
 def _zones(call: Call, zone: str | None) -> Callable[[str], str]:
@@ -131,34 +130,6 @@ def _days(text: str) -> "Days":
     if found.last < found.first:
         raise UsageError(f"{text!r}: the last day is before the first.")
     return found
-
-
-def _lines(result: "RollupResult") -> list[str]:
-    described: dict[str, Any] = result.as_json()
-    lines = [
-        f"{plain(connection)}: {numbered(len(done), 'day')} done, {done[0]} to {done[-1]}"
-        for connection, done in described["days"].items()
-    ] or ["Nothing new."]
-    for width, kinds in result.tables.items():
-        rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
-        lines.append(f"  {width}: {rows}")
-    for connection, queues in result.forecasts.items():
-        short = queues["too_short"]
-        less = f", {numbered(short, 'queue')} recorded for less than 3 weeks" if short else ""
-        known = numbered(queues["known"], "queue")
-        lines.append(f"  forecast of {plain(connection)}: {known}{less}")
-    skipped = result.selection.skipped
-    more = (
-        (len(result.selection.unchanged), "days with nothing new"),
-        (len(result.selection.kept), "days left unchanged: some of their segments are deleted"),
-        (len(skipped.damaged), "damaged files skipped"),
-        (len(skipped.newer), "files of a newer console skipped"),
-    )
-    lines += [f"  {number:,} {words}" for number, words in more if number]
-    if result.rows:
-        read = ", ".join(f"{number:,} {kind}" for kind, number in result.rows.items())
-        lines.append(f"  read {read} in {duration(result.seconds)}")
-    return lines
 
 
 @click.command(cls=RecordedJob)

@@ -100,11 +100,10 @@ class MessageSource:
         """First in any transaction: at a ring it waits while a relay runs; for a library's table it
         sets the search path. RefusedError if the server hides all rows."""
         self.check_visible(None)
+        name = self.statement_name("wait_for_relay")
         ours = self.queue.kind is Kind.INSTALLED or self.queue.design.library
-        if sql.has(connection, self.statement_name("wait_for_relay")) and ours:
-            connection.execute(
-                sql.query(self.statement_name("wait_for_relay"), connection.dialect, self._scope())
-            )
+        if ours and sql.has(connection, name):
+            connection.execute(sql.query(name, connection.dialect, self._scope()))
 
     def check_visible(self, state: str | None) -> None:
         """RefusedError if the server hides messages of that state (None: all) from this login."""
@@ -216,14 +215,11 @@ def scope_of(source: MessageSource, request: ScanRequest) -> sql.Scope:
     body = request.payload_length is not None
     beside = queue.design.table_suffix != "" and queue.kind is Kind.INSTALLED
     known = source.payload != ""
+    start = "exactly" if request.exactly else "after"
     conditions = {
         "scan": scan.condition,
         "sorted": request.sorted,
-        "start": "beginning"
-        if request.after is None
-        else "exactly"
-        if request.exactly
-        else "after",
+        "start": "beginning" if request.after is None else start,
         "payload": source.payload or "text",
         "body": yes_no(body and known),
         "with_payload": yes_no(known and (body or bool(filters.payload) or not beside)),
@@ -296,14 +292,13 @@ class Search:
         self.next: ScanKey | None = None
         """Where the next page begins; None: there is none, or no order."""
         self.read = 0
-        self.complete = True
-        """False: it stopped before the page was full, or left out a hidden state."""
         self._source = source
         self._query = replace(query, filters=filters)
         source.check_visible(filters.state)
         scans = scans_for(source.queue, filters)
         self._scans = tuple(scan for scan in scans if scan.state not in source.hidden)
         self.complete = len(self._scans) == len(scans)
+        """False: it stopped before the page was full, or left out a hidden state."""
         self._index = 0
         self._key: ScanKey | None = None
         if after is not None:
@@ -332,13 +327,10 @@ class Search:
 
     def _next_rows(self, connection: Connection, scan: Scan) -> None:
         filters = self._query.filters
-        request = self._query.scan_request(
-            scan, after=self._key if self._key and self._key.id else None
-        )
-        if filters.id is not None and scan.by is By.ID:
-            request = self._query.scan_request(
-                scan, after=ScanKey(scan.name, id=filters.id), exactly=True
-            )
+        after = self._key if self._key and self._key.id else None
+        if exactly := filters.id is not None and scan.by is By.ID:
+            after = ScanKey(scan.name, id=filters.id)
+        request = self._query.scan_request(scan, after=after, exactly=exactly)
         dense = not filters.narrowing and scan.name != "parked"
         # The server cannot tell error groups apart: all errors that match come back.
         most = self._room if filters.error_group is None else READ_AT_ONCE

@@ -202,16 +202,12 @@ class Store:
         connection = self._connections[name]
         connection.has_doctor = True
         connection.doctor_error = error
-        looked = {(name, one.queue.schema, one.queue.name) for one in diagnoses}
+        found = {(name, one.queue.schema, one.queue.name): one for one in diagnoses}
         over = error is not None or (next_seconds is not None and not diagnoses)
-        connection.examining = set() if over else connection.examining - looked
+        connection.examining = set() if over else connection.examining - found.keys()
         connection.doctor_due_at = None if next_seconds is None else at + next_seconds
-        firsts = set()
-        for one in diagnoses:
-            key = (name, one.queue.schema, one.queue.name)
-            if key not in connection.examined:
-                firsts.add(key)
-            connection.examined[key] = _Diagnosed(one, at, moment)
+        firsts = found.keys() - connection.examined.keys()
+        connection.examined |= {key: _Diagnosed(one, at, moment) for key, one in found.items()}
         if diagnoses:
             self._judge(connection, at, first=False, first_of=firsts)
 
@@ -270,21 +266,18 @@ class Store:
         return tuple(self._connection(one, now) for one in self._connections.values())
 
     def _connection(self, one: _Connection, now: float) -> ConnectionView:
-        answered = one.reading is not None
-        last = one.read_at if answered else one.opened_at
-        rights = one.traits.rights
-        login = one.reading.login if one.reading is not None else None
+        reading, rights = one.reading, one.traits.rights
+        last = one.opened_at if reading is None else one.read_at
+        login = None if reading is None else reading.login
         link = self._link(one, now)
-        retry = None if one.retry_at is None else max(0.0, one.retry_at - now)
         return ConnectionView(
             name=plain(one.name),
             link=link,
             since_seconds=0.0 if link is Link.ALIVE else max(0.0, now - last),
-            ever_answered=answered,
-            latency_seconds=one.reading.latency_seconds if one.reading is not None else None,
-            retry_in_seconds=retry,
-            production=one.traits.production
-            or (one.reading is not None and one.reading.production),
+            ever_answered=reading is not None,
+            latency_seconds=None if reading is None else reading.latency_seconds,
+            retry_in_seconds=None if one.retry_at is None else max(0.0, one.retry_at - now),
+            production=one.traits.production or (reading is not None and reading.production),
             rights=rights if isinstance(rights, str) else rights(login),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
             color=one.traits.color,
@@ -305,6 +298,12 @@ class Store:
             return Link.ALIVE
         return Link.UNRECORDED if self._recorded else Link.SILENT
 
+    def _where(self, one: _Connection, now: float) -> tuple[Link, str, float | None]:
+        """Its link; its name, if there are several; the age of figures that may be old."""
+        link = self._link(one, now)
+        name = plain(one.name) if len(self._connections) > 1 else ""
+        return link, name, None if link is Link.ALIVE else max(0.0, now - one.read_at)
+
     def queues(self, now: float) -> tuple[QueueView, ...]:
         """All queues of all connections as of now, in the order of the readings."""
         return tuple(
@@ -322,9 +321,7 @@ class Store:
     ) -> list[QueueView]:
         if one.reading is None:
             return []
-        link = self._link(one, now)
-        stale = None if link is Link.ALIVE else max(0.0, now - one.read_at)
-        place = plain(one.name) if len(self._connections) > 1 else ""
+        link, place, stale = self._where(one, now)
         return [
             QueueView(
                 key=row.key,
@@ -357,9 +354,7 @@ class Store:
         return tuple(sorted(found, key=sort_key))
 
     def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
-        link = self._link(one, now)
-        place = plain(one.name) if len(self._connections) > 1 else ""
-        stale = None if link is Link.ALIVE else max(0.0, now - one.read_at)
+        _, place, stale = self._where(one, now)
         found = [
             view for row in one.rows if row.findings for view in _dated(row, place, stale, now)
         ]
@@ -374,11 +369,7 @@ class Store:
         for one in self._connections.values():
             if self._link(one, now) is not Link.ALIVE:
                 return AllClear("")
-            why = (
-                (1, "the doctor is at work ...")
-                if one.examining
-                else self._why_not_examined(one, now)
-            )
+            why = self._why_not_examined(one, now)
             if one.rows and why:
                 reasons.append(why)
         if not reasons:
@@ -388,6 +379,8 @@ class Store:
 
     def _why_not_examined(self, one: _Connection, now: float) -> tuple[int, str] | None:
         """Why a connection is not all clear; the most severe reason has the lowest number."""
+        if one.examining:
+            return 1, "the doctor is at work ..."
         figures = "nothing wrong in the figures"
         on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
         if not one.has_doctor:

@@ -1,7 +1,7 @@
 """Export one range: read the rows that match, write a Parquet file per day, then the manifest."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.pipeline import locks
+from console.pipeline.archive import digests
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
 from console.pipeline.java import INSTALL
@@ -330,3 +331,20 @@ def by_date(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
     if len(distinct) == 1:
         return [(str(distinct[0]), batch)]
     return [(str(day), batch.filter(pc.equal(days, pa.scalar(day, days.type)))) for day in distinct]
+
+
+def is_manifest(manifest: Mapping[str, Any], plan: ArchivePlan, part: Range) -> bool:
+    """Whether it is that of a range, with all that later phases use."""
+    try:
+        entries = [dict(file) for file in manifest["files"]]
+        paths = [str(entry["path"]) for entry in entries]
+    except (KeyError, TypeError, ValueError):
+        return False
+    counts = (manifest.get("rows"), manifest.get("bytes"), manifest.get("size"))
+    key = (manifest.get("plan"), manifest.get("range"), manifest.get("source"))
+    return (
+        key == (plan.id, part.number, part.source)
+        and all(isinstance(count, int) for count in counts)
+        and all(digests.is_entry(entry, SCHEMA.names) for entry in entries)
+        and all(path.startswith(plan.folder) for path in paths)
+    )

@@ -14,7 +14,7 @@ from console.engines import Database, Session
 from console.errors import ConsoleError
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, locks, no_progress
-from console.pipeline.archive import delete, digests, export, files
+from console.pipeline.archive import delete, export, files
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
 from console.pipeline.archive.plan import ArchivePlan, ArchiveRequest, Range
@@ -328,7 +328,7 @@ class _PlanRun:
 
     def _manifest(self, path: str, part: Range) -> Mapping[str, Any]:
         manifest = self._lake.read_json(path)
-        if not _is_manifest(manifest, self._plan, part):
+        if not export.is_manifest(manifest, self._plan, part):
             raise _unusable(self._lake.path(path), "It is not the manifest of this range.")
         return manifest
 
@@ -437,20 +437,4 @@ def _unusable(path: str, why: str) -> DamagedError:
         f"The manifest {path} cannot be used.",
         why=why,
         next_step="Rows of the range may be deleted already: restore the file.",
-    )
-
-
-def _is_manifest(manifest: Mapping[str, Any], plan: ArchivePlan, part: Range) -> bool:
-    try:
-        entries = [dict(file) for file in manifest["files"]]
-        paths = [str(entry["path"]) for entry in entries]
-    except (KeyError, TypeError, ValueError):
-        return False
-    counts = (manifest.get("rows"), manifest.get("bytes"), manifest.get("size"))
-    key = (manifest.get("plan"), manifest.get("range"), manifest.get("source"))
-    return (
-        key == (plan.id, part.number, part.source)
-        and all(isinstance(count, int) for count in counts)
-        and all(digests.is_entry(entry, files.SCHEMA.names) for entry in entries)
-        and all(path.startswith(plan.folder) for path in paths)
     )

@@ -17,6 +17,7 @@ from typing import Any
 from console import rollup_files
 from console.errors import RefusedError
 from console.forecast_files import UTC_NAME
+from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, no_progress
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import segment_files
@@ -95,6 +96,32 @@ class RollupResult:
             "seconds": round(self.seconds, 3),
             "forecasts": self.forecasts,
         }
+
+    def lines(self) -> list[str]:
+        lines = [
+            f"{plain(connection)}: {numbered(len(done), 'day')} done, {done[0]} to {done[-1]}"
+            for connection, done in _by_connection(due.day for due in self.selection.due).items()
+        ] or ["Nothing new."]
+        for width, kinds in self.tables.items():
+            rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+            lines.append(f"  {width}: {rows}")
+        for connection, queues in self.forecasts.items():
+            short = queues["too_short"]
+            less = f", {numbered(short, 'queue')} recorded for less than 3 weeks" if short else ""
+            known = numbered(queues["known"], "queue")
+            lines.append(f"  forecast of {plain(connection)}: {known}{less}")
+        skipped = self.selection.skipped
+        more = (
+            (len(self.selection.unchanged), "days with nothing new"),
+            (len(self.selection.kept), "days left unchanged: some of their segments are deleted"),
+            (len(skipped.damaged), "damaged files skipped"),
+            (len(skipped.newer), "files of a newer console skipped"),
+        )
+        lines += [f"  {number:,} {words}" for number, words in more if number]
+        if self.rows:
+            read = ", ".join(f"{number:,} {kind}" for kind, number in self.rows.items())
+            lines.append(f"  read {read} in {duration(self.seconds)}")
+        return lines
 
 
 def _by_connection(days: Iterable[Day]) -> dict[str, list[str]]:
