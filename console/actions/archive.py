@@ -258,7 +258,8 @@ class ArchiveSelection:
 
     def next(self, most: int) -> list[Message]:
         while self._continues():
-            look = max(most, _READ_AT_ONCE) if self._narrowed else most
+            narrowed = self._filters != NOTHING or self._taken != Taken()
+            look = max(most, _READ_AT_ONCE) if narrowed else most
             with self._criteria.session.transaction(read_task(self._source.queue)) as connection:
                 self._source.begin_read(connection, self._criteria.database)
                 rows = self._fetch(connection, look, most)
@@ -278,10 +279,6 @@ class ArchiveSelection:
     def _in_error_group(self, row: _ArchivedRow) -> bool:
         group = self._filters.error_group
         return group is None or group == wording.group_key(row.error or "")
-
-    @property
-    def _narrowed(self) -> bool:
-        return self._filters != NOTHING or self._taken != Taken()
 
     def _fetch(self, connection: Connection, look: int, most: int) -> list[_ArchivedRow]:
         request = ScanRequest(

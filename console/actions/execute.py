@@ -126,6 +126,7 @@ class Result:
         return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
     def as_json(self) -> dict[str, object]:
+        canary = {"verdict": self.verdict, **self.canary_results.as_json()}
         return {
             "verb": self.plan.verb,
             "queue": self.plan.queue.name,
@@ -139,12 +140,8 @@ class Result:
             "failed": dict(self.ledger.failed),
             "seconds": round(self.seconds, 3),
             "problem": self.problem,
-            "canary": None if self.verdict is None else self._canary,
+            "canary": None if self.verdict is None else canary,
         }
-
-    @property
-    def _canary(self) -> dict[str, object]:
-        return {"verdict": self.verdict, **self.canary_results.as_json()}
 
     def lines(self) -> list[str]:
         ledger = self.ledger

@@ -155,7 +155,8 @@ class Plan:
         if self.canary:
             found.append(f"  canary: {self.canary}")
         if self.sample:
-            found.append("  the first: " + ", ".join(_named(one) for one in self.sample))
+            names = ", ".join(one.id or one.key or "?" for one in self.sample)
+            found.append(f"  the first: {names}")
         return found + [f"  REFUSED: {line}" for line in self.obstacles]
 
     @property
@@ -176,10 +177,6 @@ def _sampled(message: Message) -> dict[str, object]:
         "error": message.error,
         "claimed_by": message.claimed_by,
     }
-
-
-def _named(message: Message) -> str:
-    return message.id or message.key or "?"
 
 
 class _Count:

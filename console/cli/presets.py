@@ -54,14 +54,11 @@ def list_(call: Call) -> None:
     exists = {True: "", False: " (does not exist)"}
     lines += ["", *(f"your own, in {one}{exists[one.is_dir()]}:" for one in own.folders())]
     for one in own.every():
-        lines += [f"{one.name:<18}{_library(one)}  {one.path}", f"{'':<18}{_trust(one)}"]
+        library = "?" if one.design is None else one.design.library
+        lines += [f"{one.name:<18}{library}  {one.path}", f"{'':<18}{_trust(one)}"]
     if not own.every():
         lines.append("none. To write one: dbq-console help presets")
     call.answer({"shipped": shipped, "own": mine, "folders": where}, lines)
-
-
-def _library(one: OwnPreset) -> str:
-    return "?" if one.design is None else one.design.library
 
 
 def _trust(one: OwnPreset) -> str:

@@ -18,7 +18,7 @@ from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, plain, rate
-from console.monitor.limits import Exceeded, ThresholdsOf, defaults_of, judge
+from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
@@ -285,7 +285,7 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
         lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
         found = judge(queue, thresholds_of(queue.queue))
-        lines += [f"{name}: {_exceeded(one)}" for one in found]
+        lines += [f"{name}: {one.text} ({one.level.word} from {one.limit_text})" for one in found]
     return lines
 
 
@@ -296,10 +296,6 @@ def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]
     if queue.filling is not None:
         figures = (("full in", queue.filling.text), *figures)
     return lines + [f"{name}: {kind} {words}" for kind, words in figures]
-
-
-def _exceeded(one: Exceeded) -> str:
-    return f"{one.text} ({one.level.word} from {one.limit_text})"
 
 
 def _slow(queue: QueueSnapshot) -> str:

@@ -215,14 +215,10 @@ def _is_secret(name: str) -> bool:
     return _SECRET.fullmatch(name.strip()) is not None
 
 
-def _same(text: str) -> str:
-    return text
-
-
 def _map(
     url: URL,
     *,
-    text: Callable[[str], str] = _same,
+    text: Callable[[str], str] = str,
     secret: Callable[[str], str | None],
     foreign: bool = False,
 ) -> URL:

@@ -90,11 +90,8 @@ class OwnFile:
     @property
     def columns(self) -> list[str]:
         """The columns by which a table is recognised."""
-        return sorted({*self.head.get("columns", "").split(), *self.roles.values(), *self._queue})
-
-    @property
-    def _queue(self) -> list[str]:
-        return [self.head["queue"]] if "queue" in self.head else []
+        queue = [self.head["queue"]] if "queue" in self.head else []
+        return sorted({*self.head.get("columns", "").split(), *self.roles.values(), *queue})
 
     def fragments(self) -> Iterator[tuple[str, str, str]]:
         """(purpose, definition, its required kind as in the statement `typed`; empty: any), also of

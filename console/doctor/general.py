@@ -1,7 +1,7 @@
 """Checks of any queue: limits, a ring's headroom, errors, archiving, bloat, waits."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from console.actions import maintain_plan
@@ -366,7 +366,7 @@ def check_waits(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             WAITS,
             f"{counted(len(sessions), 'session')}: {kind} {wait}",
-            evidence={"kind": kind, "wait": wait, "sessions": _keys(sessions)},
+            evidence={"kind": kind, "wait": wait, "sessions": [one.key for one in sessions[:10]]},
             cause=meaning or "a wait type that this console does not know",
             consequence="a session that waits does nothing else meanwhile",
             judgement="a wait alone is not a fault; which session blocks which: "
@@ -378,10 +378,6 @@ def _lasts(session: Session) -> bool:
     if session.wait_kind == "Lock":
         return (session.wait_seconds or 0.0) >= _WAITED_SECONDS
     return session.wait_kind == "Client" and (session.state_seconds or 0.0) >= _IDLE_SECONDS
-
-
-def _keys(sessions: Sequence[Session]) -> list[object]:
-    return [session.key for session in sessions[:10]]
 
 
 CHECKS = CheckGroup(

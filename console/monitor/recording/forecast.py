@@ -239,7 +239,8 @@ def _of_manifest(
     name = str(manifest["file"]).rpartition("/")[2]
     hours: defaultdict[tuple[str, str], dict[int, Expected]] = defaultdict(dict)
     for row in rollups.forecast_rows(f"{forecast_files.folder(connection)}/{name}"):
-        hours[row["schema"], row["queue"]][row["hour"]] = _expected(row)
+        expected = Expected(*(_band(row, one) for one in MEASURES))
+        hours[row["schema"], row["queue"]][row["hour"]] = expected
     found = {}
     for one in (_Known(**one) for one in manifest["queues"]):
         of = hours.get(one.key, {})
@@ -274,10 +275,6 @@ class _Known:
             return f"{short}; no rate of it was recorded"
         enough = self.day + timedelta(days=max(1, LEAST_DAYS - self.days))
         return f"{short}; with one a day recorded and rolled up there are enough on {enough}"
-
-
-def _expected(row: Mapping[str, Any]) -> Expected:
-    return Expected(*(_band(row, name) for name in MEASURES))
 
 
 def _band(row: Mapping[str, Any], name: str) -> Band | None:
