@@ -49,13 +49,11 @@ def folder_of_run() -> str:
 class CopiedServer(EmbeddedServer):
     """An embedded server as any other, but that no `initdb` runs for it."""
 
-    def __init__(self, settings: Mapping[str, str], data_directory: Path | None) -> None:
-        super().__init__({**SETTINGS, **settings}, data_directory)
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__({**SETTINGS, **settings})
         self._copy: Path | None = None
 
     def _prepare(self, folder: Path) -> str:
-        if self._kept_data is not None:
-            return super()._prepare(folder)
         made = _made()
         self._copy = Path(os.environ[FOLDER]) / folder.name
         _copy(made / "data", self._copy)

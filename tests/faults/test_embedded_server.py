@@ -33,12 +33,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 OWNER = """
-import json, os, sys, time
-from pathlib import Path
+import json, os, time
 from console.engines.embedded import EmbeddedServer
 
-kept = Path(sys.argv[1]) if sys.argv[1:] else None
-with EmbeddedServer.start(data_directory=kept) as server:
+with EmbeddedServer.start() as server:
     child = os.fork()
     if child == 0:
         time.sleep(600)
@@ -81,10 +79,10 @@ def folder_of(server: EmbeddedServer) -> Path:
 
 
 @contextmanager
-def owned(*arguments: str) -> Iterator[Owned]:
+def owned() -> Iterator[Owned]:
     """A server started by another process, which leads a group as a shell's job does."""
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, *arguments],
+        [sys.executable, "-c", OWNER],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         text=True,
@@ -318,27 +316,11 @@ def test_next_start_cleans_up_after_owner_and_watchdog(own_server: EmbeddedServe
         assert value(own_server.url, "SELECT 1") == 1, "of somebody who lives"
 
 
-def test_ctrl_c_stops_the_server_in_good_order_and_kept_data_are_found_again(
-    open_folder: Path,
-) -> None:
-    kept = open_folder / "data"
-    with owned(str(kept)) as it:
-        value(it.url, "SELECT pg_catalog.lo_create(4711)")
+def test_ctrl_c_removes_the_server() -> None:
+    with owned() as it:
         os.killpg(it.owner.pid, signal.SIGINT)
         it.owner.wait(60)
         assert it.is_gone()
-    with EmbeddedServer.start(data_directory=kept) as server:
-        log = (folder_of(server) / "postgresql.log").read_text()
-        server.stop()
-        server.restart()
-        server.kill()
-    assert "database system was shut down at" in log
-    with EmbeddedServer.start(data_directory=kept) as server:
-        assert value(server.url, "SELECT lo_unlink(4711)") == 1
-    (kept / "dbq-console.password").unlink()
-    with pytest.raises(UsageError, match="cannot be used"):
-        EmbeddedServer.start(data_directory=kept)
-    assert (kept / "PG_VERSION").exists()
 
 
 def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:

@@ -195,7 +195,6 @@ def _lock_within_time(folder: Path) -> int:
 
 HOST = "127.0.0.1"
 USER = "postgres"
-_PASSWORD_FILE = "dbq-console.password"  # noqa: S105 (a file's name)
 _DEFAULTS = {"max_connections": "200"}
 _FIXED = {"listen_addresses": HOST, "unix_socket_directories": ""}
 _NOT_TO_BE_SET = {*_FIXED, "port", "config_file", "data_directory"}
@@ -215,25 +214,13 @@ def server_process() -> dict[str, Any]:
     }
 
 
-def prepare(folder: Path, kept: Path | None) -> str:
-    """Create the data directory in the instance folder, or a link there to one that is `kept`.
-
-    Returns the superuser's password.
-    """
+def prepare(folder: Path) -> str:
+    """Create the data directory in the instance folder; the superuser's password."""
     data = folder / guard.DATA
-    if kept is None:
-        _make_for_server(data)
-    else:
-        if not kept.exists():
-            _make_for_server(kept)
-        data.symlink_to(kept.resolve())
-        password = _known_password(kept)
-        if password:
-            return password
+    data.mkdir(mode=0o700)
+    _give_to_server(data)
     password = secrets.token_hex(16)
     _initialise(folder, password)
-    if kept is not None:
-        _write_for_server(kept.resolve() / _PASSWORD_FILE, password)
     return password
 
 
@@ -299,34 +286,6 @@ def _initialise(folder: Path, password: str) -> None:
             "The embedded PostgreSQL could not make its data directory.",
             why=done.stderr.decode(errors="replace").strip(),
         )
-
-
-def _known_password(data: Path) -> str | None:
-    """The password of an existing data directory; None if it is empty."""
-    user = _server_user()
-    if data.stat().st_uid != (user.pw_uid if user else os.geteuid()):
-        raise RefusedError(
-            f"The data directory {data} cannot be used.",
-            why=f"It does not belong to {user.pw_name if user else 'this user'}, who runs it.",
-            next_step="Name one that does not exist yet.",
-        )
-    if not any(data.iterdir()):
-        return None
-    try:
-        descriptor = os.open(data / _PASSWORD_FILE, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise UsageError(
-            f"The data directory {data} cannot be used.",
-            why="It is not empty, and no embedded server has finished creating it.",
-            next_step="Name an empty one, or one that does not exist yet.",
-        ) from error
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        return file.read()
-
-
-def _make_for_server(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    _give_to_server(directory)
 
 
 def _write_for_server(file: Path, text: str) -> None:

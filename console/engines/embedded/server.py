@@ -49,11 +49,10 @@ class EmbeddedServer:
     A forked child may connect to it but neither ends it nor keeps it alive. Not thread-safe.
     """
 
-    def __init__(self, settings: Mapping[str, str], data_directory: Path | None) -> None:
+    def __init__(self, settings: Mapping[str, str]) -> None:
         cluster.check_settings(settings)
         self.port = 0
         self._settings = dict(settings)
-        self._kept_data = data_directory.absolute() if data_directory else None
         self._password = ""
         self._owner = os.getpid()
         self._folder: Path | None = None
@@ -62,16 +61,10 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def start(
-        cls, *, settings: Mapping[str, str] | None = None, data_directory: Path | None = None
-    ) -> Self:
-        """Start a server and wait until it accepts connections.
-
-        A `data_directory` is created, or reused if an earlier server created it, and is kept at the
-        end; without one the data is deleted with the server.
-        """
-        server = cls(settings or {}, data_directory)
-        server._open(_free_ports())
+    def start(cls, *, settings: Mapping[str, str] | None = None) -> Self:
+        """Start a server and wait until it accepts connections."""
+        server = cls(settings or {})
+        server._open()
         return server
 
     @property
@@ -135,26 +128,20 @@ class EmbeddedServer:
         guard.end_at_once(guard.wait_until_gone(family, _LEAVE_SECONDS))
 
     def restart(self) -> None:
-        """Start again with the same data, port and password; shuts a running server down first.
-
-        After `stop` this requires a `data_directory`.
-        """
+        """Start again with the same data, port and password; shuts a running server down first."""
         self._require_owner()
-        if self._folder is not None:
-            if self.running:
-                self.shut_down()
-            else:
-                self.kill()  # backends of a postmaster killed by others
-            with _translated():
-                self._launch(self._folder, _same_port(self.port))
-        elif self._kept_data is not None:
-            self._open(_same_port(self.port))
-        else:
+        if self._folder is None:
             raise UsageError(
                 "The embedded PostgreSQL cannot start again.",
                 why="Its data was deleted when it was stopped.",
                 next_step="Start a new one.",
             )
+        if self.running:
+            self.shut_down()
+        else:
+            self.kill()  # backends of a postmaster killed by others
+        with _translated():
+            self._launch(self._folder, _same_port(self.port))
 
     def shut_down(self) -> None:
         """Fast shutdown; the data stays for `restart`."""
@@ -169,7 +156,7 @@ class EmbeddedServer:
             self.kill()
 
     def stop(self) -> None:
-        """Shut down and remove everything but a `data_directory`. Idempotent."""
+        """Shut down and remove everything. Idempotent."""
         if self._folder is None or self._owner != os.getpid():
             return
         self.shut_down()
@@ -193,20 +180,20 @@ class EmbeddedServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _open(self, ports: Iterable[int]) -> None:
+    def _open(self) -> None:
         try:
             with _translated():
                 folder = self._claim_folder()
                 self._watchdog = _watch(folder)
                 self._password = self._prepare(folder)
-                self._launch(folder, ports)
+                self._launch(folder, _free_ports())
         except BaseException:
             self._discard()
             raise
 
     def _prepare(self, folder: Path) -> str:
         """Put the data into the instance folder; the password of the superuser."""
-        return cluster.prepare(folder, self._kept_data)
+        return cluster.prepare(folder)
 
     def _claim_folder(self) -> Path:
         """A new instance folder, locked; also removes abandoned ones."""
