@@ -66,16 +66,29 @@ class SequencePositions:
 
 
 @dataclass(frozen=True)
-class Drawer(Blocker):
+class Drawer:
     """An open transaction that has drawn a number, or may have."""
 
     side: str
     holder: str
     """Identifies it; empty: it stands for all that this login may not see."""
+    pid: int | None
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+    transaction_seconds: float | None
+    prepared_transaction: str | None
 
     @property
     def line(self) -> str:
-        return super().line if self.holder else "transactions that this login may not see"
+        if not self.holder:
+            return "transactions that this login may not see"
+        fields = {name: value for name, value in vars(self).items() if name not in _KEY}
+        return Blocker(**fields).line
+
+
+_KEY = {"side", "holder"}
 
 
 @dataclass(frozen=True)
@@ -198,7 +211,7 @@ def _wait_for_drawers(context: CheckContext, sides: set[Side]) -> tuple[Drawer, 
     left = wait_for_blockers(lambda: context.query_unlimited(Blocker, "blockers"), patience, pause)
     # From which sequence a blocker drew, no lock tells.
     return tuple(
-        Drawer(**vars(one), side=side, holder="" if one.pid is None else str(one.pid))
+        Drawer(side, "" if one.pid is None else str(one.pid), **vars(one))
         for side in sides
         for one in left
     )

@@ -162,7 +162,7 @@ def test_runs_are_spelled_up_to_a_few() -> None:
 
 
 def drawer(holder: str, side: str = "pop") -> Drawer:
-    return Drawer(7, "anna", "worker", None, "active", 2.5, None, side, holder)
+    return Drawer(side, holder, 7, "anna", "worker", None, "active", 2.5, None)
 
 
 def responses(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
