@@ -11,7 +11,7 @@ from console.actions.rows import Storage, scope
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Flow, presets
 from console.engines import Product
-from console.monitor.filters import NOTHING, Filters, parse
+from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters, parse
 from console.monitor.scan_query import MessageSource, query, scope_of
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
 from console.pipeline.archive import plan
@@ -252,3 +252,23 @@ def of_the_pipeline(product: Product, queue: Queue) -> Iterator[tuple[sql.Statem
             for lock in ("yes", "no") if name == "lock_rows" else ("",):
                 options = {**within.options, "lock": lock}
                 yield statements[name], sql.Scope(within.values, options, within.roles)
+
+
+CONDITIONS_OF_SCANS: dict[str, tuple[str, ...]] = {
+    "scan": (
+        *("ready", "scheduled", "claimed", "error", "done"),
+        *("any", "in_hand", "parked", "numbers"),
+    ),
+    "sorted": (
+        *("no", "id_up", "id_down"),
+        *("time_up", "time_down", "undated_up", "undated_down"),
+    ),
+    "start": ("beginning", "after", "exactly"),
+    "by_age": ("scan", "row"),
+    **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
+    **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
+    "hashed": ("yes", "no"),
+    **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
+    **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
+}
+"""The `-- when` conditions of statements over a scan, besides a queue's options."""

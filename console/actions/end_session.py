@@ -187,9 +187,7 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
     return EndPlan(queue, session, identity, holds, blocks)
 
 
-def end_session(
-    database: Database, planned: EndPlan, wait_seconds: float = WAIT_SECONDS
-) -> EndSessionResult:
+def end_session(database: Database, planned: EndPlan) -> EndSessionResult:
     """Terminate the session if its transaction is still the same; wait until it has disconnected.
 
     RefusedError where this login may not.
@@ -202,11 +200,11 @@ def end_session(
     ended = EndSessionResult(planned, record.action_id)
     outcome, problem = audit.Outcome.FAILED, "interrupted"
     try:
-        if not _terminate(database, doing, planned, wait_seconds):
+        if not _terminate(database, doing, planned, WAIT_SECONDS):
             outcome, problem = audit.Outcome.STOPPED, "has changed since the plan: skipped"
             ended = EndSessionResult(planned, record.action_id, changed_meanwhile=True)
         else:
-            disconnected = _wait_until_disconnected(database, planned, wait_seconds)
+            disconnected = _wait_until_disconnected(database, planned, WAIT_SECONDS)
             outcome = audit.Outcome.DONE
             problem = "" if disconnected else "its rollback is still running"
             ended = EndSessionResult(planned, record.action_id, disconnected=disconnected)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 HEAD = 38
 SMALLEST = 40
 """Bytes of a payload."""
-PRODUCERS = 10_000
 NUMBERS = 10_000_000_000
 """A message's code is its producer times this, plus its number."""
 NO_HEAD = b"?" * HEAD

@@ -15,8 +15,6 @@ from console.formats import numbered
 from console.rights import Rights
 from console.sql import templates
 
-_DESCRIPTION = ("summary", "advice")
-
 
 @click.group()
 def preset() -> None:

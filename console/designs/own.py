@@ -65,10 +65,10 @@ class OwnPreset:
         return self.design
 
 
-def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
+def folders() -> list[Path]:
     """The folders of presets; the first one with a name takes precedence."""
-    own = configuration_folder(environment)
-    named = [Path(one) for one in environment.get(VARIABLE, "").split(os.pathsep) if one]
+    own = configuration_folder(os.environ)
+    named = [Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one]
     return [*([] if own is None else [own / "presets"]), *named]
 
 
@@ -249,9 +249,9 @@ def _only_looked_at(file: OwnPreset, meant: Design, why: str) -> Design:
     return replace(meant, verbs=(), trusted=False, refusals=dict.fromkeys(sorted(acting), told))
 
 
-def trusted_place(environment: Mapping[str, str] = os.environ) -> Path | None:
+def trusted_place() -> Path | None:
     """The list of what this user has trusted, as sha256sum writes such lists."""
-    folder = configuration_folder(environment)
+    folder = configuration_folder(os.environ)
     return None if folder is None else folder / _TRUSTED
 
 

@@ -248,11 +248,9 @@ class Claims:
     """Whether there are more, younger claims."""
 
 
-def claims_with_evidence(
-    database: Database, queue: Queue, stuck_after_seconds: float, limit: int = MOST
-) -> Claims:
+def claims_with_evidence(database: Database, queue: Queue, stuck_after_seconds: float) -> Claims:
     """The oldest claims with evidence. UsageError: the queue has no claims."""
-    page = read_page(database, queue, Filters(state="claimed"), limit=limit)
+    page = read_page(database, queue, Filters(state="claimed"), limit=MOST)
     claims = [
         _claim(queue, one.id or "", one.age_seconds, one.claimed_by, one.attempts)
         for one in page.messages

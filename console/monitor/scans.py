@@ -13,7 +13,7 @@ from enum import Enum
 from console.catalog import Kind, Queue
 from console.designs import Flow, Order
 from console.errors import UsageError
-from console.monitor.filters import MOST_PAYLOAD_FILTERS, NOTHING, Filters
+from console.monitor.filters import NOTHING, Filters
 
 SINCE: Mapping[str, str] = {
     "ready": "pushed_at",
@@ -97,26 +97,6 @@ class ScanKey:
         if self.dated and not self.id:
             return self.scan
         return f"{self.scan},{self.time.replace(' ', 'T')},{self.id}"
-
-
-CONDITIONS: Mapping[str, tuple[str, ...]] = {
-    "scan": (
-        *("ready", "scheduled", "claimed", "error", "done"),
-        *("any", "in_hand", "parked", "numbers"),
-    ),
-    "sorted": (
-        *("no", "id_up", "id_down"),
-        *("time_up", "time_down", "undated_up", "undated_down"),
-    ),
-    "start": ("beginning", "after", "exactly"),
-    "by_age": ("scan", "row"),
-    **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
-    **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
-    "hashed": ("yes", "no"),
-    **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
-    **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
-}
-"""The `-- when` conditions of statements over a scan, besides a queue's options."""
 
 
 @dataclass(frozen=True)

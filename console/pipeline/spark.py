@@ -1,7 +1,7 @@
 """The Spark session, and how a job's tasks run on it.
 
 A task is a module's function and an item of JSON; it returns JSON. Spark only distributes the
-items: each task moves its own data. `LocalTasks` runs tasks in this process, without Spark.
+items: each task moves its own data.
 """
 
 import os
@@ -50,28 +50,6 @@ class Tasks(Protocol):
         At most `at_once` tasks run at a time.
         """
         ...
-
-
-class LocalTasks:
-    """One after the other in this process. The first error ends it."""
-
-    def run(
-        self,
-        work: Work,
-        items: Sequence[Item],
-        on_progress: StageProgress = no_progress,
-        *,
-        at_once: int | None = None,
-    ) -> list[dict[str, Any]]:
-        del at_once
-        results: list[dict[str, Any]] = []
-        rows = size = 0
-        for item in items:
-            result = work(item)
-            rows, size = rows + int(result.get("rows", 0)), size + int(result.get("bytes", 0))
-            results.append(result)
-            on_progress(done=len(results), of=len(items), rows=rows, size=size)
-        return results
 
 
 class SparkTasks:

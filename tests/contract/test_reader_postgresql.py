@@ -26,7 +26,7 @@ from console.pipeline import replay as replaying
 from console.pipeline import spark
 from console.pipeline.archive.plan import QueueArchive
 from console.pipeline.lake import Lake
-from console.pipeline.spark import LocalTasks, Tasks
+from console.pipeline.spark import Tasks
 from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.open_connection import OpenConnection as Spot
@@ -34,6 +34,7 @@ from console.tui.open_connection import url_options
 from console.tui.screens.queue import TABS
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
+from tests.local_tasks import LocalTasks
 from tests.servers import PATIENCE_SECONDS, connect, value
 from tests.tui.acting import acting, database_at, make
 from tests.tui.opened import ended, picture

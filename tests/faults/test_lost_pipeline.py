@@ -29,7 +29,7 @@ def archive(client: Client, lake: Lake) -> None:
     """Archive everything, in small ranges and batches."""
     from console.pipeline.archive import job  # noqa: PLC0415  # the extra's
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
-    from console.pipeline.spark import LocalTasks  # noqa: PLC0415
+    from tests.local_tasks import LocalTasks  # noqa: PLC0415
 
     wanted = ArchiveRequest(retention=0.0)
     offered = job.preview(client.database, client.queue, lake, wanted, range_rows=25)

@@ -21,8 +21,9 @@ from console.pipeline.archive import job
 from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.spark import Item, LocalTasks, Work
+from console.pipeline.spark import Item, Work
 from tests.contract.client import Client
+from tests.local_tasks import LocalTasks
 
 AT_ONCE = ArchiveRequest(retention=0.0)
 """All that the archive has."""

@@ -19,7 +19,8 @@ from console.engines import open_database
 from console.pipeline.archive import job
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.spark import LocalTasks, SparkTasks, Tasks, session
+from console.pipeline.spark import SparkTasks, Tasks, session
+from tests.local_tasks import LocalTasks
 
 RANGE_ROWS, BATCH = 40, 7
 PHASES = {"out": "begin", "_export": "export", "_verify": "verify", "_delete": "delete"}

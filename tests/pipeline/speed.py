@@ -40,7 +40,8 @@ from console.pipeline.archive.files import Writer, pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import job as rollups
-from console.pipeline.spark import Item, LocalTasks, Tasks, tasks
+from console.pipeline.spark import Item, Tasks, tasks
+from tests.local_tasks import LocalTasks
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.recorded import BEGIN, fill
 from tests.servers import connect, fresh_database

@@ -14,8 +14,8 @@ from console.pipeline.archive import delete, files, job
 from console.pipeline.archive.digests import RowHashSum
 from console.pipeline.archive.files import pq
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.spark import LocalTasks
 from tests.contract.client import Client
+from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     AT_ONCE,
     Between,

@@ -19,8 +19,9 @@ from console.pipeline import locks
 from console.pipeline.archive import export, files, job
 from console.pipeline.archive import plan as planning
 from console.pipeline.lake import Lake
-from console.pipeline.spark import Item, LocalTasks, Work
+from console.pipeline.spark import Item, Work
 from tests.contract.client import Client
+from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import (
     AT_ONCE,
     Between,

@@ -20,8 +20,8 @@ from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import forecast as making
 from console.pipeline.rollup import job
-from console.pipeline.spark import LocalTasks
 from tests.cli.calls import call
+from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.recorded import sample, write
 from tests.pipeline.weekly import BEGIN

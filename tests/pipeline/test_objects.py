@@ -29,8 +29,8 @@ from console.pipeline.archive.plan import find_archive
 from console.pipeline.lake import _LOGIN, Lake
 from console.pipeline.rollup import forecast
 from console.pipeline.rollup import job as rollups
-from console.pipeline.spark import LocalTasks
 from tests.contract.client import Client
+from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import Between, act, execute_sql, popped, run
 from tests.pipeline.conftest import Use

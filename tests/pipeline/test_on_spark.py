@@ -20,8 +20,9 @@ from console.pipeline import spark as sessions
 from console.pipeline.archive import files, job
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import forecast
-from console.pipeline.spark import Item, LocalTasks, SparkTasks
+from console.pipeline.spark import Item, SparkTasks
 from tests.cli.calls import call
+from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (
     AT_ONCE,

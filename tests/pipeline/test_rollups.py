@@ -18,7 +18,8 @@ from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import Lake
 from console.pipeline.rollup import day, job, segment_files, tables
-from console.pipeline.spark import LocalTasks, Tasks
+from console.pipeline.spark import Tasks
+from tests.local_tasks import LocalTasks
 from tests.pipeline.recorded import BEGIN, sample, write
 
 Row = dict[str, Any]

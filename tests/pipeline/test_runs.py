@@ -23,8 +23,8 @@ from console.pipeline import launch, runs
 from console.pipeline import spark as sessions
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
-from console.pipeline.spark import LocalTasks
 from tests.cli.calls import call
+from tests.local_tasks import LocalTasks
 from tests.pipeline.archive_tools import popped
 from tests.pipeline.conftest import Use
 from tests.servers import wait_until

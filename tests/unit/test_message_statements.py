@@ -8,9 +8,9 @@ from sqlfluff.core import FluffConfig, Linter
 from console.catalog import Queue
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
-from console.monitor.scans import CONDITIONS
 from tests.contract.variants import ALL, DEFAULTS, Variant
 from tests.statements import BIND, adopted, asks, samples, sources, texts
+from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
     *("look", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),

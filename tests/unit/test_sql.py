@@ -15,10 +15,10 @@ from console import sql
 from console.catalog import installed_queue
 from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
-from console.monitor.scans import CONDITIONS
 from console.sql import templates
 from tests.lint_sql import texts
 from tests.statements import CONDITIONS as MOVES
+from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 BRACKETS = mssql.dialect()  # type: ignore[no-untyped-call]

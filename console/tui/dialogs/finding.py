@@ -229,14 +229,12 @@ class FindingDialog(Dialog[None]):
         words.set_text(plan)
         self._ask()
 
-    def _ask(self, more: str = "") -> None:
+    def _ask(self) -> None:
         ask = self.query_one("#finding-ask", TextView)
         words, style = self._words()
         line = Text(words, style_of(ask, style))
         if self._why and self.phase is Phase.PLANNED:
             line.append(f"  {self._why}", style_of(ask, "warning"))
-        if more:
-            line.append(f"  {more}", style_of(ask, "strong"))
         line.append(f"\n{self._keys()}", style_of(ask, "quiet"))
         ask.set_text(line)
         self.refresh_bindings()
