@@ -4,11 +4,15 @@ import unicodedata
 from collections.abc import Callable
 from typing import TypeVar
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from console.errors import ConsoleError
 
 T = TypeVar("T")
+
+COSTLY = settings(max_examples=10 if settings.default.derandomize else 500)
+"""For examples that write files: few in the short tier, many with --long."""
 
 CANARY = "canary"
 """A table that must be there afterwards, with all its rows."""

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from console.monitor.recording import segments
@@ -17,7 +17,7 @@ from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
 from console.tui.replay_thread import ConnectionRecording
-from tests.hostile import outcome, texts
+from tests.hostile import COSTLY, outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
 ODD = st.one_of(
@@ -64,7 +64,12 @@ def watch(root: Path) -> None:
     film.between(NOW, NOW + timedelta(seconds=5))
 
 
-def lines_are_records_or_counted(root: Path, lines: list[bytes]) -> None:
+@COSTLY
+@given(st.lists(LINES, max_size=8))
+def test_any_lines_are_records_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
+) -> None:
+    root = tmp_path_factory.mktemp("recordings")
     segment = segments.Segment(root, "prod", NOW)
     segment.leave()
     segment.path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -78,21 +83,6 @@ def lines_are_records_or_counted(root: Path, lines: list[bytes]) -> None:
         assert reader.rows(kind, ALWAYS) == before[kind.name]
         assert reader.skipped.text == ""
     watch(root)
-
-
-@settings(max_examples=8)
-@given(st.lists(LINES, max_size=8))
-def test_any_lines_are_records_or_counted(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
-) -> None:
-    lines_are_records_or_counted(tmp_path_factory.mktemp("recordings"), lines)
-
-
-@pytest.mark.long
-@settings(max_examples=500)
-@given(st.lists(LINES, max_size=8))
-def test_any_lines_at_length(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
-    lines_are_records_or_counted(tmp_path_factory.mktemp("recordings"), lines)
 
 
 def test_a_recorder_goes_on_behind_a_hostile_segment(tmp_path: Path) -> None:
@@ -185,7 +175,7 @@ FILES = st.tuples(
 )
 
 
-@settings(max_examples=10)
+@COSTLY
 @given(FILES)
 def test_any_file_is_read_or_counted(
     tmp_path_factory: pytest.TempPathFactory, file: tuple[str, dict[str, str]]
@@ -195,18 +185,12 @@ def test_any_file_is_read_or_counted(
     watch(root)
 
 
-@pytest.mark.long
-@settings(max_examples=500)
-@given(FILES)
-def test_any_file_at_length(
-    tmp_path_factory: pytest.TempPathFactory, file: tuple[str, dict[str, str]]
+@COSTLY
+@given(st.integers(0, 10_000), st.binary(max_size=20))
+def test_a_file_that_is_cut_or_spoilt_is_counted(
+    tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes
 ) -> None:
-    root, (kind, names) = tmp_path_factory.mktemp("recordings"), file
-    closed(root, kind, {name: STRANGERS[of] for name, of in names.items()})
-    watch(root)
-
-
-def is_counted_where_it_is_spoilt(root: Path, place: int, data: bytes) -> None:
+    root = tmp_path_factory.mktemp("recordings")
     segment = segments.Segment(root, "prod", NOW)
     row = {"at": NOW, "queue": "mail", "schema": "public", "ready": 1}
     segment.write(SAMPLES, [row])
@@ -219,23 +203,6 @@ def is_counted_where_it_is_spoilt(root: Path, place: int, data: bytes) -> None:
     assert len(reader.rows(SAMPLES, ALWAYS)) + reader.skipped.files == 1
     path.write_bytes(whole[:place] + data + whole[place + len(data) :])
     watch(root)
-
-
-@settings(max_examples=10)
-@given(st.integers(0, 10_000), st.binary(max_size=20))
-def test_a_file_that_is_cut_or_spoilt_is_counted(
-    tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes
-) -> None:
-    is_counted_where_it_is_spoilt(tmp_path_factory.mktemp("recordings"), place, data)
-
-
-@pytest.mark.long
-@settings(max_examples=500)
-@given(st.integers(0, 10_000), st.binary(max_size=20))
-def test_files_that_are_spoilt_at_length(
-    tmp_path_factory: pytest.TempPathFactory, place: int, data: bytes
-) -> None:
-    is_counted_where_it_is_spoilt(tmp_path_factory.mktemp("recordings"), place, data)
 
 
 FOLDERS = ["connection=..%2F..%2Fx", "connection=%1b[2J", "connection=%ff", "connection=", "x"]

@@ -30,6 +30,7 @@ from console.monitor.recording.segments import (
     TimeRange,
 )
 from console.monitor.sampler import Reading
+from tests.hostile import COSTLY
 from tests.servers import wait_until
 from tests.tui.feeds import nine, queue
 
@@ -63,6 +64,7 @@ def some_rows(draw: st.DrawFn) -> tuple[RecordKind, list[dict[str, Any]]]:
     return kind, draw(st.lists(row(kind), max_size=5))
 
 
+@COSTLY
 @given(st.lists(some_rows(), max_size=4), st.text(min_size=1, max_size=20), st.booleans())
 def test_what_is_written_is_read_again_open_or_closed(
     tmp_path_factory: pytest.TempPathFactory,
@@ -315,8 +317,8 @@ def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
 def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
     """By the names of segments; what a suspended machine went on writing to is read too."""
     midnight = datetime(2026, 3, 28, tzinfo=UTC)
-    begins = [midnight + timedelta(minutes=5 * number) for number in range(8 * 12)]
-    asleep = begins[40]  # nothing began for three hours: this one has what came then
+    begins = [midnight + timedelta(minutes=5 * number) for number in range(5 * 12)]
+    asleep = begins[16]  # nothing began for three hours: this one has what came then
     for at in begins:
         if asleep < at < asleep + timedelta(hours=3):
             continue
@@ -332,7 +334,7 @@ def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
             return super()._closed(kind, path, *more)
 
     whole = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
-    for hour in range(8):
+    for hour in range(5):
         begin = midnight + timedelta(hours=hour)
         span = segments.TimeRange(begin, begin + timedelta(hours=1))
         opened.clear()

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faults import ring_model
 from tests.faults.ring_model import Live, Steps, Store, Transaction, finish
 
 SIZES = st.integers(min_value=1, max_value=7)
-BOUNDED = settings(deadline=None, derandomize=True, database=None)
 
 
-@BOUNDED
 @given(size=st.integers(1, 1000), next_pop=st.integers(1, 2**62), live=st.integers(0, 1000))
 def test_messages_between_pop_and_push_have_slots_of_their_own(
     size: int, next_pop: int, live: int
@@ -28,7 +26,6 @@ def test_messages_between_pop_and_push_have_slots_of_their_own(
     assert all(0 <= number % size < size for number in numbers)
 
 
-@BOUNDED
 @given(
     numbers=st.sets(st.integers(1, 500), max_size=40),
     next_push=st.integers(1, 600),
@@ -61,7 +58,6 @@ def test_a_relay_keeps_the_order_fits_and_raises_every_number(
     assert not store.parked
 
 
-@BOUNDED
 @given(size=SIZES, choices=st.lists(st.integers(0, 9), max_size=60))
 def test_alone_everything_comes_once_in_the_order_of_the_pushes(
     size: int, choices: list[int]
@@ -87,7 +83,6 @@ def test_alone_everything_comes_once_in_the_order_of_the_pushes(
         assert not store.parked
 
 
-@BOUNDED
 @given(size=SIZES, holes=st.integers(0, 12), orphans=st.integers(0, 12))
 def test_numbers_given_up_on_either_side_never_stop_the_ring(
     size: int, holes: int, orphans: int
@@ -110,7 +105,6 @@ def test_numbers_given_up_on_either_side_never_stop_the_ring(
     assert store.gap == 0
 
 
-@BOUNDED
 @given(size=SIZES)
 def test_a_number_both_parked_and_void_is_finished(size: int) -> None:
     """The push that could not use it and the pop that came early each leave a row; both go."""
@@ -250,7 +244,6 @@ def _push_until_full(store: Store, prefix: str) -> list[str]:
     return stored
 
 
-@BOUNDED
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=20),
     first_turn=st.integers(0, 2**50),
@@ -268,7 +261,6 @@ def test_each_chunk_of_parked_has_its_turn_while_the_table_grows_and_shrinks(
     assert met >= set(range(min(sizes)))
 
 
-@BOUNDED
 @given(
     row=st.integers(0, 10_000),
     around=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), min_size=1, max_size=20),

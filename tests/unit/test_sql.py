@@ -16,7 +16,6 @@ from console.catalog import installed_queue
 from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
 from console.sql import templates
-from tests.lint_sql import texts
 from tests.statements import CONDITIONS as MOVES
 from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
@@ -353,13 +352,6 @@ def test_a_column_that_drifted_fails_with_its_name() -> None:
     assert sql.rows_of(["id", "name"], [(1, "a")], _Row, "x.y") == [_Row(1, "a")]
     with pytest.raises(TypeError, match="title"):
         sql.rows_of(["id", "title"], [(1, "a")], _Row, "x.y")
-
-
-@pytest.mark.parametrize("engine", PRODUCTS)
-def test_no_placeholder_is_left_anywhere(engine: str) -> None:
-    for where, text in texts(PRODUCTS[engine]):
-        code = re.sub(r"--[^\n]*", "", text)
-        assert not re.search(r"\{\w+\}", code), where
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)

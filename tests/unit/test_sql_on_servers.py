@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from console import sql
@@ -87,13 +87,11 @@ def asked(database: Database, way: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(deadline=None, max_examples=40)
 @given(name=NAMES | st.sampled_from(ODD))
 def test_every_name_comes_back_as_it_went(database: Database, way: str, name: str) -> None:
     assert set(asked(database, way, name)) == {name}
 
 
-@settings(deadline=None, max_examples=40)
 @given(first=NAMES, second=NAMES)
 def test_a_script_with_bodies_runs_whatever_stands_in_its_names(
     database: Database, first: str, second: str

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -25,6 +25,7 @@ from console.monitor.waits import (
     differences,
     watch,
 )
+from tests.hostile import COSTLY
 
 DATABASE = "shop"
 
@@ -243,7 +244,7 @@ def report(activity: Activity, name: str = "orders", **more: object) -> WaitRepo
     return WaitReport(**(values | more))  # type: ignore[arg-type]  # by name
 
 
-@settings(max_examples=25)
+@COSTLY
 @given(st.lists(SESSIONS, max_size=12), st.text(min_size=1, max_size=63))
 def test_whatever_stands_in_it_fits_80_columns_and_moves_no_cursor(
     sessions: list[Session], name: str
