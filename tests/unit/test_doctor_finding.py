@@ -1,6 +1,7 @@
 """Verdicts, and checks that need figures only."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.doctor import claims, diagnose, general, schema
 from console.doctor.checks import CODES
@@ -81,13 +83,16 @@ def test_json_output_can_be_read_back(finding: Finding) -> None:
         assert datetime.fromisoformat(told["since"]) == finding.since
 
 
-def test_codes_are_stable_and_the_most_severe_come_first() -> None:
+def test_codes_are_stable_distinct_and_say_what_repairs_them_or_why_nothing_does() -> None:
     assert [-code.severity for code in CODES] == sorted(-code.severity for code in CODES)
     assert len({code.name for code in CODES}) == len(CODES)
     for code in CODES:
         assert code.name.isidentifier(), code
         assert code.name.islower(), code
         assert 0 < len(code.meaning) < 110, code
+        assert code.repair or code.advice, code
+        # A repair begins with its verb.
+        assert not code.repair or re.split(r"[ ,:]", code.repair)[0] in cli.commands, code
 
 
 # ---------------------------------------------------------------------------------- what is seen

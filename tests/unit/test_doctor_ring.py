@@ -13,7 +13,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import number_proof, repairs, slot_map
 from console.doctor.context import CheckContext
-from console.doctor.finding import SEVERITIES, Repair
+from console.doctor.finding import Repair
 from console.doctor.lost_numbers import (
     AHEAD,
     LossCause,
@@ -33,7 +33,6 @@ from console.doctor.number_proof import (
     ranges_evidence,
     total,
 )
-from console.doctor.ring import CHECKS
 from console.doctor.ring_repairs import AddSlots, CorrectRing, RepairNumbers
 from console.doctor.slot_map import SlotRange
 
@@ -248,13 +247,3 @@ def test_slots_without_a_row_are_missing(present: set[int], size: int) -> None:
     assert slots == list(range(size))
     missing = sum(r.count for r in whole if r.state == "missing")
     assert missing == size - len(inside)
-
-
-def test_codes_are_their_own_and_in_order_of_gravity() -> None:
-    names = [code.name for code in CHECKS.codes]
-    assert len(set(names)) == len(names)
-    assert all(name.isidentifier() and name.islower() for name in names)
-    severities = [code.severity for code in CHECKS.codes]
-    assert severities == sorted(severities, reverse=True)
-    assert set(severities) == set(SEVERITIES)
-    assert names[0] == "spent_beyond_ring"

@@ -69,59 +69,9 @@ def faults(result: SmokeResult) -> dict[str, int]:
 
 
 KINDS = [
-    queue(design, payload=payload, **options)
-    for design, options in [(d, {}) for d in DESIGNS]
-    + [("fifo", {"order": "strict"}), ("fifo", {"max_bytes": "8"}), ("ring", {"max_bytes": "63"})]
-    for payload in ("text", "json", "bytes")
+    *map(queue, DESIGNS),
+    *(queue(order="strict"), queue(max_bytes="8"), queue("ring", max_bytes="63")),
 ]
-EACH = pytest.mark.parametrize("of", KINDS, ids=lambda of: f"{of.design.name} {of.options}")
-
-
-@EACH
-def test_a_sound_log_passes(of: Queue) -> None:
-    result = judged(of, sound(of))
-    assert (result.ok, faults(result)) == (True, {})
-    assert (result.queue, result.design, result.messages) == ("name", of.design.name, EXPECTED)
-
-
-@EACH
-def test_payloads_are_different_fit_and_are_known_again(of: Queue) -> None:
-    payloads = [payload_of(number, of) for number in range(EXPECTED)]
-    assert len(set(payloads)) == EXPECTED
-    assert [number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
-    limit = of.options["max_bytes"]
-    if limit != "unlimited":
-        sizes = [len(p if isinstance(p, bytes) else p.encode()) for p in payloads]
-        assert max(sizes) <= int(limit)
-
-
-@EACH
-def test_a_lost_message_is_seen(of: Queue) -> None:
-    for at in (0, smoke._SEQUENTIAL, EXPECTED - 1):
-        log = sound(of)
-        del log.popped[at]
-        result = judged(of, log)
-        assert (result.ok, faults(result)) == (False, {"lost": 1})
-
-
-@EACH
-def test_a_doubled_message_is_seen(of: Queue) -> None:
-    log = sound(of)
-    log.popped.append(log.popped[-1])
-    result = judged(of, log)
-    assert (result.ok, result.doubled) == (False, 1)
-
-
-@EACH
-def test_a_damaged_message_is_seen(of: Queue) -> None:
-    whole = payload(of, 100)
-    for damaged in (whole[:-1], whole + b"0", whole[:0]):
-        log = sound(of)
-        at = next(at for at, one in enumerate(log.popped) if one[2] == whole)
-        log.popped[at] = (*log.popped[at][:2], damaged)
-        found = faults(judged(of, log))
-        # One that is short enough may pass for another message, which then came twice.
-        assert found in ({"damaged": 1}, {"lost": 1, "doubled": 1})
 
 
 def swapped(of: Queue, first: int, second: int) -> Seen:
@@ -132,17 +82,48 @@ def swapped(of: Queue, first: int, second: int) -> Seen:
     return log
 
 
-def same_consumer(of: Queue) -> Seen:
-    """Two messages of one producer that one consumer got the wrong way round."""
+@pytest.mark.parametrize("of", KINDS, ids=lambda of: f"{of.design.name} {of.options}")
+def test_each_fault_is_seen_and_a_sound_log_passes(of: Queue) -> None:
+    result = judged(of, sound(of))
+    assert (result.ok, faults(result)) == (True, {})
+    assert (result.queue, result.design, result.messages) == ("name", of.design.name, EXPECTED)
+    for at in (0, smoke._SEQUENTIAL, EXPECTED - 1):
+        log = sound(of)
+        del log.popped[at]
+        result = judged(of, log)
+        assert (result.ok, faults(result)) == (False, {"lost": 1})
+    log = sound(of)
+    log.popped.append(log.popped[-1])
+    result = judged(of, log)
+    assert (result.ok, result.doubled) == (False, 1)
+    whole = payload(of, 100)
+    for damaged in (whole[:-1], whole + b"0", whole[:0]):
+        log = sound(of)
+        at = next(at for at, one in enumerate(log.popped) if one[2] == whole)
+        log.popped[at] = (*log.popped[at][:2], damaged)
+        # One that is short enough may pass for another message, which then came twice.
+        assert faults(judged(of, log)) in ({"damaged": 1}, {"lost": 1, "doubled": 1})
+    log = sound(of)  # and one that nobody pushed
+    log.popped.append((1, EXPECTED + 1, payload(of, EXPECTED)))
+    assert faults(judged(of, log))["damaged"] == 1
+    # Two messages of one producer that one consumer got the wrong way round.
     at = smoke._SEQUENTIAL + 10
-    return swapped(of, at, at + smoke._CONSUMERS)
-
-
-@EACH
-def test_messages_out_of_order_are_seen_where_an_order_is_promised(of: Queue) -> None:
     promises = of.design.order_with(of.options) in {Order.LAX, Order.STRICT, Order.DUE}
-    result = judged(of, same_consumer(of))
+    result = judged(of, swapped(of, at, at + smoke._CONSUMERS))
     assert (result.ok, bool(result.out_of_order)) == (not promises, promises)
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "bytes"])
+def test_payloads_are_different_fit_and_are_known_again(kind: str) -> None:
+    for one in KINDS:
+        of = queue(one.design.name, **{**one.options, "payload": kind})
+        payloads = [payload_of(number, of) for number in range(EXPECTED)]
+        assert len(set(payloads)) == EXPECTED
+        assert [number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
+        limit = of.options["max_bytes"]
+        sizes = [len(p if isinstance(p, bytes) else p.encode()) for p in payloads]
+        assert limit == "unlimited" or max(sizes) <= int(limit)
+        assert judged(of, sound(of)).ok
 
 
 def test_a_strict_order_holds_across_consumers_a_lax_one_does_not() -> None:
@@ -185,13 +166,6 @@ def test_lost_claims_and_failed_calls_are_not_ok() -> None:
     log.errors.append("Could not push.")
     result = judged(of, log)
     assert (result.ok, result.errors) == (False, ("Could not push.",))
-
-
-@EACH
-def test_a_message_that_nobody_pushed_is_damaged(of: Queue) -> None:
-    log = sound(of)
-    log.popped.append((1, EXPECTED + 1, payload(of, EXPECTED)))
-    assert faults(judged(of, log))["damaged"] == 1
 
 
 def test_nothing_at_all_is_all_lost() -> None:

@@ -102,32 +102,6 @@ def rates(flow: Flow, *rows: StatusRow | None, counts_rows: bool = True) -> list
     return [window.add(float(at), row, counts_rows=counts_rows) for at, row in enumerate(rows)]
 
 
-def test_the_first_look_has_no_rates_and_the_second_has() -> None:
-    first, second = rates(Flow.DELETED, NOTHING, replace(NOTHING, inserted=50, deleted=20))
-    assert first == Rates(None, None)
-    assert second == Rates(50.0, 20.0)
-
-
-def test_a_counter_that_falls_is_a_gap() -> None:
-    high = replace(NOTHING, inserted=900, deleted=900)
-    after = replace(NOTHING, inserted=10, deleted=5)
-    later = replace(NOTHING, inserted=20, deleted=10)
-    _, reset, again = rates(Flow.DELETED, high, after, later)
-    assert reset == Rates(None, None)
-    assert again == Rates(10.0, 5.0)
-
-
-def test_a_relay_moves_numbers_and_draws_none() -> None:
-    before = replace(RING, next_push=500, next_pop=400)
-    relaid = replace(RING, next_push=600, next_pop=500, base=500)
-    assert rates(Flow.NUMBERS, before, relaid)[1] == Rates(None, None)
-
-
-def test_a_missed_sample_is_a_gap() -> None:
-    busy = replace(NOTHING, inserted=100)
-    assert rates(Flow.DELETED, NOTHING, None, busy) == [Rates(), Rates(), Rates()]
-
-
 def test_a_server_that_counts_no_rows_has_unknown_rates() -> None:
     assert rates(Flow.DELETED, NOTHING, NOTHING, counts_rows=False)[1] == Rates(None, None)
     ring = rates(Flow.NUMBERS, RING, replace(RING, next_push=3), counts_rows=False)
