@@ -11,7 +11,7 @@ from console.errors import ConsoleError
 
 T = TypeVar("T")
 
-COSTLY = settings(max_examples=10 if settings.default.derandomize else 500)
+COSTLY = settings(max_examples=10 if settings().derandomize else 500)
 """For examples that write files: few in the short tier, many with --long."""
 
 CANARY = "canary"

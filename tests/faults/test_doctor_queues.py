@@ -61,7 +61,7 @@ from tests.faults.queue_faults import (
     wait_for_dead_rows,
 )
 from tests.servers import connect, wait_until
-from tests.unit.test_doctor_statements import of_the_doctor
+from tests.unit.test_statement_columns import of_the_doctor
 
 pytestmark = pytest.mark.thinned(3)
 

@@ -1,11 +1,211 @@
-"""What the head of a preset's file says becomes its design; a head that is none fails by name."""
+"""What a preset's file may hold and becomes, a user's and the console's; whose it must be."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from console.designs import libraries
+from console.actions import adopt, libraries
+from console.actions.own_presets import check
+from console.designs import libraries as shipped
+from console.designs import own, own_file, presets
+from console.engines import open_database
+from console.errors import RefusedError, UsageError
 from console.sql import templates
+from tests.cli.own_presets import PRESET, ready_if
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv(own.VARIABLE, raising=False)
+    path = tmp_path / "dbq-console" / "presets" / "crate.sql"
+    path.parent.mkdir(parents=True)
+    path.write_text(PRESET)
+    path.chmod(0o600)
+    own.forget_read()
+    return path
+
+
+def only() -> own.OwnPreset:
+    own.forget_read()
+    (found,) = own.every()
+    return found
+
+
+def test_a_head_may_end_without_remarks() -> None:
+    short = "-- preset: A\n-- roles: id=id status=s payload=b\n{}\n-- define: is_ready\ntrue\n"
+    for end in ("--\n", "--\n\n", "", "\n", "--\n-- Read from its source.\n"):
+        assert own_file.parse(short.format(end)).head["preset"] == "A"
+
+
+def test_a_file_is_a_design(file: Path) -> None:
+    crate = only()
+    assert (crate.name, crate.path, crate.problem) == ("crate", file, "")
+    assert crate.meant is not None
+    assert crate.meant.verbs == ("requeue", "release", "maintain", "end-session")
+    assert crate.meant.states == ("ready", "claimed", "error")
+    assert crate.meant.found_by["columns"] == sorted(
+        ["id", "state", "body", "problem", "taken_at", "who", "lane"]
+    )
+    assert crate.parsed is not None
+    assert crate.parsed.sets["release"]["who"] == "concat(m.who,\n    ', given up')"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1); DELETE FROM crates; --", "closes a bracket ')' that it has not opened"),
+        ("m.state = 'new'; DELETE FROM crates", "a semicolon"),
+        ("true -- and then", "a comment"),
+        ("true /* and then", "a comment"),
+        ("true */", "the end of a comment"),
+        ("(true", "opens a bracket '(' and does not close it"),
+        ("true) OR (true", "closes a bracket ')'"),
+        ("m.x[1) = 1", "closes a bracket ')'"),
+        (r"m.state = E'\' OR '", "a prefix before '"),
+        ("m.state = U&'x'", "a prefix before '"),
+        (r"m.state = '\'", "a backslash before a quote"),
+        ("m.state = $$new$$", "a dollar"),
+        ("m.state = 'new", "a literal that does not end"),
+        ('m."state = 1', "a quoted name that does not end"),
+        ("m.state::text = 'new'", "a colon: write CAST"),
+        ("m.id = :id", "a colon"),
+        ("{at_locations}", "{at_locations}, which the file does not define"),
+        ("{is_ready}", "it is made of itself"),
+        ("m.state = '{queue}'", "{queue} between quotes"),
+        ("-- when role id\ntrue\n-- end", "conditions (-- when)"),
+        ("true -- when role id", "conditions (-- when)"),
+        ("", "there is nothing in it"),
+        ("true\n\n-- name: make_ready\n-- x\nDELETE FROM crates", "a statement (-- name:)"),
+        ("true\n\n-- define: at_locations\ntrue", "cannot define 'at_locations'"),
+        ("true\n\n-- define: part\ntrue", "cannot define 'part'"),
+        ("true\n\n-- define: queue_column\ntrue", "cannot define 'queue_column'"),
+        ("true\n\n-- define: pop_order\ntrue", "cannot define 'pop_order'"),
+        ("m.state = 'a\nb'", "a line break between quotes"),
+        ("true\n\n-- define: is_ready\ntrue", "defines 'is_ready' twice"),
+        ("true\n\n-- define: done_at\nnow()", "done_at: it needs a column too"),
+    ],
+)
+def test_nothing_gets_out_of_its_brackets(text: str, why: str) -> None:
+    with pytest.raises(own_file.NotAPresetError) as told:
+        own_file.parse(ready_if(text))
+    assert why in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "why"),
+    [
+        ("-- table: crates", "-- tabel: crates", "no key 'tabel'"),
+        ("-- table: crates", "-- verbs: requeue", "no key 'verbs'"),
+        ("-- table: crates", "DROP TABLE crates;", "is not `-- key: text`"),
+        (" payload=body", "", "lacks payload"),
+        ("status=state", "state=state", "'state=state' is no role=column"),
+        ("id=id", 'id=a"b', "is no role=column"),
+        ("-- queue: lane", '-- queue: a"; DROP', "is no name of a column"),
+        ("error=problem ", "", "requeue: it needs error"),
+        ("m.state = 'failed'\n", "m.state = 'failed'\n\n-- define: Mine\ntrue\n", "'Mine'"),
+        ("problem = NULL", "state = 'old'", "one a column"),
+        ("problem = NULL", "NULL", "is no line `column = expression`"),
+        ("problem = NULL", "problem = NULL), x = (1", "closes a bracket"),
+        ("-- preset: Crate 2", "-- preset: Crate 2\n-- engine: mssql", ""),
+    ],
+)
+def test_a_head_and_sets_that_are_none(line: str, other: str, why: str, file: Path) -> None:
+    assert line in PRESET
+    file.write_text(PRESET.replace(line, other))
+    found = only()
+    assert found.design is None
+    assert (why or "such a table is adopted by the design") in found.problem
+
+
+def test_who_else_could_have_written_it(file: Path) -> None:
+    for mode in (0o666, 0o620, 0o602):
+        file.chmod(mode)
+        found = only()
+        assert found.design is None
+        assert found.problem == (f"others may write it (its mode is {mode:04o}): chmod go-w {file}")
+        with pytest.raises(RefusedError, match="chmod go-w"):
+            found.require()
+    file.chmod(0o600)
+    file.parent.chmod(0o777)
+    assert f"others may write its folder (its mode is 0777): chmod go-w {file.parent}" in (
+        only().problem
+    )
+    file.parent.chmod(0o700)
+    assert not only().problem
+    if os.geteuid() == 0:
+        os.chown(file, 12345, 0)
+        assert "it belongs to another user (uid 12345)" in only().problem
+
+
+def test_a_file_is_trusted_as_it_is(file: Path) -> None:
+    assert (only().untrusted, own.trusted_place()) == (
+        "You have not trusted it",
+        file.parents[1] / "trusted-presets",
+    )
+    design = only().design
+    assert design is not None
+    assert (design.verbs, design.trusted) == ((), False)
+    assert all("preset trust" in why for why in design.refusals.values())
+    own.trust(only())
+    design = only().design
+    assert design is not None
+    assert (design.trusted, design.verbs[:2]) == (True, ("requeue", "release"))
+    place = own.trusted_place()
+    assert place is not None
+    assert place.stat().st_mode & 0o777 == 0o600
+    place.chmod(0o644)
+    assert f"chmod 600 {place}" in only().untrusted
+    with pytest.raises(RefusedError, match="chmod 600"):
+        own.trust(only())
+    place.chmod(0o600)
+    file.write_text(PRESET + "\n")
+    assert only().untrusted == "It has changed since you trusted it"
+    own.distrust(file)
+    assert (only().untrusted, place.read_text()) == ("You have not trusted it", "")
+
+
+@pytest.mark.usefixtures("file")
+def test_on_sql_server_they_are_refused_before_anything_is_asked() -> None:
+    """What, why, and what to do instead; there is no server at that address."""
+    crate = only()
+    database = open_database("mssql+pyodbc://nobody:x@127.0.0.1:1/nothing")
+    tries: list[Callable[[], object]] = [
+        lambda: libraries.preset("crate", "mssql"),
+        lambda: check(database, crate),
+        lambda: adopt.adopt_library(database, crate.require(), "crates"),
+    ]
+    for attempt in tries:
+        with pytest.raises(UsageError) as raised:
+            attempt()
+        error = raised.value
+        assert error.what == "There is no preset 'crate' for mssql."
+        assert error.why == "Presets of your own are made for postgresql only."
+        assert "dbq-console adopt TABLE --design D --map" in error.next_step
+    assert "crate" not in presets("mssql")
+
+
+def test_a_name_belongs_to_one(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    (team / "crate.sql").write_text(PRESET)
+    (team / "river.sql").write_text(PRESET)
+    (team / "box.sql").write_text(PRESET)
+    (team / "my box.sql").write_text(PRESET)
+    (team / "notes.txt").write_text("no preset")
+    monkeypatch.setenv(own.VARIABLE, f"{tmp_path / 'nowhere'}{os.pathsep}{team}")
+    own.forget_read()
+    found = {one.path: one.problem for one in own.every()}
+    assert not found[file]
+    assert not found[team / "box.sql"]
+    assert found[team / "crate.sql"] == f"there is another one of that name: {file}"
+    assert "the console has 'river' itself" in found[team / "river.sql"]
+    assert "the name of its file" in found[team / "my box.sql"]
+    assert len(found) == 5
+    assert set(own.usable()) == {"crate", "box"}
+
 
 HEAD = """\
 -- preset: crate 2
@@ -45,7 +245,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_head_is_the_design(folder: Path) -> None:
     (folder / "crate.sql").write_text(HEAD)
     (folder / "others.sql").write_text("-- What all have.\n")
-    (crate,) = libraries.every()
+    (crate,) = shipped.every()
     assert (crate.name, crate.library, crate.engines) == ("crate", "crate 2", (folder.name,))
     assert crate.advice == "Adopt it to see them."
     assert crate.states == ("ready", "done")
@@ -67,4 +267,4 @@ def test_a_head_is_the_design(folder: Path) -> None:
 def test_a_head_that_is_none_fails_by_name(folder: Path, line: str, other: str) -> None:
     (folder / "crate.sql").write_text(HEAD.replace(line, other))
     with pytest.raises(ValueError, match=r"crate\.sql"):
-        libraries.every()
+        shipped.every()

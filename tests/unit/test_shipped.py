@@ -7,6 +7,7 @@ import pytest
 from console import sql
 from console.actions import shipped
 from console.actions.install import parts
+from console.actions.upgrade import Difference, How
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, Variant
 
@@ -86,3 +87,9 @@ def test_how_a_procedure_was_made_is_no_difference() -> None:
     assert len(made) == 1
     (other,) = shipped.code_of(product, f"CREATE PROCEDURE {body.replace('1', '2')}")
     assert other not in made
+
+
+def test_the_keys_of_a_difference_stay() -> None:
+    content = Difference("column", "orders.id", How.MISSING, repairable=False).as_json()
+    assert list(content) == ["kind", "name", "how", "installed", "shipped", "mendable"]
+    assert content["mendable"] is False

@@ -1,11 +1,13 @@
-"""Connecting one at a time: who tries, who gets whose error, who waits no longer."""
+"""Connecting one at a time, how long a thread waits for a silent server, what is run again."""
 
 import threading
+import time
 
 import pytest
 
-from console.engines import time_limit
-from console.engines.database import ConnectLock
+from console.engines import retry_transient, time_limit
+from console.engines.database import ConnectLock, reason_to_stop
+from console.errors import BusyError, TransientError
 from tests.servers import PATIENCE_SECONDS
 
 
@@ -124,3 +126,100 @@ def test_a_thread_out_of_time_does_not_wait_for_another_s_connect() -> None:
         turns.connect(refuse)
     server.go_on.set()
     first.join(30)
+
+
+def test_without_a_limit_there_is_no_end() -> None:
+    assert reason_to_stop() == ""
+
+
+def test_the_limit_ends_by_itself_and_holds_inside_only() -> None:
+    with time_limit(0.05):
+        assert reason_to_stop() == ""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not reason_to_stop():
+            assert time.monotonic() < deadline
+        assert reason_to_stop() == "the server has not answered within 0.05 s"
+    assert reason_to_stop() == ""
+
+
+def test_cancelling_ends_it() -> None:
+    cancelled = threading.Event()
+    with time_limit(100.0, cancelled.is_set):
+        assert reason_to_stop() == ""
+        cancelled.set()
+        assert "nobody waits" in reason_to_stop()
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(0.0, 100.0), (100.0, 0.0)])
+def test_the_shorter_limit_counts(outer: float, inner: float) -> None:
+    with time_limit(outer), time_limit(inner):
+        assert reason_to_stop() == "the server has not answered within 0 s"
+
+
+def test_cancelling_an_outer_limit_ends_an_inner_one() -> None:
+    cancelled = threading.Event()
+    with time_limit(100.0, cancelled.is_set), time_limit(50.0):
+        assert reason_to_stop() == ""
+        cancelled.set()
+        assert reason_to_stop() != ""
+
+
+def test_it_is_the_thread_s_own() -> None:
+    told: list[str] = []
+    with time_limit(0.0):
+        other = threading.Thread(target=lambda: told.append(reason_to_stop()))
+        other.start()
+        other.join()
+    assert told == [""]
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made, none of which took time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    return pauses
+
+
+class Work:
+    """Fails so many times."""
+
+    def __init__(self, failures: int, error: type[Exception] = TransientError) -> None:
+        self.calls = 0
+        self._failures = failures
+        self._error = error
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise self._error(f"failure {self.calls}")
+        return self.calls
+
+
+@pytest.mark.parametrize("failures", range(6))
+def test_it_is_run_until_it_succeeds(failures: int, paused: list[float]) -> None:
+    assert retry_transient(Work(failures)) == failures + 1
+    assert len(paused) == failures
+    assert all(0 < pause <= 0.8 for pause in paused)
+
+
+def test_six_failures_are_the_callers(paused: list[float]) -> None:
+    work = Work(99)
+    with pytest.raises(TransientError, match="failure 6"):
+        retry_transient(work)
+    assert (work.calls, len(paused)) == (6, 5)
+
+
+@pytest.mark.parametrize("error", [BusyError, ValueError])
+def test_no_other_error_is_tried_again(error: type[Exception], paused: list[float]) -> None:
+    work = Work(1, error)
+    with pytest.raises(error):
+        retry_transient(work)
+    assert (work.calls, paused) == (1, [])
+
+
+def test_what_went_too_far_is_not_run_again(paused: list[float]) -> None:
+    work = Work(99)
+    with pytest.raises(TransientError, match="failure 2"):
+        retry_transient(work, while_true=lambda: work.calls < 2)
+    assert (work.calls, len(paused)) == (2, 1)

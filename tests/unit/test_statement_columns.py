@@ -1,4 +1,5 @@
-"""What the doctor asks returns the same columns on both engines, and what its row types want.
+"""The doctor's and the pipeline's statements return the columns that their row types need, on both
+engines.
 
 PostgreSQL's are run on a server and fill their row types; so what has the same columns would, too.
 """
@@ -17,8 +18,11 @@ from console.doctor import broker, claims, messages, sessions, states
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
+from console.pipeline import locks
+from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.statements import of_the_pipeline
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
@@ -212,3 +216,47 @@ def test_a_pop_and_the_doctor_plan_under_the_same_settings() -> None:
         ]
         off = set(re.findall(r"SET (\w+) = off", pop)) - {"enable_hashjoin", "enable_mergejoin"}
         assert off == set(re.findall(r"set_config\('(\w+)', 'off'", careful)), design
+
+
+PIPELINE_TYPES = {
+    "action": locks.Action,
+    "step": plan.RangeStep,
+}
+PIPELINE_VALUES = {
+    "acquire_lock": "got",
+    "release_lock": "got",
+    "server_time": "moment",
+    "lock_rows": "key",
+    "delete_rows": "deleted",
+}
+
+
+ALWAYS_NULL = {"done": {"archive_id", "reason", "due_at", "archived_at"}, "archive": set()}
+"""Columns of the lake's files that no row of such a source has: they are not asked for."""
+
+
+def wanted_by_pipeline(name: str, queue: Queue, scope: templates.Scope) -> list[str]:
+    if name == "rows":
+        lacked = set(ALWAYS_NULL[scope.options["source"]])
+        lacked |= {"due_at"} - set(scope.roles)
+        if queue.design.name not in {"status", "split"}:
+            lacked.add("title")
+        return [name for name in files.SCHEMA.names if name not in lacked]
+    if name in PIPELINE_VALUES:
+        return [PIPELINE_VALUES[name]]
+    return [field.name for field in dataclasses.fields(PIPELINE_TYPES[name])]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize(
+    ("engine", "variant"), [(e, v) for v in ALL for e in v.engines if e in PRODUCTS], ids=str
+)
+def test_each_of_the_pipeline_fills_its_row_type(engine: str, variant: Variant) -> None:
+    product = PRODUCTS[engine]
+    queue = variant.queue("s", "q", product.name)
+    met = set()
+    for statement, scope in of_the_pipeline(product, queue):
+        met.add(statement.name)
+        text = sql.script(statement, product.dialect, scope)
+        assert columns(text) == wanted_by_pipeline(statement.name, queue, scope), text
+    assert met == templates.statements(product.name, "pipeline").keys()
