@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import console.verbs  # they plan the doctor's repairs
 from console.engines import Database, open_database
@@ -32,8 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     # A slow machine is no defect: hypothesis shall not time its examples. The short tier's are the
     # same in each run: it tells whether a change is right; --long looks for others each time.
-    settings.register_profile("long", deadline=None)
-    settings.register_profile("short", deadline=None, max_examples=SHORT_EXAMPLES, derandomize=True)
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("long", patient)
+    settings.register_profile("short", patient, max_examples=SHORT_EXAMPLES, derandomize=True)
     settings.load_profile("long" if config.getoption("--long") else "short")
     for what in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         os.environ[what] = _folder()

@@ -21,7 +21,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of our own in it, which nobod
 _ENOUGH_BYTES = 6 << 30
 _MAKING, _RUN = "dbq-making-", "dbq-run-"
 
-SETTINGS = {"fsync": "off"}
+SETTINGS = {"fsync": "off", "max_prepared_transactions": "20"}
 """Of the suite's servers. They are killed, but no machine loses its power here: what a server has
 written is with the operating system, and is there after any kill."""
 

@@ -11,8 +11,9 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from console.catalog import Queue
 from console.engines.embedded import EmbeddedServer
+from tests.faults.ring_clients import backends, kill_backend
 from tests.proxy import Proxy
-from tests.servers import connect, kill_session
+from tests.servers import connect
 
 LONG_SECONDS = 75.0
 """The network is silent for longer than every time-out of the console."""
@@ -46,25 +47,15 @@ class Place:
 
     def terminate(self) -> None:
         """pg_terminate_backend of up to three of its sessions."""
-        pids = self._backends()
         with suppress(psycopg.Error), connect(self.url) as admin:
+            pids = backends(self.url)
             for pid in self.chance.sample(pids, min(len(pids), self.chance.randint(1, 3))):
                 admin.execute("SELECT pg_terminate_backend(%s)", [pid])
 
     def kill_backend(self) -> None:
         """SIGKILL of one session: the whole server recovers from it."""
-        if pids := self._backends():
-            with suppress(psycopg.Error):
-                kill_session(self.url, self.chance.choice(pids))
-
-    def _backends(self) -> list[int]:
-        query = (
-            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            " AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid"
-        )
-        with suppress(psycopg.Error), connect(self.url) as admin:
-            return [pid for (pid,) in admin.execute(query)]
-        return []
+        with suppress(psycopg.Error):
+            kill_backend(self.url, self.chance)
 
     def lock(self) -> None:
         """Lock a queue's table, as a migration does."""

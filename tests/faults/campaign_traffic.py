@@ -19,7 +19,7 @@ from tests.faults.campaign_balance import DOOMED, FEW, QUEUES, MessageCounts, Re
 from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble
 from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
 from tests.faults.campaign_verbs import SPARK_SECONDS, Operators
-from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, wait_for_progress
+from tests.faults.ring_clients import CONSUMER, PRODUCER, Clients, wait_for_progress
 from tests.faults.ring_tools import wait_for_server
 from tests.pipeline.driver import PHASES
 from tests.proxy import Proxy

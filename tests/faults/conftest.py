@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from console.actions import execute
 from console.engines import Database
+from console.engines.embedded import EmbeddedServer
 from tests.contract.conftest import Use, use_of
 from tests.faults.ring_tools import Make, Ring, make_ring
 from tests.servers import Server, fresh_database
@@ -39,9 +41,25 @@ def rings_url(server: Server) -> Iterator[str]:
 @pytest.fixture
 def make(rings_url: str) -> Iterator[Make]:
     """Makes rings, each under a name of its own; of 20 slots, unless told otherwise."""
+    yield from _rings(rings_url)
+
+
+@pytest.fixture(scope="module")
+def own_rings_url(module_server: EmbeddedServer) -> str:
+    """One for all: each database of a server makes its shutdown longer."""
+    return module_server.create_database("rings")
+
+
+@pytest.fixture
+def make_own(own_server: EmbeddedServer, own_rings_url: str) -> Iterator[Make]:
+    """`make`, on `own_server`."""
+    yield from _rings(own_rings_url)
+
+
+def _rings(url: str) -> Iterator[Make]:
     made: list[Ring] = []
 
-    def one(url: str = rings_url, **options: object) -> Ring:
+    def one(url: str = url, **options: object) -> Ring:
         given: dict[str, Any] = {"size": 20, **options}
         made.append(make_ring(url, **given))
         return made[-1]
@@ -49,3 +67,18 @@ def make(rings_url: str) -> Iterator[Make]:
     yield one
     for ring in made:
         ring.close()
+
+
+@pytest.fixture
+def queues_url(database_url: str) -> str:
+    """A database with the queues `mail`, `orders` and `lines`."""
+    from tests.faults.connection_faults import make_queues  # noqa: PLC0415  # needs Textual
+
+    make_queues(database_url)
+    return database_url
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before an action's progress is looked up on a new connection."""
+    monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))

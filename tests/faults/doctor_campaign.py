@@ -32,8 +32,6 @@ from tests.faults.modelled_ring import InHand, ReaderModel, astray, left_behind
 from tests.faults.ring_faults import RingFaults
 from tests.faults.ring_model import Store
 
-SETTINGS = {"max_prepared_transactions": "20"}
-"""The server's settings."""
 NAMED_BY: dict[str, tuple[LostKind, ...]] = {
     "orphan": (LostKind.ORPHAN,),
     "spent": (LostKind.SPENT,),
@@ -332,7 +330,7 @@ def main() -> None:
     chosen = parser.parse_args()
     total, failed = Tally(), []
     print("seed", *(f"{name:>12}" for name in COLUMNS))
-    with EmbeddedServer.start(settings=SETTINGS) as server:
+    with EmbeddedServer.start(settings={"max_prepared_transactions": "20"}) as server:
         url = server.create_database("campaigns")
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             try:

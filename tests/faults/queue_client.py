@@ -369,7 +369,7 @@ class Ledger:
             self.popped_in_doubt.update(before["popped"])
             self.unknown_in_doubt += before["unknown"]
 
-    def settle(self, drained: Iterable[str], *, relays: int = 0, kills: int = 0) -> Counts:
+    def settle(self, drained: Iterable[str]) -> Counts:
         """The counts, once the ring is drained; asserts what no crash excuses."""
         came = self.popped + Counter(drained)
         damaged = [text for text in came if not is_whole(text)]
@@ -389,8 +389,6 @@ class Ledger:
             in_doubt=in_doubt + self.doubtful.total(),
             lost=len(lost),
             doubled=len(doubled),
-            relays=relays,
-            kills=kills,
         )
 
 

@@ -9,7 +9,7 @@ from console.engines.embedded import EmbeddedServer
 from tests.faults import ring_model as model
 from tests.faults.modelled_ring import ModelledRing, ReaderModel
 from tests.faults.queue_client import Ledger
-from tests.faults.ring_campaign import (
+from tests.faults.ring_clients import (
     CONSUMER,
     PRODUCER,
     Clients,
@@ -136,7 +136,7 @@ class RingFaults(ModelledRing):
             self.server.kill()
             self.server.restart()
         else:
-            assert kill_backend(self.ring, self.chance)
+            assert kill_backend(self.ring.url, self.chance)
             wait_for_server(self.ring.url)
         self.end_sessions()
 

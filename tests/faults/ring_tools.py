@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -15,7 +16,7 @@ from console.catalog import Queue, find, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from tests.faults.ring_model import Store, most_turns
-from tests.servers import PATIENCE_SECONDS, connect
+from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Ring:
     queue: Queue
 
     def of(self, subscriber: str) -> "Ring":
-        """As one of its subscribers sees it."""
+        """As one of its current subscribers sees it, or as a whole."""
         with self.database.transaction("read the catalog") as connection:
             now = find(connection, self.queue.name, self.queue.schema)
-        return replace(self, queue=now.of(subscriber))
+        return replace(self, queue=now.of(subscriber) if subscriber else now)
 
     @property
     def _mine(self) -> list[str]:
@@ -296,14 +297,21 @@ def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
     return 500
 
 
-def wait_for_server(url: str, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until_blocked(ring: Ring, waiter: psycopg.Connection) -> None:
+    """Until the session waits for a lock of another one."""
+    blocked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+    with ring.connect() as looker:
+        pid = waiter.info.backend_pid
+        wait_until(lambda: looker.execute(blocked, [pid]).fetchone() == (True,), "it waits")
+
+
+def wait_for_server(url: str) -> None:
     """Until it accepts connections, after its recovery."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
+
+    def accepts() -> bool:
+        with suppress(psycopg.OperationalError):
             connect(url).close()
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline, "the server did not come back"
-            time.sleep(0.05)
-        else:
-            return
+            return True
+        return False
+
+    wait_until(accepts, "the server is back")

@@ -22,7 +22,7 @@ from tests.contract.filled import seen
 from tests.servers import PATIENCE_SECONDS, Server, fresh_database, wait_until
 from tests.warm import Forked
 
-MESSAGES = 400
+MESSAGES = 200
 _DEADLINE_SECONDS = PATIENCE_SECONDS
 CASES: list[tuple[str, dict[str, str], str]] = [
     ("ring", {"size": "1000"}, "purge"),

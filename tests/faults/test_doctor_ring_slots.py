@@ -3,12 +3,10 @@
 import itertools
 import re
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,9 +21,9 @@ from console.doctor.number_proof import LostKind, find_lost_numbers
 from console.doctor.ring_repairs import AddSlots, RepairNumbers
 from console.doctor.slot_map import SlotRange, read_slot_map
 from console.engines import open_database
-from console.engines.embedded import EmbeddedServer
 from console.sql import templates
 from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.traffic import at_work
 from tests.faults.doctor_tools import (
     diagnose_ring,
     fill,
@@ -38,18 +36,12 @@ from tests.faults.doctor_tools import (
 from tests.faults.modelled_ring import astray
 from tests.faults.ring_model import Live, Store
 from tests.faults.ring_tools import Make, Ring
-from tests.servers import connect
-
-
-@pytest.fixture(scope="module")
-def rings_url(module_server: EmbeddedServer) -> str:
-    """Each database that a server has makes its shutdown longer."""
-    return module_server.create_database("doctor")
+from tests.servers import connect, fresh_database
 
 
 @pytest.fixture
-def make(own_server: EmbeddedServer, make: Make) -> Make:
-    """Makes rings on a server that runs."""
+def make(make: Make) -> Make:
+    """Makes rings of 50 slots."""
     return partial(make, size=50, max_bytes=100)
 
 
@@ -173,23 +165,17 @@ def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
         assert list(findings_by_code(ring)) == ["filling"]
         fill_more(ring, connection, 1)
         assert list(findings_by_code(ring)) == ["full"]
-        stop = threading.Event()
 
-        def consume_and_push() -> None:
+        def consume_and_push() -> Iterator[None]:
             with ring.connect() as session:
-                while not stop.wait(0.005):
-                    session.execute("BEGIN")
-                    ring.pop(session)
-                    ring.push(session, "again")
-                    session.execute("COMMIT")
+                while True:
+                    with session.transaction():
+                        ring.pop(session)
+                        ring.push(session, "again")
+                    yield
 
-        thread = threading.Thread(target=consume_and_push)
-        thread.start()
-        try:
+        with at_work(consume_and_push(), pause_seconds=0.005):
             assert set(findings_by_code(ring)) <= {"filling"}
-        finally:
-            stop.set()
-            thread.join()
         assert len(ring.texts()) == 10
         assert findings_by_code(ring) == {}
 
@@ -207,23 +193,19 @@ def dump(ring: Ring, *options: str) -> str:
 
 
 @contextmanager
-def restored(server: EmbeddedServer, ring: Ring, text: str) -> Iterator[Ring]:
+def restored(ring: Ring, text: str) -> Iterator[Ring]:
     """The same ring in another database."""
-    url = server.create_database(f"restored_{uuid4().hex}")
-    with connect(url) as connection:
-        connection.execute(text.encode())
-    copy = Ring(url, open_database(url), ring.queue)
-    try:
+    with fresh_database(ring.url) as url:
+        with connect(url) as connection:
+            connection.execute(text.encode())
+        copy = Ring(url, open_database(url), ring.queue)
         yield copy
-    finally:
         copy.close()
 
 
-def test_a_dump_whose_sequences_are_of_a_later_moment(
-    own_server: EmbeddedServer, make: Make
-) -> None:
+def test_a_dump_whose_sequences_are_of_a_later_moment(database_url: str, make: Make) -> None:
     """A dump reads sequences as they are by then: what was popped meanwhile is there again."""
-    ring = make(own_server.create_database("dumped_later"), size=200)
+    ring = make(database_url, size=200)
     with ring.connect() as connection, ring.connect() as holder:
         left = fill(ring, connection, 100, 20)
         holder.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -233,7 +215,7 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(
         fill_more(ring, connection, 40)
         text = dump(ring, f"--snapshot={snapshot}")
         holder.rollback()
-    with restored(own_server, ring, text) as copy:
+    with restored(ring, text) as copy:
         found = findings_by_code(copy)
         assert numbers(found["orphan"]) == list(range(21, 71))
         assert numbers(found["hole"]) == list(range(101, 141))
@@ -246,13 +228,13 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(
 _SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
 
 
-def test_a_dump_without_its_sequences(own_server: EmbeddedServer, make: Make) -> None:
-    ring = make(own_server.create_database("dumped"), size=200)
+def test_a_dump_without_its_sequences(database_url: str, make: Make) -> None:
+    ring = make(database_url, size=200)
     with ring.connect() as connection:
         left = fill(ring, connection, 100, 20)
         text = dump(ring)
     text = "\n".join(line for line in text.splitlines() if not _SETS.search(line))
-    with restored(own_server, ring, text) as copy:
+    with restored(ring, text) as copy:
         found = findings_by_code(copy)
         assert list(found) == ["sequence_behind"]
         repair_finding(copy, found["sequence_behind"])
@@ -282,10 +264,10 @@ def test_lost_numbers_are_found_and_repaired_in_any_state(make: Make, long: bool
     with ring.connect() as connection:
 
         @settings(
-            max_examples=500 if long else 20,
+            max_examples=500 if long else 12,
             derandomize=True,
             database=None,
-            suppress_health_check=[HealthCheck.function_scoped_fixture],
+            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
         @given(laid())
         def check(state: Store) -> None:
@@ -376,8 +358,8 @@ def mend_halves(ring: Ring) -> None:
 
 
 def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
-    """100,000 slots are one scan, and as many ranges as there are differences."""
-    ring = make(size=100_000, max_bytes=1)
+    """20,000 slots are one scan, and as many ranges as there are differences."""
+    ring = make(size=20_000, max_bytes=1)
     with ring.connect() as connection:
         assert None not in ring.push_many(connection, ["x"] * 5_000)
         assert len(ring.pop_many(connection, 1_000)) == 1_000
@@ -385,7 +367,7 @@ def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
         assert [(r.first_slot, r.last_slot, r.state, r.count) for r in whole] == [
             (0, 1_000, "free", 1_001),
             (1_001, 5_000, "ready", 4_000),
-            (5_001, 99_999, "free", 94_999),
+            (5_001, 19_999, "free", 14_999),
         ]
         product = ring.database.product
         text = sql.script("ring.slot_map", product.dialect, ring.queue.scope(product))

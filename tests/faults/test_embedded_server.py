@@ -34,9 +34,9 @@ pytestmark = pytest.mark.skipif(
 
 OWNER = """
 import json, os, time
-from console.engines.embedded import EmbeddedServer
+from tests.template import CopiedServer
 
-with EmbeddedServer.start() as server:
+with CopiedServer.start() as server:
     child = os.fork()
     if child == 0:
         time.sleep(600)
@@ -243,17 +243,6 @@ def test_stop_leaves_nothing(*, killed: bool) -> None:
         server.stop()
     with pytest.raises(UsageError, match="cannot start again"):
         server.restart()
-
-
-@pytest.mark.long
-def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
-    with CopiedServer.start(settings={"max_connections": "20", "work_mem": "5MB"}) as other:
-        assert other.port != own_server.port
-        assert value(other.url, "SHOW max_connections") == "20"
-        assert value(other.url, "SHOW work_mem") == "5MB"
-        other.kill()
-        assert value(own_server.url, "SHOW max_connections") == "200"
-    assert value(own_server.url, "SELECT 1") == 1
 
 
 def test_an_occupied_port_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

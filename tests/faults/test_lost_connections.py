@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 
 import pytest
@@ -16,36 +15,20 @@ from console.actions.execute import Batching, Progress
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
 from console.monitor.scan_query import MessageSource
 from tests.contract.installs import together
 from tests.faults.connection_faults import (
     FATES,
-    LIMIT,
     AtCommit,
-    make_queues,
     moved,
     plain,
     rows_of,
 )
 from tests.proxy import Fate, Proxy
-from tests.servers import connect, fresh_database
+from tests.servers import connect
 
-
-@pytest.fixture(autouse=True)
-def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter pauses before an action's progress is looked up."""
-    monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
-
-
-@pytest.fixture
-def own_url(own_server: EmbeddedServer) -> Iterator[str]:
-    """For one test alone."""
-    with fresh_database(own_server.url) as found:
-        make_queues(found)
-        yield found
-
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 # An action whose commit is cut.
 
@@ -87,8 +70,8 @@ def purged_with(
 
 
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
-def test_a_cut_commit_is_looked_up(own_url: str, fate: Fate) -> None:
-    error, entry, archived = purged_with(own_url, fate, heals=True)
+def test_a_cut_commit_is_looked_up(queues_url: str, fate: Fate) -> None:
+    error, entry, archived = purged_with(queues_url, fate, heals=True)
     done = 2 * BATCH + (BATCH if fate is Fate.UNANSWERED else 0)
     assert (archived, entry.done, entry.outcome) == (done, done, "failed")
     assert type(error) is ConnectionFailedError
@@ -100,8 +83,8 @@ def test_a_cut_commit_is_looked_up(own_url: str, fate: Fate) -> None:
     [Fate.UNANSWERED, pytest.param(Fate.CUT, marks=pytest.mark.long)],
     ids=lambda fate: fate.name,
 )
-def test_a_commit_that_cannot_be_looked_up_is_in_doubt(own_url: str, fate: Fate) -> None:
-    error, entry, archived = purged_with(own_url, fate, heals=False)
+def test_a_commit_that_cannot_be_looked_up_is_in_doubt(queues_url: str, fate: Fate) -> None:
+    error, entry, archived = purged_with(queues_url, fate, heals=False)
     assert type(error) is InDoubtError
     assert "IN DOUBT: the last batch of 2, after 4" in error.next_step
     assert f"action {entry.action_id}" in error.next_step
@@ -110,12 +93,12 @@ def test_a_commit_that_cannot_be_looked_up_is_in_doubt(own_url: str, fate: Fate)
 
 
 @pytest.mark.long
-def test_a_batch_that_runs_on_after_the_cut_is_waited_for(own_url: str) -> None:
+def test_a_batch_that_runs_on_after_the_cut_is_waited_for(queues_url: str) -> None:
     """The network is silent before the commit arrives, and delivers it afterwards."""
     hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
     with (
-        closing(open_database(own_url)) as near,
-        Proxy(own_url) as proxy,
+        closing(open_database(queues_url)) as near,
+        Proxy(queues_url) as proxy,
         closing(open_database(proxy.url, timeouts=hasty)) as far,
     ):
         with near.transaction("look") as connection:
@@ -149,11 +132,11 @@ def _thaw_later(proxy: Proxy, silent: threading.Event) -> None:
     proxy.thaw()
 
 
-def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(own_url: str) -> None:
-    with Proxy(own_url) as proxy, closing(open_database(proxy.url)) as far:
-        with closing(open_database(own_url)) as near, near.transaction("look") as connection:
+def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as far:
+        with closing(open_database(queues_url)) as near, near.transaction("look") as connection:
             queue = catalog.find(connection, "lines")
-        before = rows_of(own_url)
+        before = rows_of(queues_url)
         proxy.fate = AtCommit(b"push", Fate.UNANSWERED)
         with (
             pytest.raises(InDoubtError, match="may have been done or not"),
@@ -168,7 +151,7 @@ def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(own_url: str) -> None:
             push_many(connection, queue, ["c"])
         with far.transaction("look", read_only=True) as connection:
             connection.execute(text("SELECT 1"))
-    assert moved(before, rows_of(own_url)) == (2, 0)
+    assert moved(before, rows_of(queues_url)) == (2, 0)
 
 
 # Connecting: one at a time, and no more than a few.
@@ -183,27 +166,8 @@ def ask(database: Database) -> None:
         connection.execute(text("SELECT 1"))
 
 
-@pytest.mark.long
-def test_waiters_for_a_silent_server_share_one_attempt(own_url: str) -> None:
-    hasty = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.5)
-    with Proxy(own_url) as proxy, closing(open_database(plain(proxy), timeouts=hasty)) as far:
-        proxy.freeze()
-        began = time.monotonic()
-        errors = together(*[lambda: ask(far)] * THREADS)
-        assert time.monotonic() - began < LIMIT
-        assert all(isinstance(error, ConnectionFailedError) for error in errors)
-        assert (
-            len({id(error.__cause__) for error in errors if isinstance(error, Exception)})
-            == THREADS
-        )
-        assert proxy.accepted == 1
-        proxy.thaw()
-        assert together(*[lambda: ask(far)] * THREADS) == [None] * THREADS
-        assert proxy.accepted <= 1 + THREADS
-
-
-def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(own_url: str) -> None:
-    with Proxy(own_url) as proxy, closing(open_database(plain(proxy))) as far:
+def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(plain(proxy))) as far:
         everybody = threading.Barrier(THREADS)
 
         def hold() -> None:
@@ -219,17 +183,17 @@ def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(own_url: str) -
         assert proxy.connections <= THREADS
 
 
-def test_the_ninth_caller_gets_a_busy_pool(own_url: str) -> None:
+def test_the_ninth_caller_gets_a_busy_pool(queues_url: str) -> None:
     hasty = Timeouts(connect_seconds=1)
-    with closing(open_database(own_url, timeouts=hasty)) as database, ExitStack() as stack:
+    with closing(open_database(queues_url, timeouts=hasty)) as database, ExitStack() as stack:
         for _ in range(THREADS):
             stack.enter_context(database.transaction("hold", read_only=True))
         with pytest.raises(ConnectionFailedError, match="pool is busy"):
             ask(database)
 
 
-def test_a_caller_may_give_up_while_another_connects(own_url: str) -> None:
-    with Proxy(own_url) as proxy, closing(open_database(plain(proxy))) as far:
+def test_a_caller_may_give_up_while_another_connects(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(plain(proxy))) as far:
         proxy.freeze()
         first = threading.Thread(target=together, args=(lambda: ask(far),))
         first.start()
@@ -247,9 +211,11 @@ def test_a_caller_may_give_up_while_another_connects(own_url: str) -> None:
 
 
 @pytest.mark.long
-def test_a_silent_server_is_given_up_shortly_after_the_statement_s_time_out(own_url: str) -> None:
+def test_a_silent_server_is_given_up_after_the_statement_s_time_out(
+    queues_url: str,
+) -> None:
     hasty = Timeouts(connect_seconds=1, statement_seconds=0.5)
-    with Proxy(own_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as far:
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url, timeouts=hasty)) as far:
         ask(far)
 
         def ask_silence() -> None:
@@ -263,8 +229,8 @@ def test_a_silent_server_is_given_up_shortly_after_the_statement_s_time_out(own_
         ask(far)
 
 
-def test_an_ignored_loss_fails_the_commit(own_url: str) -> None:
-    with Proxy(own_url) as proxy, closing(open_database(proxy.url)) as far:
+def test_an_ignored_loss_fails_the_commit(queues_url: str) -> None:
+    with Proxy(queues_url) as proxy, closing(open_database(proxy.url)) as far:
 
         def ask_the_dead() -> None:
             with far.transaction("ask") as connection:
@@ -279,9 +245,9 @@ def test_an_ignored_loss_fails_the_commit(own_url: str) -> None:
 
 
 @pytest.mark.long
-def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(own_url: str) -> None:
+def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(queues_url: str) -> None:
     hasty = Timeouts(statement_seconds=0.1)
-    url = make_url(own_url).update_query_dict({"options": "-c statement_timeout=20s"})
+    url = make_url(queues_url).update_query_dict({"options": "-c statement_timeout=20s"})
     with (
         closing(open_database(url.render_as_string(hide_password=False), timeouts=hasty)) as far,
         far.transaction("sleep") as connection,
@@ -289,9 +255,9 @@ def test_what_the_url_says_of_the_statement_s_time_out_counts_here_too(own_url: 
         connection.execute(text("SELECT pg_sleep(1.5)"))
 
 
-def test_a_session_whose_commit_was_refused_goes_on(own_url: str) -> None:
+def test_a_session_whose_commit_was_refused_goes_on(queues_url: str) -> None:
     """The server refuses the commit and keeps the session: its transaction has to be ended."""
-    with closing(open_database(own_url)) as database:
+    with closing(open_database(queues_url)) as database:
 
         def refused() -> None:
             with session.transaction("defer") as connection:
@@ -307,13 +273,13 @@ def test_a_session_whose_commit_was_refused_goes_on(own_url: str) -> None:
                 assert connection.execute(text("SELECT 1")).scalar_one() == 1
 
 
-def test_a_session_whose_commit_was_cut_off_goes_on(own_url: str) -> None:
-    with closing(open_database(own_url)) as database, database.session("work") as session:
+def test_a_session_whose_commit_was_cut_off_goes_on(queues_url: str) -> None:
+    with closing(open_database(queues_url)) as database, database.session("work") as session:
 
         def cut_off() -> None:
             with session.transaction("do the first") as connection:
                 pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-                with connect(own_url) as admin:
+                with connect(queues_url) as admin:
                     admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
 
         with pytest.raises(ConsoleError, match="do the first"):

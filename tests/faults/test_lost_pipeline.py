@@ -12,13 +12,11 @@ from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.faults.connection_faults import Cutter
 from tests.proxy import Fate, Proxy
-from tests.servers import fresh_database
 
 pytest.importorskip("pyarrow", reason="needs the pipeline: pip install 'dbq-console[pipeline]'")
 HASTY = Timeouts(connect_seconds=2, statement_seconds=2.0, lock_seconds=1.0)
@@ -45,11 +43,11 @@ def payloads(lake: Lake) -> Counter[str]:
 
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.UNANSWERED], ids=lambda fate: fate.name)
 def test_archive_is_cut_off_anywhere(
-    own_server: EmbeddedServer, tmp_path: Path, fate: Fate, *, long: bool
+    database_url: str, tmp_path: Path, fate: Fate, *, long: bool
 ) -> None:
     fifo = design("fifo")
     options = fifo.complete_options({"archive_at_pop": "on"}, "postgresql")
-    with fresh_database(own_server.url) as url, closing(open_database(url, label="here")) as near:
+    with closing(open_database(database_url, label="here")) as near:
         for number, pieces in enumerate(itertools.count(0, 3) if long else (40,)):
             queue = installed_queue("public", f"q{number}", fifo, options)
             install(near, queue)
@@ -60,7 +58,7 @@ def test_archive_is_cut_off_anywhere(
             lake = Lake(tmp_path / f"lake {number}")
             cutter = Cutter(pieces, fate)
             with (
-                Proxy(url) as proxy,
+                Proxy(database_url) as proxy,
                 closing(open_database(proxy.url, label="here", timeouts=HASTY)) as far,
             ):
                 proxy.fate = cutter

@@ -13,7 +13,6 @@ import pytest
 from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import make_url
 
-from console.actions import execute
 from console.engines.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
 from tests.faults.connection_faults import FATES, LIMIT, Cutter, make_queues, moved, rows_of
@@ -55,11 +54,7 @@ ACTING = (
 VERBS = LOOKING + ACTING
 LINES = b"1\n2\n3\n"
 
-
-@pytest.fixture(autouse=True)
-def looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter pauses before an action's progress is looked up."""
-    monkeypatch.setattr(execute, "_RECONNECT_PAUSES", (0.0, 0.1))
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def again(server: EmbeddedServer) -> None:
@@ -77,14 +72,6 @@ def url(module_server: EmbeddedServer) -> Iterator[str]:
     with ExitStack() as stack:
         found = stack.enter_context(fresh_database(module_server.url))
         stack.callback(again, module_server)
-        make_queues(found)
-        yield found
-
-
-@pytest.fixture
-def own_url(own_server: EmbeddedServer) -> Iterator[str]:
-    """For one test alone."""
-    with fresh_database(own_server.url) as found:
         make_queues(found)
         yield found
 
@@ -254,23 +241,23 @@ def has_lines(url: str) -> bool:
 @pytest.mark.parametrize("heals", [True, False])
 @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
 @pytest.mark.parametrize("verb", VERBS)
-def test_cut_off_at_any_piece(own_url: str, verb: str, fate: Fate, heals: bool) -> None:
+def test_cut_off_at_any_piece(queues_url: str, verb: str, fate: Fate, heals: bool) -> None:
     for pieces in itertools.count():
-        if not cut_off(verb, own_url, pieces, fate, heals=heals):
+        if not cut_off(verb, queues_url, pieces, fate, heals=heals):
             break
         assert pieces < 500
 
 
 @pytest.mark.parametrize("verb", ["push mail x", "pop lines --count 3", "purge mail --yes mail"])
-def test_cut_off_somewhere(own_url: str, verb: str) -> None:
+def test_cut_off_somewhere(queues_url: str, verb: str) -> None:
     for number, pieces in enumerate((4, 7, 10, 13)):
-        cut_off(verb, own_url, pieces, FATES[number % 2], heals=number < 2)
+        cut_off(verb, queues_url, pieces, FATES[number % 2], heals=number < 2)
 
 
 @pytest.mark.parametrize(
     "verb",
     [pytest.param(verb, marks=() if verb == "push mail x" else pytest.mark.long) for verb in VERBS],
 )
-def test_silent_in_the_middle(own_url: str, verb: str, *, long: bool) -> None:
+def test_silent_in_the_middle(queues_url: str, verb: str, *, long: bool) -> None:
     for pieces in (2, 5, 8, 11, 14) if long else (6,):
-        cut_off(verb, own_url, pieces, Fate.FROZEN, heals=False)
+        cut_off(verb, queues_url, pieces, Fate.FROZEN, heals=False)

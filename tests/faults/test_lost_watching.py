@@ -1,13 +1,11 @@
 """What goes on by itself while its connection is lost, and after: sampler, screens, recorder,
 exporter, `status --watch`."""
 
-import json
 import os
 import re
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -19,14 +17,13 @@ from psycopg.sql import SQL, Identifier
 
 from console import clock
 from console.engines import Timeouts, open_database
-from console.engines.embedded import EmbeddedServer
 from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
 from tests.faults.connection_faults import plain
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
-from tests.servers import PATIENCE_SECONDS, connect, fresh_database, wait_until
+from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
 from tests.tui.alone import until
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
@@ -35,36 +32,13 @@ HASTY = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.2)
 
 
 @pytest.fixture
-def url(own_server: EmbeddedServer) -> Iterator[str]:
+def url(database_url: str) -> str:
     """A database with a ring and a fifo."""
-    with fresh_database(own_server.url) as found:
-        install_some(found)
-        yield found
+    install_some(database_url)
+    return database_url
 
 
 # The sampler.
-
-
-@pytest.mark.long
-def test_a_lost_server_is_tried_once_a_sample_with_growing_pauses(url: str) -> None:
-    with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
-        sampler = Sampler(database, timeouts=HASTY)
-        assert sampler.sample().error is None
-        before = proxy.accepted
-        proxy.refuse()
-        pauses = [sampler.sample().retry_seconds or 0.0 for _ in range(8)]
-        assert proxy.accepted == before + 8
-        assert all(
-            low <= pause <= high for pause, (low, high) in zip(pauses, _bounds(), strict=True)
-        )
-        proxy.let_in()
-        assert sampler.sample().error is None
-        assert proxy.connections <= 2
-
-
-def _bounds() -> list[tuple[float, float]]:
-    """Each pause doubles, up to half a minute, plus or minus a quarter."""
-    return [(0.75 * pause, 1.25 * pause) for pause in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
 SLEPT = 8 * 3600.0
@@ -130,12 +104,11 @@ def silent(proxy: Proxy) -> Iterator[None]:
 
 @pytest.mark.parametrize("loss", [cut, pytest.param(silent, marks=pytest.mark.long)])
 async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
-    own_server: EmbeddedServer, loss: Callable[[Proxy], AbstractContextManager[None]]
+    database_url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
 ) -> None:
     with (
-        fresh_database(own_server.url) as url,
-        queues_on(url) as (_, _message),
-        Proxy(url) as proxy,
+        queues_on(database_url) as (_, _message),
+        Proxy(database_url) as proxy,
         closing(open_database(plain(proxy), label="here", timeouts=HASTY)) as far,
     ):
         async with watching(far) as console:
@@ -249,36 +222,12 @@ def test_a_recorder_goes_on(
         err.wait("recording again")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("loss", LOSSES)
-def test_an_exporter_goes_on_and_says_what_it_does_not_know(
-    url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
-) -> None:
-    words = ("serve-metrics", "--listen", "127.0.0.1:0", "--interval", "200ms", "--json")
-    with Proxy(url) as proxy, unattended(proxy, *words) as process:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["url"]
-
-        def up() -> str:
-            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310
-                page = answer.read().decode()
-            found = re.search(r"^dbq_up\{.*\} (\S+)", page, re.MULTILINE)
-            ready = "dbq_queue_ready_messages{" in page
-            return f"{found[1] if found else None} {ready}"
-
-        wait_until(lambda: up() == "1.0 True", "it is up")
-        with loss(proxy):
-            # Of a connection that is lost there are no figures, and no zeros.
-            wait_until(lambda: up() == "0.0 False", "it is down")
-        wait_until(lambda: up() == "1.0 True", "it is up again")
-
-
 # Another server behind the same address.
 
 
-def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedServer) -> None:
+def test_the_address_answers_as_another_server(url: str, server: Server) -> None:
     """After a fail-over no rate is made of old and new counters; current figures are shown."""
-    with fresh_database(own_server.url) as other:
+    with fresh_database(server.url) as other:
         with connect(other) as connection:
             connection.execute("CREATE TABLE x ()")
         push(url, 5)
@@ -287,25 +236,26 @@ def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedSer
             sampler = Sampler(database, timeouts=HASTY)
             first = sampler.sample()
             assert {queue.ready for queue in first.queues} == {5}
-            with connect(own_server.url) as connection:
-                names = [Identifier(one.rpartition("/")[2]) for one in (url, other)]
+            with connect(server.url) as connection:
+                names = [one.rpartition("/")[2] for one in (url, other)]
                 proxy.cut()
                 swap(connection, *names)
             again: Reading = sampler.sample()
             assert again.error is None
             assert again.queues == ()
             proxy.cut()
-            with connect(own_server.url) as connection:
+            with connect(server.url) as connection:
                 swap(connection, *names)
             assert {queue.ready for queue in sampler.sample().queues} == {5}
 
 
-def swap(connection: psycopg.Connection, one: Identifier, two: Identifier) -> None:
+def swap(connection: psycopg.Connection, one: str, two: str) -> None:
     """Rename two databases into each other."""
     connection.execute(
-        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-        " WHERE pid <> pg_backend_pid() AND datname LIKE 'dbq_test_%'"
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = ANY(%s)",
+        [[one, two]],
     )
-    spare = Identifier("dbq_test_spare")
-    for before, after in ((one, spare), (two, one), (spare, two)):
-        connection.execute(SQL("ALTER DATABASE {} RENAME TO {}").format(before, after))
+    spare = f"{one}_spare"
+    for names in ((one, spare), (two, one), (spare, two)):
+        rename = SQL("ALTER DATABASE {} RENAME TO {}")
+        connection.execute(rename.format(*map(Identifier, names)))

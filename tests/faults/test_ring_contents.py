@@ -21,23 +21,17 @@ from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
 from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import diagnose_ring, findings_by_code, repair_all, repair_finding
-from tests.faults.ring_campaign import clients, settle, traffic, try_relay
+from tests.faults.ring_clients import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Make, Popped, Ring, wait_for_server
 from tests.servers import kill_session
 
 KB, MB = 1000, 1_000_000
 
 
-@pytest.fixture(scope="module")
-def rings_url(module_server: EmbeddedServer) -> str:
-    """On a server that can be killed."""
-    return module_server.create_database("contents")
-
-
 @pytest.fixture
-def make(own_server: EmbeddedServer, make: Make) -> Make:
-    """Makes rings whose contents lie apart, on a server that runs."""
-    return partial(make, size=8, content="apart", partitions=3)
+def make(make_own: Make) -> Make:
+    """Makes rings with content=apart, on a server that tests may kill."""
+    return partial(make_own, size=8, content="apart", partitions=3)
 
 
 def bytes_of(number: int, size: int) -> str:
@@ -240,4 +234,4 @@ def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
             assert examination.query_unlimited(ContentMismatch, "content_mismatches") == []
             if chance.random() < 0.1:
                 try_relay(ring, chance)
-        settle(of, ring, relays=0, kills=0)
+        settle(of, ring)

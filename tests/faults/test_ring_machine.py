@@ -44,7 +44,7 @@ def test_the_ring_does_what_the_model_says(ring: Ring, long: bool) -> None:
             deadline=None,
             derandomize=True,
             database=None,
-            max_examples=400 if long else 10,
+            max_examples=400 if long else 6,
             stateful_step_count=50,
         )
         run_state_machine_as_test(Machine, settings=bounds)

@@ -32,6 +32,32 @@ def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
         assert ring.pop_many(connection, 100) == []
 
 
+def test_a_late_commit_is_popped_late(ring: Ring) -> None:
+    """The order is that of the numbers as pops reach them: no pop waits for an open push."""
+    with ring.connect() as early, ring.connect() as late, ring.connect() as popper:
+
+        def popped() -> list[int]:
+            message = ring.pop(popper)
+            return [message.id] if message else []
+
+        early.execute("BEGIN")
+        assert ring.push(early, "drawn first, committed last") == 1
+        late.execute("BEGIN")
+        assert ring.push(late, "drawn second, committed second") == 2
+        assert ring.push(popper, "drawn third, committed first") == 3
+
+        # Numbers 1 and 2 are drawn by the pop, their messages are not there: both are parked.
+        assert popped() == [3]
+        assert ring.parked(popper) == {(1, False), (2, False)}
+        assert popped() == []
+        late.execute("COMMIT")
+        assert ring.push(popper, "drawn fourth") == 4
+        assert popped() == [2], "a parked number goes first"
+        early.execute("COMMIT")
+        assert [popped(), popped(), popped()] == [[1], [4], []]
+        assert ring.parked(popper) == set()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("one_by_one", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_one: bool) -> None:
@@ -121,14 +147,6 @@ def test_each_parked_number_has_its_turn_within_the_calls_that_are_proven(
                 most = max(most, ring.most_turns(connection))
             if calls == 20:
                 connection.execute(ring.sql("VACUUM {parked}"))
-
-
-def test_a_relay_leaves_nothing_parked_and_the_turns_go_on(ring: Ring) -> None:
-    with ring.connect() as connection:
-        number = page_of_holes(ring, connection)
-        ring.relay()
-        assert ring.parked(connection) == set()
-        assert [message.id for message in ring.pop_many(connection, 5)] == [number]
 
 
 def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring) -> None:

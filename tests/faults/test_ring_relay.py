@@ -1,5 +1,6 @@
 """Relay: what refuses it, what blocks it, and who still sees the old ring."""
 
+import itertools
 import threading
 
 import psycopg
@@ -8,10 +9,9 @@ from psycopg import IsolationLevel
 
 from console.actions import relay
 from console.actions import relay as action
+from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConsoleError
-from tests.faults.ring_tools import Make, Ring, make_ring, wait_for_server
-from tests.servers import wait_until
-from tests.template import CopiedServer
+from tests.faults.ring_tools import Make, Ring, wait_for_server, wait_until_blocked
 
 HELD = """
     SELECT c.relname, l.mode FROM pg_locks AS l INNER JOIN pg_class AS c ON l.relation = c.oid
@@ -129,30 +129,28 @@ def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
         assert len(dump.execute(query).fetchall()) == 15
 
 
-def test_prepared_transactions_block_it_and_are_named(impatient: None) -> None:
-    """They hold their locks without a session, and still do after the server's restart."""
-    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
-        ring = make_ring(server.create_database("prepared"), size=50)
-        _fill(ring)
-        with ring.connect() as connection:
-            connection.execute("BEGIN")
-            assert ring.pop(connection)
-            connection.execute("PREPARE TRANSACTION 'left behind'")
-        for restarted in (False, True):
-            if restarted:
-                server.kill()
-                server.restart()
-                wait_for_server(ring.url)
-                ring.close()
-            blockers = action.plan(ring.database, ring.queue, None).blockers
-            assert [blocker.prepared_transaction for blocker in blockers] == ["left behind"]
-            with pytest.raises(BusyError, match="prepared transaction 'left behind'"):
-                ring.relay(60)
-        with ring.connect() as connection:
-            connection.execute("ROLLBACK PREPARED 'left behind'")
-        assert ring.relay(60).live == 20
-        assert [message.id for message in ring.drain()] == list(range(11, 31))
-        ring.close()
+def test_prepared_transactions_block_it_and_are_named(
+    own_server: EmbeddedServer, make_own: Make, impatient: None
+) -> None:
+    """They hold their locks without a session, and still do after a crash of the server."""
+    ring = make_own(size=50)
+    _fill(ring)
+    with ring.connect() as connection:
+        connection.execute("BEGIN")
+        assert ring.pop(connection)
+        connection.execute("PREPARE TRANSACTION 'left behind'")
+    own_server.kill()
+    own_server.restart()
+    wait_for_server(ring.url)
+    ring.close()
+    blockers = action.plan(ring.database, ring.queue, None).blockers
+    assert [blocker.prepared_transaction for blocker in blockers] == ["left behind"]
+    with pytest.raises(BusyError, match="prepared transaction 'left behind'"):
+        ring.relay(60)
+    with ring.connect() as connection:
+        connection.execute("ROLLBACK PREPARED 'left behind'")
+    assert ring.relay(60).live == 20
+    assert [message.id for message in ring.drain()] == list(range(11, 31))
 
 
 CALLS = [
@@ -164,28 +162,26 @@ CALLS = [
 
 
 @pytest.mark.parametrize("in_hand", ["off", "on"])
-@pytest.mark.parametrize("call", CALLS)
 def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
-    make: Make, call: str, in_hand: str
+    make: Make, in_hand: str
 ) -> None:
     """So relay can take every later lock at once. Also where the caller's plans are cached."""
     ring = make(size=50, in_hand=in_hand)
     _fill(ring)
-    with ring.connect() as operator, ring.connect() as caller, ring.connect() as looker:
-        for cached in (False, True):
-            for _ in range(7 if cached else 0):
-                caller.execute(ring.sql(call))
-            operator.execute("BEGIN")
-            operator.execute(ring.sql("LOCK TABLE {parked} IN ACCESS EXCLUSIVE MODE"))
-            thread = threading.Thread(target=lambda: caller.execute(ring.sql(call)))
-            thread.start()
-            pid = caller.info.backend_pid
-            blocked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
-            wait_until(lambda: looker.execute(blocked, [pid]).fetchone() == (True,), "it waits")  # noqa: B023
-            held = looker.execute(HELD, [pid]).fetchall()
-            operator.execute("ROLLBACK")
-            thread.join()
-            assert held == []
+    with ring.connect() as operator, ring.connect() as looker:
+        for call, cached in itertools.product(CALLS, (False, True)):
+            with ring.connect() as caller:
+                for _ in range(7 if cached else 0):
+                    caller.execute(ring.sql(call))
+                operator.execute("BEGIN")
+                operator.execute(ring.sql("LOCK TABLE {parked} IN ACCESS EXCLUSIVE MODE"))
+                thread = threading.Thread(target=caller.execute, args=[ring.sql(call)])
+                thread.start()
+                wait_until_blocked(ring, caller)
+                held = looker.execute(HELD, [caller.info.backend_pid]).fetchall()
+                operator.execute("ROLLBACK")
+                thread.join()
+                assert held == [], call
 
 
 def test_callers_wait_while_it_runs_and_meet_the_new_ring(ring: Ring) -> None:

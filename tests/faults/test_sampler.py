@@ -5,10 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Self
 
-import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
@@ -16,11 +16,17 @@ from sqlalchemy import make_url
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import DESIGNS
-from console.engines import Timeouts, open_database
+from console.designs.shipped import CLAIM
+from console.doctor.diagnose import diagnose
+from console.doctor.finding import Finding
+from console.doctor.sessions import PREPARED
+from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
+from console.monitor.limits import DEFAULTS
 from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
+from tests.contract.client import Client
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
 
@@ -154,30 +160,6 @@ def samplers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("sampler")]
 
 
-@pytest.mark.long
-def test_the_server_stops_and_comes_back(own_server: EmbeddedServer, url: str) -> None:
-    push(url, 3)
-    with Watch(url) as watch:
-        watch.until(lambda reading: ready(reading, 3))
-        before = watch.until(has_rates)
-        own_server.shut_down()
-        failure = watch.failure()
-        check_failure(failure, [r for r in watch.seen if r.error is None][-1])
-        assert watch.failure().error is not None  # and again, after a pause
-        own_server.restart()
-        back = watch.good()
-        assert ready(back, 3)
-        # What was counted before says nothing about now: a gap, not a zero.
-        assert all(queue.push_per_second is None for queue in back.queues)
-        assert all("push_per_second" in queue.unknown for queue in back.queues)
-        after = watch.until(has_rates)
-        assert after.taken_at is not None
-        assert before.taken_at is not None
-        assert after.taken_at > before.taken_at
-    check_rates(watch.seen)
-    assert samplers() == []
-
-
 def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -> None:
     """A crash skips numbers of a ring and resets the counters: no rate follows from that."""
     push(url, 5)
@@ -186,13 +168,21 @@ def test_the_server_crashes_and_recovers(own_server: EmbeddedServer, url: str) -
         gap = by_name(watch.until(has_rates))["ring"].gap
         assert gap == 5
         own_server.kill()
-        watch.failure()
+        failure = watch.failure()
+        check_failure(failure, [r for r in watch.seen if r.error is None][-1])
+        watch.failure()  # and again, after a pause
         own_server.restart()
         back = watch.until(lambda reading: reading.error is None and bool(reading.queues))
+        # A gap, not a zero.
         assert all(queue.push_per_second is None for queue in back.queues)
-        after = by_name(watch.until(has_rates))
-        assert {queue.push_per_second for queue in after.values()} == {0.0}
+        assert all("push_per_second" in queue.unknown for queue in back.queues)
+        after = watch.until(has_rates)
+        assert {queue.push_per_second for queue in after.queues} == {0.0}
+        assert failure.taken_at is not None
+        assert after.taken_at is not None
+        assert after.taken_at > failure.taken_at
     check_rates(watch.seen)
+    assert samplers() == []
 
 
 @pytest.mark.parametrize("crash", [pytest.param(False, marks=pytest.mark.long), True])
@@ -272,6 +262,47 @@ def test_the_connection_is_cut(url: str) -> None:
     assert samplers() == []
 
 
+def test_a_prepared_transaction_is_a_holder(own_server: EmbeddedServer, url: str) -> None:
+    """It holds rows without a session, also after a crash; the doctor rolls it back on request."""
+    push(url, 2)
+    with connect(url) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT id FROM public.fifo_pop()")
+        connection.execute("PREPARE TRANSACTION 'left ''behind'")
+    check_holder(url)
+    own_server.kill()
+    own_server.restart()
+    check_holder(url)
+
+    def forgotten(stuck_after_seconds: float) -> list[Finding]:
+        thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
+        found = diagnose(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
+        return [one for of in found for one in of.findings if one.code is PREPARED]
+
+    with closing(open_database(url)) as database:
+        assert not forgotten(3600.0)
+        wait_until(lambda: bool(forgotten(0.01)), "it is old")
+        (finding,) = forgotten(0.01)
+        assert finding.evidence["session"] == "left 'behind"
+        assert finding.repair is not None
+        assert not finding.repair.unattended
+        finding.repair.run(database)
+        assert not forgotten(0.01)
+    assert value(url, "SELECT count(*) FROM pg_prepared_xacts") == 0
+
+
+def check_holder(url: str) -> None:
+    with closing(open_database(url)) as database:
+        seen = by_name(Sampler(database).sample())["fifo"]
+    (holder,) = seen.held_by
+    assert seen.holders == 1
+    assert holder.session == "left 'behind"
+    assert (holder.user_name, holder.state) == ("postgres", None)
+    assert holder.transaction_seconds is not None
+    assert seen.held_seconds == holder.held_at_least_seconds
+    assert holder.held_for.startswith("at least ")
+
+
 @pytest.mark.long
 def test_the_database_is_dropped_and_made_again(own_server: EmbeddedServer, url: str) -> None:
     name = Identifier(make_url(url).database or "")
@@ -287,31 +318,75 @@ def test_the_database_is_dropped_and_made_again(own_server: EmbeddedServer, url:
         watch.until(lambda reading: ready(reading, 0))
 
 
-@pytest.mark.long
-def test_there_are_too_many_connections(own_server: EmbeddedServer, url: str) -> None:
-    with Watch(url) as watch, ExitStack() as others:
-        watch.good()
-        keeper = others.enter_context(connect(own_server.url))
-        end_others = (
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE application_name = 'dbq-console'"
-        )
+# On a standby, stored data are visible, and what only the primary knows is unknown.
 
-        def take_every_place() -> None:
-            ended = True
-            while ended:  # else the last place may be the sampler's, and it looks on
-                with pytest.raises(psycopg.OperationalError, match="too many clients"):  # noqa: PT012
-                    while True:
-                        others.enter_context(connect(own_server.url))
-                ended = bool(keeper.execute(end_others).fetchall())
 
-        def has_failed(reading: Reading) -> bool:
-            if reading.error is None:  # it was connecting, and had no name yet to be found by
-                take_every_place()
-            return reading.error is not None
+@pytest.fixture
+def standby(own_server: EmbeddedServer) -> Iterator[Database]:
+    """A database with messages in it, on a server that recovers and never becomes a primary."""
+    with fresh_database(own_server.url) as url:
+        install_some(url)
+        push(url, 7)
+        with closing(open_database(url)) as database:
+            claims = installed_queue(
+                "public", "claim", CLAIM, CLAIM.complete_options({}, "postgresql")
+            )
+            install(database, claims)
+            client = Client(database, claims)
+            client.push_many(["a", "b"])
+            client.pop_many(1)
+        own_server.shut_down()
+        assert own_server.folder is not None
+        signal = own_server.folder / "data" / "standby.signal"
+        signal.touch()
+        signal.chmod(0o644)
+        own_server.restart()
+        try:
+            with closing(open_database(url)) as database:
+                yield database
+        finally:
+            own_server.shut_down()
+            signal.unlink(missing_ok=True)
+            own_server.restart()
 
-        take_every_place()
-        failure = watch.until(has_failed)
-        assert isinstance(failure.error, ConnectionFailedError)
-        others.close()
-        assert ready(watch.good(), 0)
+
+def test_a_standby_tells_what_it_can(standby: Database) -> None:
+    with connect(standby.url.render_as_string(hide_password=False)) as connection:
+        assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+    sampler = Sampler(standby, timeouts=TIMEOUTS)
+    for _ in range(2):
+        reading = sampler.sample()
+        assert reading.error is None
+        claim, fifo, ring = sorted(reading.queues, key=lambda queue: queue.queue)
+        assert fifo.ready == 7
+        assert fifo.age_seconds is not None
+        # Its sequences are up to 32 ahead of what was drawn, and it counts no rows.
+        assert unknown(ring) >= {"ready", "gap", "age_seconds", "push_per_second", "holders"}
+        assert unknown(fifo) == {"push_per_second", "pop_per_second", "holders"}
+        assert ring.capacity == 300
+        assert (claim.ready, claim.claimed) == (1, 1)
+        assert claim.claims is not None
+        assert [one.owner for one in claim.claims] == ["unknown"]  # a session of the primary's
+    assert "rates" in standby.capabilities.missing
+    for one in diagnose(standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)):
+        assert one.verdict == "unknown", one.findings
+        assert "its primary's" in "\n".join(one.unseen)
+
+
+def unknown(seen: QueueSnapshot) -> set[str]:
+    for figure in seen.unknown:
+        assert getattr(seen, figure) is None
+    return set(seen.unknown)
+
+
+def test_a_standby_that_becomes_the_primary_tells_all(standby: Database) -> None:
+    sampler = Sampler(standby, timeouts=TIMEOUTS)
+    assert "gap" in unknown(sampler.sample().queues[-1])
+    with connect(standby.url.render_as_string(hide_password=False)) as connection:
+        connection.execute("SELECT pg_promote()")
+
+    def tells_all() -> bool:
+        reading = sampler.sample()
+        return reading.error is None and all(queue.unknown == () for queue in reading.queues)
+
+    wait_until(tells_all, "nothing is unknown any more")

@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.calls import Console
 from tests.faults.queue_client import Ledger, payload
-from tests.faults.ring_campaign import Clients, clients
+from tests.faults.ring_campaign import MARKS, keep_marks, marks_of
+from tests.faults.ring_clients import Clients, clients
 from tests.faults.ring_tools import Ring, make_ring
-from tests.faults.subscriber_campaign import MARKS, keep_marks, marks_of
 from tests.servers import wait_until
 
 SEARCH, BILLING = "search", "billing"

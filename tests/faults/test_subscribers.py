@@ -9,10 +9,8 @@ from console.actions import maintain, maintain_plan, pause
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
 from console.audit import Outcome
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError, UsageError
 from tests.faults.ring_tools import Make, Ring
-from tests.faults.subscriber_campaign import OPTIONS, campaign
 
 
 @pytest.fixture
@@ -209,17 +207,3 @@ def test_what_knows_no_subscribers_refuses(make: Make) -> None:
     with pytest.raises(UsageError, match="has subscribers"):
         popping.pop(ring.database, ring.queue, lambda _: None)
     assert ring.of("a").texts() == ring.of("b").texts() == ["message 0"]
-
-
-@pytest.mark.parametrize(
-    "subscribers",
-    [2, pytest.param(1, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)],
-)
-def test_each_gets_every_message_once(
-    own_server: EmbeddedServer, subscribers: int, *, long: bool
-) -> None:
-    for seed in range(2 * len(OPTIONS) if long else 1):
-        options = OPTIONS[seed % len(OPTIONS)]
-        told = campaign(own_server, seed, 1, subscribers, None, **options)
-        assert len(told) == subscribers + 1
-        assert all(counts.acknowledged > 0 for counts in told.values())

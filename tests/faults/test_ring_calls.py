@@ -1,0 +1,227 @@
+"""What single calls of a ring refuse, leave unwritten, wait for, and keep in hand."""
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from tests.faults.ring_tools import Make, Popped, Ring, make_ring, wait_until_blocked
+from tests.servers import wait_until
+
+# READ COMMITTED only.
+
+CALLS = (
+    "SELECT {push}('late')",
+    "SELECT * FROM {push_many}(ARRAY['late', 'later'])",
+    "SELECT * FROM {pop}()",
+    "SELECT * FROM {pop_many}(10)",
+    "SELECT * FROM {relay}()",
+    "SELECT * FROM {relay}(50)",
+)
+FINISHING_CALLS = ("SELECT {complete}(1)", "SELECT {fail}(1, 'no')")
+
+
+@pytest.mark.parametrize("in_hand", ["off", "on"])
+def test_other_isolation_levels_are_refused_before_a_number_is_spent(
+    make: Make, in_hand: str
+) -> None:
+    """READ UNCOMMITTED is READ COMMITTED under another name."""
+    ring = make(in_hand=in_hand)
+    calls = CALLS + (FINISHING_CALLS if ring.queue.finishes else ())
+    with ring.connect() as connection, ring.connect() as other:
+        ring.push_many(connection, ["one", "two", "three"])
+        assert ring.pop(connection)
+        before = (ring.measure(), ring.live(connection))
+        other.autocommit = False
+        for level in (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE):
+            other.isolation_level = level
+            for call in calls:
+                with pytest.raises(psycopg.Error, match="READ COMMITTED only") as refusal:
+                    other.execute(ring.sql(call))
+                assert refusal.value.sqlstate == "DBQ02"
+                assert refusal.value.diag.message_hint
+                other.rollback()
+        assert (ring.measure(), ring.live(connection)) == before
+        other.isolation_level = IsolationLevel.READ_UNCOMMITTED
+        assert ring.push(other, "four") == 4
+        assert [message.id for message in ring.pop_many(other, 10)] == [2, 3, 4]
+        other.commit()
+
+
+# A pop of an empty ring and a push into a full one write nothing.
+
+ROWS = """
+    SELECT relname, n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables
+    WHERE relname LIKE 'ring%' ORDER BY relname
+"""
+OTHERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND backend_type = 'client backend'
+"""
+
+
+def test_pops_of_an_empty_ring_write_nothing(database_url: str) -> None:
+    """Also where numbers are parked that no message will ever have."""
+    for in_hand in ("off", "on"):
+        ring = make_ring(database_url, f"ring_{in_hand}", size=50, in_hand=in_hand)
+        with ring.connect() as popper:
+            assert ring.push(popper, "a message") == 1
+            assert ring.pop(popper)
+        _pops_write_nothing(ring)
+        with ring.connect() as popper:
+            holes = "INSERT INTO {parked} SELECT -g, false, now() FROM generate_series(1, 300) AS g"
+            popper.execute(ring.sql(holes))
+        _pops_write_nothing(ring)
+
+
+def test_a_full_ring_spends_no_number(make: Make) -> None:
+    """A push that finds it full leaves no trace either."""
+    ring = make(size=3)
+    with ring.connect() as pusher:
+        assert ring.push_many(pusher, list("abcd")) == [1, 2, 3, None]
+        before = ring.measure()
+        for _ in range(20):
+            assert ring.push(pusher, "e") is None
+            assert ring.push_many(pusher, ["f", "g"]) == [None, None]
+        assert ring.measure() == before
+        assert _transaction_number(ring, "{push}('e')") is None
+
+
+def _pops_write_nothing(ring: Ring) -> None:
+    """No number, no row; and no transaction number, without which nothing can be written."""
+    measured, rows = ring.measure(), _counted_rows(ring)
+    with ring.connect() as popper:
+        for _ in range(50):
+            assert ring.pop(popper) is None
+            assert ring.pop_many(popper, 100) == []
+    assert (ring.measure(), _counted_rows(ring)) == (measured, rows)
+    for call in ("{pop}()", "{pop_many}(100)"):
+        assert _transaction_number(ring, call) is None
+
+
+def _transaction_number(ring: Ring, call: str) -> object:
+    """What PostgreSQL calls the call's transaction: a number from its first write or row lock."""
+    with ring.connect() as connection:
+        connection.execute("BEGIN")
+        connection.execute(ring.sql(f"SELECT {call}"))
+        row = connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()
+        assert row is not None
+        return row[0]
+
+
+def _counted_rows(ring: Ring) -> list[tuple[object, ...]]:
+    """The server's counters, after all other sessions have gone: they count at the latest then."""
+    ring.close()
+    with ring.connect() as connection:
+        wait_until(
+            lambda: connection.execute(OTHERS).fetchone() == (0,), "all other sessions have gone"
+        )
+        return connection.execute(ROWS).fetchall()
+
+
+# in_hand=on: a message that was popped stays until complete.
+
+RELEASE = """
+    UPDATE {in_hand} SET claimed_at = NULL, claimed_by = NULL
+    WHERE id = %s AND claimed_at IS NOT NULL AND done_at IS NULL
+"""
+
+
+@pytest.fixture
+def ring(make: Make) -> Ring:
+    """A ring with in_hand=on and three messages."""
+    made = make(size=10, in_hand="on")
+    with made.connect() as connection:
+        assert made.push_many(connection, ["one", "two", "three"]) == [1, 2, 3]
+    return made
+
+
+def test_a_pop_that_rolls_back_leaves_nothing_in_hand(ring: Ring) -> None:
+    """Its number is spent; relay brings the message back, with the id it always had."""
+    with ring.connect() as connection:
+        connection.execute("BEGIN")
+        assert _id(ring.pop(connection)) == 1
+        connection.execute("ROLLBACK")
+        assert _claims(ring, connection) == []
+        assert _id(ring.pop(connection)) == 2
+        ring.relay(5)
+        assert _claims(ring, connection) == [(2, "two", 1, True)], "relay leaves it alone"
+        assert [message.id for message in ring.pop_many(connection, 9)] == [1, 3]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_complete_waits_for_a_release_that_is_under_way(ring: Ring, commits: bool) -> None:
+    """And then tells the truth: whether the claim was still there."""
+    with ring.connect() as operator, ring.connect() as consumer:
+        assert _id(ring.pop(consumer)) == 1
+        operator.execute("BEGIN")
+        assert _release(ring, operator)
+        completes = _answer_after(
+            lambda: operator.execute("COMMIT" if commits else "ROLLBACK"),
+            ring,
+            consumer,
+            lambda: _complete(ring, consumer),
+        )
+        assert completes == (not commits)
+        assert _claims(ring, operator) == ([(1, "one", 1, False)] if commits else [])
+
+
+def test_a_release_after_complete_finds_nothing(ring: Ring) -> None:
+    """The other order of the same race."""
+    with ring.connect() as operator, ring.connect() as consumer:
+        assert _id(ring.pop(consumer)) == 1
+        consumer.execute("BEGIN")
+        assert _complete(ring, consumer)
+        releases = _answer_after(
+            lambda: consumer.execute("COMMIT"), ring, operator, lambda: _release(ring, operator)
+        )
+        assert not releases
+        assert _claims(ring, operator) == []
+
+
+def test_pop_steps_over_a_ready_row_that_another_session_holds(ring: Ring) -> None:
+    """It waits for nobody, and takes the next message from the ring."""
+    with ring.connect() as holder, ring.connect("lock_timeout = '1ms'") as consumer:
+        assert _id(ring.pop(consumer)) == 1
+        assert _release(ring, consumer)
+        holder.execute("BEGIN")
+        assert [message.id for message in ring.pop_many(holder, 1)] == [1]
+        assert _id(ring.pop(consumer)) == 2
+        holder.execute("ROLLBACK")
+        assert _id(ring.pop(consumer)) == 1
+
+
+def _answer_after(
+    end: Callable[[], object], ring: Ring, waiter: psycopg.Connection, call: Callable[[], bool]
+) -> bool:
+    """Of a call that waits for another transaction until that ends."""
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    wait_until_blocked(ring, waiter)
+    end()
+    thread.join()
+    (answer,) = answers
+    return answer
+
+
+def _claims(ring: Ring, connection: psycopg.Connection) -> list[tuple[int, str, int, bool]]:
+    query = "SELECT id, payload, attempts, claimed_at IS NOT NULL FROM {in_hand} ORDER BY id"
+    return connection.execute(ring.sql(query)).fetchall()
+
+
+def _release(ring: Ring, connection: psycopg.Connection) -> bool:
+    """The claim of message 1."""
+    return connection.execute(ring.sql(RELEASE), [1]).rowcount == 1
+
+
+def _complete(ring: Ring, connection: psycopg.Connection) -> bool:
+    """Message 1, popped once."""
+    return connection.execute(ring.sql("SELECT {complete}(1, 1)")).fetchone() == (True,)
+
+
+def _id(message: Popped | None) -> int | None:
+    return message.id if message else None
