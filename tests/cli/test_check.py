@@ -1,11 +1,16 @@
-"""check: exit statuses, the summary and its performance data, and what is not known."""
+"""check, the doctor and the report: exit statuses, figures, what is unknown; and of a fleet."""
 
 import re
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 
 from console.cli.check import Checked, Figure
+from console.doctor.checks import CODES
 from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
@@ -145,26 +150,22 @@ LIMITS = st.one_of(st.none(), st.integers(1, 50))
 
 
 @given(st.one_of(st.none(), st.integers(0, 60)), LIMITS, LIMITS)
-def test_laws_of_a_figure(value: int | None, warning: int | None, critical: int | None) -> None:
+def test_what_a_reader_of_the_ranges_finds_is_the_severity(
+    value: int | None, warning: int | None, critical: int | None
+) -> None:
     one = Figure("depth", value, Limits(warning, critical))
-    if warning is None and critical is None:
-        assert one.severity is Severity.OK
-    elif value is None:
-        assert one.severity is Severity.UNKNOWN
-    elif critical is not None and value >= critical:
+    shown = one.perfdata("q")
+    if value is None:
+        limited = (warning, critical) != (None, None)
+        assert one.severity is (Severity.UNKNOWN if limited else Severity.OK)
+        assert "=U;" in shown
+        return
+    _, low, high, *_ = shown.rpartition("=")[2].split(";")
+    if high != "" and value > int(high):
         assert one.severity is Severity.CRITICAL
-    elif warning is not None and value >= warning:
-        assert one.severity is Severity.WARNING
     else:
-        assert one.severity is Severity.OK
-    # What a plugin's reader makes of the ranges is the same.
-    _, low, high, *_ = one.perfdata("q").rpartition("=")[2].split(";")
-    if value is not None:
-        assert (one.severity is Severity.CRITICAL) == (high != "" and value > int(high))
-        if one.severity is not Severity.CRITICAL:
-            assert (one.severity is Severity.WARNING) == (low != "" and value > int(low))
-    else:
-        assert "=U;" in one.perfdata("q")
+        above = low != "" and value > int(low)
+        assert one.severity is (Severity.WARNING if above else Severity.OK)
 
 
 BY_SEVERITY = {
@@ -181,3 +182,166 @@ def test_the_gravest_is_never_hidden(severities: list[Severity]) -> None:
     figures = tuple(BY_SEVERITY[one] for one in severities)
     found = Checked("mail", "public", "fifo", figures).severity
     assert found is next((one for one in BY_SEVERITY if one in severities), Severity.OK)
+
+
+# -- the doctor and the report
+
+KEYS = ["code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"]
+KEYS += ["judgement", "estimated", "silenced"]
+
+
+@pytest.fixture
+def ring(console: Console, install: Install) -> str:
+    """A ring of which a pop was rolled back: one message is an orphan, two lie behind it."""
+    name = install("ring", "size=50")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
+    with connect(console.url) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f'SELECT * FROM "{name}_pop"()'.encode())
+        connection.execute("ROLLBACK")
+    return name
+
+
+def findings(answer: Any) -> list[dict[str, Any]]:
+    """What was found; but that nobody pops, which is so where a test takes half a minute."""
+    (queue,) = answer.json["queues"]
+    found = queue["findings"]
+    assert isinstance(found, list)
+    assert answer.status == (1 if found else 0)
+    return [one for one in found if one["code"] != "consumer_stopped"]
+
+
+def test_the_doctor_finds_nothing(console: Console, install: Install) -> None:
+    name = install("fifo")
+    answer = console.done("doctor", name, "--json")
+    (queue,) = answer.json["queues"]
+    assert (queue["verdict"], queue["findings"], queue["unseen"]) == ("all clear", [], [])
+    assert "all clear" in console.done("doctor", name).text
+
+
+def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
+    (orphans,) = findings(console("doctor", ring, "--json"))
+    assert list(orphans) == KEYS
+    assert "orphan" in orphans["code"]
+    assert "1" in str(orphans["evidence"])
+    assert orphans["repair"]["unattended"] is True
+
+    planned = console("doctor", ring, "--fix", "--json")
+    assert planned.status == 4
+    assert planned.json["done"] == 0
+    assert console("doctor", ring, "--fix", "--yes").status == 4
+    assert console("doctor", ring, "--fix", "--dry-run").status in {0, 1}
+    assert findings(console("doctor", ring, "--json")) != []
+
+    assert findings(console("doctor", ring, "--fix", "--yes", ring, "--json")) == []
+    assert sorted(console.drained(ring)) == ["a", "b", "c"]
+    verbs = {one["verb"] for one in console.done("audit", ring, "--json").json["actions"]}
+    assert len(verbs) > 1
+    again = console.done("doctor", ring, "--fix", "--yes", ring, "--json")
+    assert findings(again) == [], "nothing to repair is an answer too"
+
+
+def test_fix_wants_one_queue(console: Console, ring: str) -> None:
+    assert console("doctor", "--fix", "--yes", ring).status == 2
+    assert console("doctor", ring, "--yes", ring).status == 2
+    assert console("doctor", ring, "--fix", "--rights", "read-only").status == 4
+
+
+def test_the_report_is_markdown_and_data_is_no_markup(console: Console, install: Install) -> None:
+    name = install("claim")
+    console.done("push", name, "secret payload")
+    console.popped(name, "--fail", "<b>`# | boom`")
+    text = console.done("report", name).text
+    assert text.startswith(f"# public.{name}")
+    assert "| errors | 1 |" in text
+    assert "| waiting | ? (1 message seen in 5 min, 10 are needed) |" in text
+    assert "| processing | ? (complete deletes the message) |" in text
+    assert "secret payload" not in text
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    found = console.done("report", name, "--json").json
+    assert found["markdown"].strip() == text.strip()
+    assert found["figures"]["errors"] == 1
+
+
+def test_every_code_is_in_the_help() -> None:
+    told = call("doctor", "--help").text
+    for code in CODES:
+        assert code.name in told
+        assert code.severity.word in told
+
+
+# -- over a fleet: an answer for each connection, whatever becomes of the others
+
+
+@pytest.fixture
+def fleet(console: Console, tmp_path: Path) -> dict[str, str]:
+    """The configuration of one: twice the same server, and a host where nobody listens."""
+    at = make_url(console.url)
+    url = f"postgresql+psycopg://{at.username}@{{host}}/{at.database}"
+    hosts = [f"127.0.0.1:{at.port}", f"localhost:{at.port}", "127.0.0.1:1"]
+    file = tmp_path / "config.toml"
+    file.write_text(f'[fleets.shops]\nurl = "{url}"\npassword = "${{env:PW}}"\nhosts = {hosts}\n')
+    return {"DBQ_CONFIG": str(file), "PW": str(at.password)}
+
+
+def test_each_connection_is_answered_for(
+    console: Console, install: Install, fleet: dict[str, str]
+) -> None:
+    queue = install("claim")
+    console.done("push", queue, "one")
+    words = ("status", queue, "--fleet", "shops", "--json")
+    answer = call(*words, environment=fleet)
+    assert answer.status == 3
+    first, second, dead = answer.json["connections"]
+    for one in (first, second):
+        assert one["exit"] == 0
+        assert [(row["queue"], row["ready"]) for row in one["queues"]] == [(queue, 1)]
+    assert [one["profile"].partition("/")[0] for one in (first, second, dead)] == ["shops"] * 3
+    assert dead["exit"] == 3
+    assert "refused" in dead["error"]["why"]
+    for verb, statuses in (
+        (("check", queue, "--max-depth", "0"), [1, 1, 3]),
+        (("doctor", queue, "--idle-for", "0s"), [0, 0, 3]),
+    ):
+        answer = call(*verb, "--group", "shops", "--json", environment=fleet)
+        assert [one["exit"] for one in answer.json["connections"]] == statuses
+        assert answer.status == 3
+    text = call(*words[:-1], environment=fleet)
+    assert text.text.count(f"  {queue} ") == 2
+    assert "shops/127.0.0.1:1:\n  " in text.text
+
+
+@pytest.mark.long
+def test_what_the_doctor_proposes_names_the_connection(
+    console: Console, install: Install, fleet: dict[str, str]
+) -> None:
+    """Of one connection alone whoever asked has named it."""
+    ring = install("ring", "size=50")
+    console.done("push", ring, "-", "--lines", stdin=b"a\nb\nc\n")
+    with connect(console.url) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f'SELECT * FROM "{ring}_pop"()'.encode())
+        connection.execute("ROLLBACK")
+    words = ("doctor", "--idle-for", "0s", "--json")
+    answer = call(*words, "--fleet", "shops", environment=fleet)
+    *asked, dead = answer.json["connections"]
+    for one in asked:
+        found = [finding for queue in one["queues"] for finding in queue["findings"]]
+        told = [finding["repair"]["command"] for finding in found if finding["repair"]]
+        assert told
+        assert all(text.endswith(f" --profile {one['profile']}") for text in told), told
+    assert "error" in dead
+    assert "--profile" not in console("doctor", "--idle-for", "0s").text
+
+
+def test_wrong_use_of_a_fleet(fleet: dict[str, str]) -> None:
+    for words in (
+        ("status", "--watch", "--fleet", "shops"),
+        ("check", "--plugin", "--group", "shops"),
+        ("doctor", "x", "--fix", "--fleet", "shops"),
+        ("status", "--fleet", "shops", "--group", "shops"),
+        ("status", "--fleet", "shops", "--profile", "a"),
+        ("status", "--fleet", "none"),
+    ):
+        answer = call(*words, environment=fleet)
+        assert (answer.status, answer.out) == (2, b"")

@@ -1,34 +1,14 @@
 """Calls that end before they have an answer: interrupted, or where a server says nothing."""
 
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import Answer
+from tests.cli.calls import call
 from tests.cli.verbs import PASSWORD, refused
-from tests.servers import PATIENCE_SECONDS
-from tests.warm import Forked
-
-
-@pytest.fixture(scope="module", autouse=True)
-def call_of_a_silent_server(long: bool) -> Iterator[Forked]:
-    """A call to a server that takes the connection and never says a word; it waits meanwhile."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        limit = "10s" if long else "2s"
-        url = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:{port}/x"
-        environment = {**os.environ, "DBQ_CONNECT_TIMEOUT": limit}
-        with Forked(["status", "--json", "--url", url], environment) as running:
-            try:
-                yield running
-            finally:
-                running.kill()
-
 
 _INTERRUPTED_WHILE_LOADING = """
 import sys
@@ -73,8 +53,10 @@ def test_an_interrupt_while_the_program_still_loads() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
-def test_a_silent_server_ends_the_call_at_its_time_out(
-    call_of_a_silent_server: Forked,
-) -> None:
-    out, err = call_of_a_silent_server.communicate(timeout=PATIENCE_SECONDS)
-    refused(Answer(call_of_a_silent_server.returncode, out, err.decode()), 3, "Could not")
+def test_a_silent_server_ends_the_call_at_its_time_out() -> None:
+    """It takes the connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}/x"
+        environment = {"DBQ_CONNECT_TIMEOUT": "2s"}
+        answer = call("status", "--json", "--url", url, environment=environment)
+    refused(answer, 3, "Could not")

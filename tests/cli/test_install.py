@@ -3,37 +3,25 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 
 import pytest
 from sqlalchemy import make_url
 
 from console.designs import DESIGNS, designs_on
-from console.engines import Database, open_database
+from console.engines import open_database
 from tests.cli.calls import Console, call
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.servers import PATIENCE_SECONDS, connect, value
+from tests.servers import PATIENCE_SECONDS, connect
 
 ODD = 'od"d; name'
 
 
-@contextmanager
-def opened(console: Console) -> Iterator[Database]:
-    database = open_database(console.url)
-    yield database
-    database.close()
-
-
 def objects(console: Console) -> set[str]:
     """What lies in the database outside schema dbq."""
-    with opened(console) as database:
+    with closing(open_database(console.url)) as database:
         return objects_of(database)
-
-
-def options(variant: Variant) -> list[str]:
-    return [word for k, v in variant.given.items() for word in ("--option", f"{k}={v}")]
 
 
 def test_the_result_of_install(console: Console) -> None:
@@ -71,22 +59,15 @@ def run_script(console: Console, script: bytes) -> None:
             connection.execute(script)
 
 
-@pytest.fixture(scope="module")
-def printed(console: Console) -> Callable[[Variant, str], bytes]:
-    def print_(variant: Variant, name: str) -> bytes:
-        answer = call(
-            *("install", variant.design.name, name, "--print", "--engine", "postgresql"),
-            *options(variant),
-        )
-        assert (answer.status, answer.err) == (0, "")
-        return answer.out
-
-    return print_
+def printed(variant: Variant, name: str) -> bytes:
+    options = [word for k, v in variant.given.items() for word in ("--option", f"{k}={v}")]
+    words = ("install", variant.design.name, name, "--print", "--engine", "postgresql")
+    answer = call(*words, *options)
+    assert (answer.status, answer.err) == (0, "")
+    return answer.out
 
 
-def check_printed(
-    console: Console, printed: Callable[[Variant, str], bytes], variant: Variant
-) -> None:
+def check_printed(console: Console, variant: Variant) -> None:
     name = f":o'd\"d $dbq$ \\ {variant.design.name}"
     before = objects(console)
     run_script(console, printed(variant, name))
@@ -97,26 +78,20 @@ def check_printed(
     assert objects(console) == before
 
 
-def test_the_printed_script_of_every_design_works_where_nothing_was_before(
-    empty: Console, printed: Callable[[Variant, str], bytes]
-) -> None:
+def test_the_printed_script_of_every_design_works_where_nothing_was_before(empty: Console) -> None:
     for variant in on("postgresql", DEFAULTS):
-        check_printed(empty, printed, variant)
+        check_printed(empty, variant)
         with connect(empty.url) as connection:
             connection.execute("DROP SCHEMA dbq CASCADE")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", RICH, ids=str)
-def test_the_printed_script_with_many_options_works(
-    console: Console, printed: Callable[[Variant, str], bytes], variant: Variant
-) -> None:
-    check_printed(console, printed, variant)
+def test_the_printed_script_with_many_options_works(console: Console, variant: Variant) -> None:
+    check_printed(console, variant)
 
 
-def test_a_printed_script_is_all_or_nothing(
-    console: Console, printed: Callable[[Variant, str], bytes]
-) -> None:
+def test_a_printed_script_is_all_or_nothing(console: Console) -> None:
     (ring,) = (v for v in DEFAULTS if v.design.name == "ring")
     script = printed(ring, "printed")
     run_script(console, script)
@@ -139,66 +114,39 @@ def test_print_says_what_install_does(console: Console) -> None:
     assert '"s"."od""d; name_push"' in plain.text
 
 
-@pytest.fixture
-def jobs(empty: Console) -> Console:
-    """Somebody's table, which follows the claim design."""
+def test_the_story_of_an_adopted_table(empty: Console) -> None:
     with connect(empty.url) as connection:
         connection.execute(
-            "CREATE TABLE public.jobs (job_id int PRIMARY KEY, made timestamptz, "
-            "started timestamptz, body text, why text)"
+            "CREATE TABLE jobs (job_id int PRIMARY KEY, started timestamptz, body text);"
+            "INSERT INTO jobs VALUES (1, null, 'a'), (2, now(), 'b'),"
+            " (3, now() - interval '1 h', 'c')"
         )
-        connection.execute(
-            "INSERT INTO public.jobs VALUES (1, now(), null, 'a', null), (2, now(), now(), 'b', "
-            "null), (3, now(), now(), 'c', 'no'), (4, now(), now() - interval '1 h', 'd', null)"
-        )
-    return empty
-
-
-MAPPED = ("--map", "id=job_id", "--map", "claimed_at=started", "--map", "payload=body")
-
-
-def test_the_story_of_an_adopted_table(jobs: Console) -> None:
-    before = objects(jobs)
-    url = make_url(jobs.url)
-    answer = jobs.done("adopt", "jobs", "--design", "claim", *MAPPED, "--json")
+    roles = {"id": "job_id", "claimed_at": "started", "payload": "body"}
+    mapped = [word for role in roles.items() for word in ("--map", "=".join(role))]
+    named = {"queue": "jobs", "schema": "public", "design": "claim"}
+    url = make_url(empty.url)
+    answer = empty.done("adopt", "jobs", "--design", "claim", *mapped, "--json")
     assert answer.json == {
-        "queue": "jobs",
-        "schema": "public",
-        "design": "claim",
+        **named,
         "table": "jobs",
         "only": None,
-        "roles": {"id": "job_id", "claimed_at": "started", "payload": "body"},
+        "roles": roles,
         "connection": f"{url.host}:{url.port}/{url.database}",
     }
-    seen = jobs.status("jobs")
-    assert (seen["ready"], seen["claimed"], seen["stuck"]) == (1, 3, 1)
+    seen = empty.status("jobs")
+    assert (seen["ready"], seen["claimed"], seen["stuck"]) == (1, 2, 1)
     assert (seen["errors"], seen["age_seconds"]) == (None, None)
     assert {"errors", "age_seconds"} <= set(seen["unknown"])
-    for verb in (["push", "jobs", "x"], ["pop", "jobs"], ["uninstall", "jobs", "--yes", "jobs"]):
-        refused = jobs(*verb)
-        assert (refused.status, refused.out) == (2, b"")
-        assert "adopted" in refused.err
-    again = jobs("adopt", "jobs", "--design", "claim", *MAPPED)
-    assert (again.status, again.out) == (2, b"")
-    assert "forget" in again.err
-    assert jobs("install", "fifo", "jobs").status == 2
-    assert jobs.done("forget", "jobs", "--json").json == {
-        "queue": "jobs",
-        "schema": "public",
-        "design": "claim",
-        "plan": {},
-        "done": 1,
-        "result": {},
-    }
-    assert jobs("status", "jobs").status == 2
-    more = (*MAPPED, "--map", "error=why", "--map", "pushed_at=made")
-    jobs.done("adopt", "jobs", "--design", "claim", *more)
-    seen = jobs.status("jobs")
-    assert (seen["ready"], seen["claimed"], seen["stuck"], seen["errors"]) == (1, 2, 1, 1)
-    assert seen["age_seconds"] >= 0
-    jobs.done("forget", "jobs")
-    assert objects(jobs) == before
-    assert value(jobs.url, "SELECT count(*) FROM public.jobs") == 4
+    for words, why in (
+        *((["push", "jobs", "x"], "adopted"), (["pop", "jobs"], "adopted")),
+        (["uninstall", "jobs", "--yes", "jobs"], "adopted"),
+        (["adopt", "jobs", "--design", "claim", *mapped], "forget"),
+    ):
+        refused = empty(*words)
+        assert (refused.status, refused.out, why in refused.err) == (2, b"", True)
+    forgotten = empty.done("forget", "jobs", "--json").json
+    assert forgotten == {**named, "plan": {}, "done": 1, "result": {}}
+    assert empty("status", "jobs").status == 2
 
 
 def test_without_a_database_it_is_the_roles_alone() -> None:

@@ -150,19 +150,6 @@ def test_of_two_recorders_one_is_killed_and_nothing_is_lost_or_doubled(
             assert "it sends" in other.read_text()
 
 
-@pytest.mark.long
-def test_a_recorder_that_only_reads_says_why_it_sends_nothing(
-    console: Console, claimed: str, tmp_path: Path
-) -> None:
-    with receiving(Receiver()) as receiver:
-        environment = configured(tmp_path, console, hook(receiver)) | {"DBQ_RIGHTS": "read-only"}
-        with recording(tmp_path / "a", environment):
-            said = tmp_path / "a" / "said"
-            wait_until(lambda: 'they need rights = "operator"' in said.read_text(), "it is said")
-        assert not receiver.requests
-    assert claimed
-
-
 def asked(tmp_path: Path, receivers: str, *more: str, **environment: str) -> Answer:
     """`notify test` of these."""
     file = tmp_path / "config.toml"

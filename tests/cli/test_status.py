@@ -143,9 +143,10 @@ def test_the_limits_of_each_queue(
 ) -> None:
     strict, lenient = install("claim"), install("claim")
     for name in (strict, lenient):
-        console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n")
+        console.done("push", name, "first")
         console.done("pop", name)
         claimed_an_hour_ago(console, name)
+        console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n")
     url = make_url(console.url)
     monkeypatch.setenv("PGPASSWORD", str(url.password))
     shown = url.set(password="").render_as_string(hide_password=False)

@@ -73,6 +73,16 @@ def payloads(lake: Lake) -> Counter[str]:
     return Counter(row["payload"].decode() for row in rows_in_lake(lake))
 
 
+def everywhere(client: Client, in_lake: Counter[str]) -> Counter[str]:
+    """Payload -> how often it lies in the queue, in its archive and in the lake together."""
+    name = client.queue.design.name
+    tables = {"fifo": "payload FROM <>", "status": "text_data FROM <>"}
+    found = Counter(in_lake)
+    for lying in (tables.get(name, "text_data FROM <data>"), "payload FROM <archive>"):
+        found.update(row[0] for row in execute_sql(client, f"SELECT {lying}"))
+    return found
+
+
 def execute_sql(client: Client, statement: str, **values: object) -> list[Any]:
     """A statement with the names of the queue's tables put in."""
     dialect = client.database.product.dialect

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
-from tests.pipeline.archive_tools import execute_sql, payloads
+from tests.pipeline.archive_tools import everywhere, execute_sql, payloads
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.conftest import Use
 from tests.pipeline.objects import BUCKET, SECRET, object_store, surroundings
@@ -114,9 +114,7 @@ def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool)
 
 def counted(client: Client, lake: Lake) -> tuple[int, int, int]:
     """Rows of queue, archive and lake; of those sent, how many are nowhere, and how many twice."""
-    found = payloads(lake)  # of all files, those too that no manifest names
-    for table in ("<>", "<archive>"):
-        found.update(row[0] for row in execute_sql(client, f"SELECT payload FROM {table}"))
+    found = everywhere(client, payloads(lake))  # of all files, those too that no manifest names
     sent = Counter(f"{client.queue.name} {number}" for number in range(ROWS))
     return found.total(), (sent - found).total(), (found - sent).total()
 
