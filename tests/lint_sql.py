@@ -186,7 +186,7 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
 
 _FINISHING = {"complete", "fail"}
 _PARSED_ELSEWHERE = {"mssql"}
-"""What sqlfluff cannot parse of it stands on a list in tests/unit/test_mssql_parse.py."""
+"""Microsoft's own tools read it: tests/microsoft."""
 
 _UNPARSED = ("postgresql/sessions.sql end_prepared", "postgresql/bench.sql begin_old")
 """What sqlfluff does not know: ROLLBACK PREPARED, BEGIN with a level. Servers run them in

@@ -35,7 +35,7 @@ _OF_SUBSCRIBERS = {"ring.add_popped", "ring.consumers_at_work", "ring.subscriber
 """What only a ring with subscribers is asked: the tables are not there without."""
 
 
-@pytest.mark.long  # in the short tier unit/test_mssql_parse.py sees that none has changed since
+@pytest.mark.long  # in the short tier unit/test_mssql_texts.py sees that none has changed since
 def test_every_text_is_read_and_no_tree_has_a_mistake(microsoft: Tools) -> None:
     bad = list(digests.wrong(microsoft, every_text(everything=True)))
     assert not bad, "\n".join(bad)

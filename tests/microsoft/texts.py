@@ -1,7 +1,7 @@
 """Every T-SQL text that a server would get: printed installations, statements, composed samples.
 
-`tests/unit/test_mssql_parse.py` reads them with sqlfluff, the tests beside this file with what
-Microsoft's own tools make of them.
+The tests beside this file have Microsoft's own tools read them; `tests/unit/test_mssql_texts.py`
+checks the rules that no tool knows, and that none has changed since.
 """
 
 import dataclasses

@@ -1,5 +1,6 @@
 """A stand-in for pyodbc: what the engine `mssql` asks of it, without a driver or a server."""
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -10,8 +11,33 @@ from sqlalchemy import make_url
 
 from console.engines import Database, Timeouts
 from console.engines.mssql import PRODUCT
+from console.engines.mssql.capabilities import Probe
 
 SECRET = "hunter2"
+LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
+"""A statement's name, as it is sent."""
+
+ENTERPRISE = Probe(
+    server_version="16.0.4185.3",
+    version_number=160004185,
+    edition="Enterprise Edition (64-bit)",
+    engine_edition=3,
+    database="orders",
+    database_user="dbo",
+    read_only=False,
+    sees_all_sessions=True,
+    sees_counters=True,
+    may_create=True,
+    impersonates_owner=True,
+    counts_rows=True,
+    read_committed_snapshot=False,
+    broker_enabled=True,
+    online_rebuild=True,
+    babelfish=False,
+    encoding="UTF-16",
+    compatibility_level=160,
+)
+"""A server that lacks nothing."""
 
 Answer = Callable[[str], Sequence[Any]]
 """A batch -> its results: None without rows, else the columns' names and the rows; or an error."""

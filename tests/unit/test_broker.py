@@ -31,13 +31,12 @@ from console.engines import Database
 from console.monitor.figures import BrokerHealth, StatusRow
 from console.monitor.sample import QueueSample
 from console.monitor.snapshot import snapshot
-from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import LABEL, Error, Odbc
 
 QUEUE = installed_queue("dbo", "orders", DESIGNS["broker"], {})
 ADOPTED = Queue("dbo", "orders", DESIGNS["broker"], {}, {}, kind=Kind.ADOPTED)
 ON = BrokerHealth(True, True, True, 0, 0, None)
 LIMIT = 300.0
-LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
 
 
 def codes(found: Iterable[Finding]) -> list[str]:
@@ -173,18 +172,10 @@ DENIED = Error("42000", "[42000] [Microsoft][SQL Server]VIEW SERVER STATE was de
 
 
 @pytest.fixture
-def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    return stand_in_for_pyodbc(monkeypatch)
-
-
-@pytest.fixture
-def database(odbc: Odbc) -> Iterator[Database]:
-    del odbc
-    database = opened()
+def database(mssql: Database) -> Iterator[Database]:
     capabilities = Mock(missing={"sessions": "somebody lacks VIEW SERVER STATE"})
     with patch.object(Database, "capabilities", capabilities):
-        yield database
-    database.close()
+        yield mssql
 
 
 def looked_at(database: Database) -> tuple[list[Finding], list[str]]:

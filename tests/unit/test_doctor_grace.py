@@ -1,6 +1,5 @@
 """The proof by two reads, without a server: whom it waits for, and what both reads show."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -30,7 +29,7 @@ from console.doctor.number_proof import (
 from console.doctor.ring import _Settings, _Stranded
 from console.doctor.slot_map import Structure
 from console.engines import PRODUCTS
-from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import LABEL, opened, stand_in_for_pyodbc
 
 AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 HIDDEN = Blocker(None, None, None, None, None, None, None)
@@ -219,7 +218,6 @@ def test_where_drawers_are_known_there_is_no_grace(monkeypatch: pytest.MonkeyPat
     assert fake.asked == ["next_numbers", "next_numbers", "drawing_transactions"]
 
 
-LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
 NUMBERS = {"next_push": 60_000, "next_pop": 528, "size": 100_000, "base": 1, "slots": 100_000}
 STRUCTURE = {
     **dict.fromkeys((field.name for field in fields(Structure)), 0),

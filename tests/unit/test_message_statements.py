@@ -3,13 +3,12 @@
 import re
 
 import pytest
-from sqlfluff.core import FluffConfig, Linter
 
 from console.catalog import Queue
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.statements import BIND, adopted, asks, samples, sources, texts
+from tests.statements import BIND, adopted, asks, sources, texts
 from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
@@ -97,28 +96,3 @@ def test_a_payload_is_not_selected_unless_it_is_asked_for(engine: str, variant: 
         uses = re.findall(r"\w*\(?(?:CAST\()?l\.payload\b", text)
         assert all(re.match(r"octet_length|DATALENGTH|CAST\(l", use) for use in uses), uses
         assert "q_data" not in text
-
-
-@pytest.fixture(scope="module")
-def tsql() -> Linter:
-    return Linter(
-        config=FluffConfig(
-            configs={
-                "core": {"dialect": "tsql", "templater": "raw", "large_file_skip_byte_limit": 0}
-            }
-        )
-    )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", [v for v in DEFAULTS if "mssql" in v.engines], ids=str)
-def test_t_sql_can_be_parsed(tsql: Linter, variant: Variant) -> None:
-    given = {**variant.given, "payload": "json"}
-    if "in_hand" in variant.options:
-        given["in_hand"] = "on"
-    queue = Variant(variant.design, given).queue("s", "q", "mssql")
-    for text in dict.fromkeys(samples(PRODUCTS["mssql"], queue).values()):
-        parsed = tsql.parse_string(text + "\n")
-        assert not parsed.violations, text
-        assert parsed.tree is not None
-        assert not any(parsed.tree.recursive_crawl("unparsable")), text

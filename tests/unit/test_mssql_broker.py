@@ -1,6 +1,5 @@
 """Service Broker's own ways of purge, requeue and release, without a server."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,25 +20,12 @@ from console.monitor.figures import BrokerHealth
 from console.monitor.filters import parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
-from tests.unit.mssql_tools import Odbc, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import Odbc
 
 BROKER = DESIGNS["broker"]
 QUEUE = installed_queue("dbo", "orders", BROKER, BROKER.complete_options({}, "mssql"))
 SOURCE = MessageSource(PRODUCT, QUEUE, "text", "uniqueidentifier")
 ON = BrokerHealth(True, True, True, 0, 0, None)
-
-
-@pytest.fixture
-def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    return stand_in_for_pyodbc(monkeypatch)
-
-
-@pytest.fixture
-def database(odbc: Odbc) -> Iterator[Database]:
-    del odbc
-    database = opened()
-    yield database
-    database.close()
 
 
 def message(number: int) -> Message:
@@ -50,13 +36,13 @@ def message(number: int) -> Message:
 
 @pytest.mark.parametrize(("out", "permanently"), [(3, False), (2, False), (0, True)])
 def test_what_is_no_longer_there_is_skipped(
-    odbc: Odbc, database: Database, out: int, permanently: bool
+    odbc: Odbc, mssql: Database, out: int, permanently: bool
 ) -> None:
     action = Purge(SOURCE, permanently=permanently)
     odbc.answer = lambda batch: (
         [(("taken_out", "put_in"), (out, out))] if "RECEIVE" in batch else [None]
     )
-    with database.transaction("purge") as connection:
+    with mssql.transaction("purge") as connection:
         odbc.bound.clear()
         ledger = action.apply(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
     skipped = {CHANGED: 3 - out} if out < 3 else {}
@@ -67,11 +53,11 @@ def test_what_is_no_longer_there_is_skipped(
 
 
 @pytest.mark.parametrize("word", ["id=3", "newer=1h", "payload.a=1"])
-def test_nothing_is_taken_from_the_middle(database: Database, word: str) -> None:
+def test_nothing_is_taken_from_the_middle(mssql: Database, word: str) -> None:
     action = Purge(replace(SOURCE, payload="json"))
     far = datetime.max.replace(tzinfo=UTC)
-    with database.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
-        action.select(SelectionCriteria(database, session, parse([word]), action.states, far))
+    with mssql.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
+        action.select(SelectionCriteria(mssql, session, parse([word]), action.states, far))
 
 
 @pytest.mark.parametrize("options", [{}, {"conversation": "each"}])
@@ -87,11 +73,11 @@ def test_what_is_received_is_archived_and_checked(options: dict[str, str]) -> No
 
 
 def test_a_queue_that_is_on_is_left_on(
-    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "health", lambda *_: ON)
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
-    planned = broker.enable_queue(database, QUEUE)
+    planned = broker.enable_queue(mssql, QUEUE)
     assert not planned.needed
     assert planned.lines() == ["requeue dbo.orders: the queue is enabled, there is nothing to do"]
     assert planned.as_json()["needed"] is False
@@ -99,7 +85,7 @@ def test_a_queue_that_is_on_is_left_on(
 
 
 def test_a_queue_that_stays_off_is_told(
-    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = replace(ON, is_receive_enabled=False)
     monkeypatch.setattr(broker, "health", lambda *_: off)
@@ -107,15 +93,15 @@ def test_a_queue_that_stays_off_is_told(
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
     monkeypatch.setattr(audit, "log_locally", lambda *_, **__: None)
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
-    assert broker.plan_switch(database, QUEUE).requires_queue_name
+    assert broker.plan_switch(mssql, QUEUE).requires_queue_name
     with pytest.raises(RefusedError, match="still disabled"):
-        broker.enable_queue(database, QUEUE)
+        broker.enable_queue(mssql, QUEUE)
     assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)
     assert not any("COMMIT" in batch for batch in odbc.sent[-2:])
 
 
 def test_conversations_are_ended_until_none_is_over(
-    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
     monkeypatch.setattr(audit, "prepare", lambda *_: None)
@@ -133,10 +119,10 @@ def test_conversations_are_ended_until_none_is_over(
         return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
 
     odbc.answer = answer
-    planned = broker.plan_conversations(database, QUEUE)
+    planned = broker.plan_conversations(mssql, QUEUE)
     assert "5 conversations" in planned.lines()[0]
     assert planned.as_json()["count"] == 5
-    ended = broker.end_conversations(database, planned, batch=2)
+    ended = broker.end_conversations(mssql, planned, batch=2)
     assert ended == Ledger(5, 5, 5)
     assert left == []
     assert sum("action_batch" in batch for batch in odbc.sent) == 3

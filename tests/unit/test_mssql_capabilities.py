@@ -7,40 +7,20 @@ from typing import Any
 import pytest
 
 from console import sql
+from console.engines import Database
 from console.engines.mssql import PRODUCT, capabilities
 from console.engines.mssql.capabilities import Probe, capabilities_of
 from console.engines.product import Capabilities
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.sql import templates
 from tests.unit.mssql_tools import (
+    ENTERPRISE,
     Odbc,
     OperationalError,
     ProgrammingError,
-    opened,
-    stand_in_for_pyodbc,
 )
 
 FIELDS = dataclasses.fields(Probe)
-ENTERPRISE = Probe(
-    server_version="16.0.4185.3",
-    version_number=160004185,
-    edition="Enterprise Edition (64-bit)",
-    engine_edition=3,
-    database="orders",
-    database_user="dbo",
-    read_only=False,
-    sees_all_sessions=True,
-    sees_counters=True,
-    may_create=True,
-    impersonates_owner=True,
-    counts_rows=True,
-    read_committed_snapshot=False,
-    broker_enabled=True,
-    online_rebuild=True,
-    babelfish=False,
-    encoding="UTF-16",
-    compatibility_level=160,
-)
 
 
 def of(**differs: Any) -> Capabilities:
@@ -130,11 +110,6 @@ def test_babelfish_is_recognized() -> None:
     assert all("Babelfish" in reason for reason in found.missing.values())
 
 
-@pytest.fixture
-def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    return stand_in_for_pyodbc(monkeypatch)
-
-
 def answering(odbc: Odbc, answer: Any) -> None:
     odbc.answer = lambda statement: [answer] if "dbq server.capabilities" in statement else []
 
@@ -147,24 +122,23 @@ def test_the_question_returns_what_is_understood() -> None:
     assert places == sorted(places)
 
 
-def test_it_is_asked_once(odbc: Odbc) -> None:
+def test_it_is_asked_once(odbc: Odbc, mssql: Database) -> None:
     names = tuple(field.name for field in FIELDS)
     answering(odbc, [names, dataclasses.astuple(ENTERPRISE)])
-    database = opened()
-    assert database.capabilities == capabilities_of(ENTERPRISE)
-    assert database.capabilities.facts["product"] == "SQL Server 2022"
+    assert mssql.capabilities == capabilities_of(ENTERPRISE)
+    assert mssql.capabilities.facts["product"] == "SQL Server 2022"
     assert sum("dbq server.capabilities" in statement for statement in odbc.sent) == 1
-    database.close()
 
 
-def test_a_server_that_cannot_be_asked_is_described_by_its_driver(odbc: Odbc) -> None:
+def test_a_server_that_cannot_be_asked_is_described_by_its_driver(
+    odbc: Odbc, mssql: Database
+) -> None:
     origin = "[Microsoft][ODBC Driver 18 for SQL Server][SQL Server]"
     refusal = f"[42000] {origin}'SERVERPROPERTY' is not known here. (195) (SQLExecDirectW)"
     answering(odbc, ProgrammingError("42000", refusal))
     del odbc.info[odbc.SQL_USER_NAME]
     odbc.info[odbc.SQL_DATABASE_NAME] = ""
-    database = opened()
-    found = database.capabilities
+    found = mssql.capabilities
     assert (found.server_version, found.version_number) == ("12.00.2000", 120000000)
     assert (found.database, found.database_user) == ("?", "?")
     assert found.facts == {"product": "Some Server"}
@@ -172,11 +146,10 @@ def test_a_server_that_cannot_be_asked_is_described_by_its_driver(odbc: Odbc) ->
     assert {"sessions", "rates", "readpast", "broker", "queues"} <= set(found.missing)
     for reason in found.missing.values():
         assert reason.endswith("'SERVERPROPERTY' is not known here.")
-    database.close()
 
 
 def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
-    odbc: Odbc, monkeypatch: pytest.MonkeyPatch
+    odbc: Odbc, mssql: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {
         name: sql.Statement("mssql", "server", name, "one row", "SELECT 1 AS x")
@@ -191,24 +164,22 @@ def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
         "/* dbq server.babelfish */ SELECT 1 AS x": [("babelfish",), (1,)],
     }
     odbc.answer = lambda statement: [answers[statement]] if statement in answers else []
-    database = opened()
-    found = database.capabilities
+    found = mssql.capabilities
     assert found.facts == {"product": "Babelfish", "babelfish": "on"}
     assert "queues" in found.missing
     assert all("Babelfish" in reason for reason in found.missing.values())
-    database.close()
 
 
 @pytest.mark.parametrize("state", ["08S01", "HYT00"])
-def test_one_that_is_lost_meanwhile_is_no_limited_server(odbc: Odbc, state: str) -> None:
+def test_one_that_is_lost_meanwhile_is_no_limited_server(
+    odbc: Odbc, mssql: Database, state: str
+) -> None:
     text = f"[{state}] [Microsoft][ODBC Driver 18 for SQL Server]What it says (0) (SQLExecDirectW)"
     answering(odbc, OperationalError(state, text))
-    database = opened()
     with pytest.raises(ConsoleError) as failed:
-        assert database.capabilities
+        assert mssql.capabilities
     assert isinstance(failed.value, ConnectionFailedError) == (state == "08S01")
     assert failed.value.what == "Could not read what the server supports."
-    database.close()
 
 
 def test_the_engine_says_what_it_is() -> None:

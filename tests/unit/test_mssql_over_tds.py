@@ -22,7 +22,6 @@ from sqlalchemy import URL, Connection, make_url, text
 
 from console.engines import Database, Timeouts, time_limit
 from console.engines.mssql import PRODUCT
-from console.engines.mssql.capabilities import Probe
 from console.engines.mssql.odbc import choose, load_pyodbc
 from console.errors import (
     BusyError,
@@ -32,6 +31,7 @@ from console.errors import (
     TransientError,
     UsageError,
 )
+from tests.unit.mssql_tools import ENTERPRISE
 
 bridge = pytest.importorskip("pysqlbridge", reason="needs pysqlbridge, of the extra [test]")
 results = pytest.importorskip("pysqlbridge.tds.result")
@@ -77,6 +77,7 @@ class Server:
     port: int
     answers: dict[str, Answer]
     asked: list[str]
+    opened: list[Database] = dataclasses.field(default_factory=list)
 
     def url(self, password: str = SECRET, user: str = "somebody", **query: str) -> URL:
         """Its URL; it signed its certificate itself."""
@@ -95,13 +96,16 @@ class Server:
         """The engine on it, by a URL that was written and read."""
         parsed = make_url(url.render_as_string(hide_password=False))
         limits: Any = {"connect_seconds": 3, "statement_seconds": 1.0, **timeouts}
-        return Database(
-            PRODUCT,
-            parsed,
-            timeouts=Timeouts(**limits),
-            application_name="dbq-console",
-            label=PRODUCT.label(parsed),
+        self.opened.append(
+            Database(
+                PRODUCT,
+                parsed,
+                timeouts=Timeouts(**limits),
+                application_name="dbq-console",
+                label=PRODUCT.label(parsed),
+            )
         )
+        return self.opened[-1]
 
 
 def serving(handler: Answer) -> Iterator[int]:
@@ -150,6 +154,8 @@ def tds(shared: Server) -> Iterator[Server]:
     """The server, with nothing but its usual answers."""
     shared.asked.clear()
     yield shared
+    while shared.opened:
+        shared.opened.pop().close()
     shared.answers.clear()
 
 
@@ -179,20 +185,17 @@ def test_a_transaction_over_the_wire(tds: Server, driver: str) -> None:
         "COMMIT TRANSACTION",
     ]
     assert database.label == f"127.0.0.1:{tds.port}/x"
-    database.close()
 
 
-@pytest.mark.parametrize("user", [user for user, _ in enumerated(PASSWORDS)])
-def test_a_password_of_any_kind_arrives(tds: Server, user: str, driver: str) -> None:
-    password = dict(enumerated(PASSWORDS))[user]
-    for url in (
-        tds.url(password, user, driver=driver),
-        tds.url("", "", driver=driver, UID=user, PWD=password),
-    ):
-        database = tds.database(url)
-        with database.autocommit("log in"):
-            pass
-        database.close()
+def test_a_password_of_any_kind_arrives(tds: Server, driver: str) -> None:
+    for user, password in enumerated(PASSWORDS):
+        for url in (
+            tds.url(password, user, driver=driver),
+            tds.url("", "", driver=driver, UID=user, PWD=password),
+        ):
+            database = tds.database(url)
+            with database.autocommit("log in"):
+                pass
 
 
 @pytest.mark.parametrize(
@@ -232,7 +235,6 @@ def test_a_payload_of_any_length_arrives_whole_and_comes_back(
         statement,
         "COMMIT TRANSACTION",
     ]
-    database.close()
 
 
 def test_an_odbc_connect_arrives(tds: Server, driver: str) -> None:
@@ -244,7 +246,6 @@ def test_an_odbc_connect_arrives(tds: Server, driver: str) -> None:
     with database.autocommit("log in"):
         pass
     assert database.label == f"127.0.0.1:{tds.port}/x"
-    database.close()
 
 
 def everything(error: BaseException | None) -> str:
@@ -266,7 +267,6 @@ def test_a_refused_login(tds: Server, driver: str, caplog: pytest.LogCaptureFixt
         f"Connecting to 127.0.0.1:{tds.port}/x: Login failed for user 'somebody'."
     )
     assert SECRET not in everything(refused.value) + caplog.text
-    database.close()
 
 
 @pytest.mark.skipif("msodbcsql" not in CHOSEN.name, reason="only Microsoft's driver checks it")
@@ -276,7 +276,6 @@ def test_a_certificate_that_nobody_signed(tds: Server) -> None:
         pass
     assert "TrustServerCertificate=yes" in refused.value.next_step
     assert SECRET not in everything(refused.value)
-    database.close()
 
 
 def test_nobody_listens(tds: Server, driver: str) -> None:
@@ -287,7 +286,6 @@ def test_nobody_listens(tds: Server, driver: str) -> None:
     assert time.monotonic() - started < 10
     assert refused.value.why.startswith("Connecting to 127.0.0.1:1/x: ")
     assert SECRET not in everything(refused.value)
-    database.close()
 
 
 def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
@@ -305,7 +303,6 @@ def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
     assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
-    database.close()
 
 
 LIMITED = Timeouts(statement_seconds=0.05, lock_seconds=0.04)
@@ -339,7 +336,6 @@ def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
     assert sum("SET NOCOUNT ON" in statement for statement in tds.asked) == logins_before
-    database.close()
 
 
 def test_a_commit_slower_than_the_limit_is_not_in_doubt(tds: Server, driver: str) -> None:
@@ -349,7 +345,6 @@ def test_a_commit_slower_than_the_limit_is_not_in_doubt(tds: Server, driver: str
         pass
     assert not connection.invalidated
     assert tds.asked[-1] == "COMMIT TRANSACTION"
-    database.close()
 
 
 @pytest.mark.parametrize("limits", [LIMITED, USUAL], ids=["limit", "patience"])
@@ -375,7 +370,6 @@ def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) 
             assert connection.execute(text("SELECT 1")).scalar() == 1
     finally:
         speaks_again.set()
-        database.close()
 
 
 NUMBERS: dict[int, type[ConsoleError]] = {
@@ -399,7 +393,6 @@ def test_a_number_of_the_server(tds: Server, driver: str, number: int) -> None:
     if number == 51003:
         assert str(failed.value) == "Could not do it. What (7) it says.\nWhy.\nNext."
     assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
-    database.close()
 
 
 def test_an_error_behind_a_result(tds: Server, driver: str) -> None:
@@ -418,36 +411,15 @@ def test_an_error_behind_a_result(tds: Server, driver: str) -> None:
     ):
         connection.execute(text("SELECT later")).fetchall()
     assert "COMMIT TRANSACTION" not in tds.asked
-    database.close()
 
 
 def test_the_probe(tds: Server, driver: str) -> None:
-    told = Probe(
-        server_version="16.0.4185.3",
-        version_number=160004185,
-        edition="Developer Edition (64-bit)",
-        engine_edition=3,
-        database="orders",
-        database_user="ops",
-        read_only=False,
-        sees_all_sessions=False,
-        sees_counters=True,
-        may_create=True,
-        impersonates_owner=True,
-        counts_rows=True,
-        read_committed_snapshot=True,
-        broker_enabled=True,
-        online_rebuild=True,
-        babelfish=False,
-        encoding="UTF-16",
-        compatibility_level=160,
-    )
+    told = dataclasses.replace(ENTERPRISE, sees_all_sessions=False, database_user="ops")
     tds.answers["dbq server.capabilities"] = lambda _: rows(**dataclasses.asdict(told))
     database = tds.database(tds.url(driver=driver))
     found = database.capabilities
     assert (found.facts["product"], found.database) == ("SQL Server 2022", "orders")
     assert list(found.missing) == ["sessions"]
-    database.close()
 
 
 def test_a_server_that_cannot_be_asked(tds: Server, driver: str) -> None:
@@ -457,7 +429,6 @@ def test_a_server_that_cannot_be_asked(tds: Server, driver: str) -> None:
     assert found.version_number // 10_000_000 == 17
     assert all(why.endswith("'X' is not a function here.") for why in found.missing.values())
     assert {"queues", "sessions", "rates"} <= set(found.missing)
-    database.close()
 
 
 def test_pysqlbridge_itself_is_a_server_of_which_the_truth_is_told(

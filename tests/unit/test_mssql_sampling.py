@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,17 +23,11 @@ from console.monitor.sample import EstimateRow, take_sample
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.variants import ALL, on
 from tests.lint_sql import variants
-from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
+from tests.unit.mssql_tools import ENTERPRISE, LABEL, Error, Odbc, opened
 
 ROLLBACK = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
 QUICK = Timeouts(statement_seconds=0.01, lock_seconds=0.04)
 LIMIT = re.compile(r"\{(\w+_limit)\}")
-LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
-
-
-@pytest.fixture
-def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    return stand_in_for_pyodbc(monkeypatch)
 
 
 def hangs(odbc: Odbc, then: Sequence[Any], word: str = "slow") -> None:
@@ -62,41 +57,38 @@ CANCELLED = Error("HY008", "[HY008] [Microsoft]Operation canceled (0) (SQLExecDi
     [[CANCELLED], [[("one",), (1,)]]],
     ids=["the server stopped", "the answer came at that moment"],
 )
-def test_a_statement_ends_by_a_limit_below_a_second(odbc: Odbc, then: Sequence[Any]) -> None:
-    database = opened()
+def test_a_statement_ends_by_a_limit_below_a_second(
+    odbc: Odbc, mssql: Database, then: Sequence[Any]
+) -> None:
     hangs(odbc, then)
-    with pytest.raises(TooSlowError) as late, quick(database) as connection:
+    with pytest.raises(TooSlowError) as late, quick(mssql) as connection:
         connection.execute(text("SELECT slow"))
     assert late.value.why == "this statement reached its time-out"
     assert odbc.sent[-1] == ROLLBACK
     # The connection is as good as it was, and its time-outs are the usual ones again.
-    with database.transaction("push") as connection:
+    with mssql.transaction("push") as connection:
         connection.execute(text("SELECT 2"))
     assert odbc.sent[-5:] == [
         *("SET LOCK_TIMEOUT 500", "SELECT 1"),
         *("BEGIN TRANSACTION", "SELECT 2", "COMMIT TRANSACTION"),
     ]
     assert len(odbc.connections) == 1
-    database.close()
 
 
-def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc) -> None:
+def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc, mssql: Database) -> None:
     """FreeTDS does not know that a connection is dead whose server said nothing."""
-    database = opened()
     hangs(odbc, [Error("HY000", "[HY000] [FreeTDS][SQL Server]Unknown error (0) (SQLExecDirectW)")])
     slow = odbc.answer
     state = Error("24000", "[24000] [FreeTDS][SQL Server]Invalid cursor state (0) (SQLExecDirectW)")
     odbc.answer = lambda statement: [state] if statement == ROLLBACK else slow(statement)
-    with pytest.raises(TooSlowError), quick(database) as connection:
+    with pytest.raises(TooSlowError), quick(mssql) as connection:
         connection.execute(text("SELECT slow"))
     assert odbc.connections[0].closed
-    database.close()
 
 
-def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc) -> None:
-    database = opened()
+def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc, mssql: Database) -> None:
     patient = Timeouts(statement_seconds=60.0, lock_seconds=QUICK.lock_seconds)
-    with database.session("look") as session:
+    with mssql.session("look") as session:
         for _ in range(2):
             with session.transaction("look") as connection:
                 connection.execution_options(dbq_timeouts=patient)
@@ -106,12 +98,11 @@ def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc) -> None:
         *("BEGIN TRANSACTION", "SET LOCK_TIMEOUT 40", "SELECT 2", "COMMIT TRANSACTION"),
         *("BEGIN TRANSACTION", "SELECT 2", "COMMIT TRANSACTION"),
     ]
-    with database.transaction("push"):
+    with mssql.transaction("push"):
         pass
     assert odbc.sent[len(sent) + 1 :] == [
         *("SET LOCK_TIMEOUT 500", "SELECT 1", "BEGIN TRANSACTION", "COMMIT TRANSACTION")
     ]
-    database.close()
 
 
 def seconds_of(odbc: Odbc, database: Database) -> int:
@@ -120,31 +111,26 @@ def seconds_of(odbc: Odbc, database: Database) -> int:
     return int(odbc.connections[0].timeout)
 
 
-def test_the_driver_s_time_out_leaves_room_for_a_silent_server(odbc: Odbc) -> None:
-    database = opened()
-    assert seconds_of(odbc, database) == 3
+def test_the_driver_s_time_out_leaves_room_for_a_silent_server(odbc: Odbc, mssql: Database) -> None:
+    assert seconds_of(odbc, mssql) == 3
     with time_limit(6.5):
-        assert seconds_of(odbc, database) == 2
+        assert seconds_of(odbc, mssql) == 2
     with time_limit(2.0):
-        assert seconds_of(odbc, database) == 1  # 0 would be for ever
-    assert seconds_of(odbc, database) == 3
-    database.close()
+        assert seconds_of(odbc, mssql) == 1  # 0 would be for ever
+    assert seconds_of(odbc, mssql) == 3
 
 
-def test_a_connect_takes_no_longer_than_the_time_limit(odbc: Odbc) -> None:
-    database = opened()
-    with time_limit(4.9), database.transaction("look"):
+def test_a_connect_takes_no_longer_than_the_time_limit(odbc: Odbc, mssql: Database) -> None:
+    with time_limit(4.9), mssql.transaction("look"):
         pass
     ((_, arguments),) = odbc.opened
     assert arguments["timeout"] == 4
-    database.close()
 
 
-def test_after_the_time_limit_nothing_is_sent(odbc: Odbc) -> None:
-    database = opened()
+def test_after_the_time_limit_nothing_is_sent(odbc: Odbc, mssql: Database) -> None:
     with (
         pytest.raises(ConnectionFailedError) as failed,
-        database.transaction("look") as connection,
+        mssql.transaction("look") as connection,
         time_limit(0.0),
     ):
         connection.execute(text("SELECT 2"))
@@ -152,15 +138,13 @@ def test_after_the_time_limit_nothing_is_sent(odbc: Odbc) -> None:
     assert "SELECT 2" not in odbc.sent
     # What may still run there ends with its connection.
     assert odbc.connections[0].closed
-    database.close()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_time_limit_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
-    database = opened()
+def test_the_time_limit_ends_what_runs(odbc: Odbc, mssql: Database, stopped: bool) -> None:
     hangs(odbc, [CANCELLED])
     stop = threading.Event()
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     asked = odbc.answer
 
@@ -174,12 +158,11 @@ def test_the_time_limit_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
     with (
         time_limit(60.0 if stopped else 0.2, told),
         pytest.raises(BusyError) as late,
-        database.transaction("look") as connection,
+        mssql.transaction("look") as connection,
     ):
         connection.execute(text("SELECT slow"))
     assert ("nobody waits" if stopped else "within 0.2 s") in late.value.why
     assert odbc.connections[0].closed
-    database.close()
 
 
 def test_whatever_ends_a_statement_its_watcher_ends_too() -> None:
@@ -230,26 +213,6 @@ HOLDERS = (
     *("state", "transaction_seconds", "held_at_least_seconds", "held_at_most_seconds"),
 )
 QUEUES = ("schema", "name", "design", "kind", "options", "roles", "version", "installed_by")
-CAPABILITIES = {
-    "server_version": "16.0.4185.3",
-    "version_number": 160004185,
-    "edition": "Developer",
-    "engine_edition": 3,
-    "database": "orders",
-    "database_user": "ops",
-    "read_only": False,
-    "sees_all_sessions": True,
-    "sees_counters": True,
-    "may_create": True,
-    "impersonates_owner": True,
-    "counts_rows": True,
-    "read_committed_snapshot": True,
-    "broker_enabled": True,
-    "online_rebuild": True,
-    "babelfish": False,
-    "encoding": "UTF-16",
-    "compatibility_level": 160,
-}
 
 
 def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[str]]:
@@ -257,7 +220,7 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
     roles = '{"id": "id", "payload": "payload", "pushed_at": "pushed_at"}'
     queue = ("dbo", "orders", "fifo", "installed", "{}", roles, 1, "me", "here", None)
     holder = ("dbo", "orders", 57, None, "app", "worker", "idle in transaction", 99.0, 12.0, 12.5)
-    told = CAPABILITIES | {"sees_counters": counters, "counts_rows": counters}
+    told = vars(replace(ENTERPRISE, sees_counters=counters, counts_rows=counters))
     estimate = ("dbo", "orders", 50_000.0 if counters else None, None, None, None, None)
     labels = answering(
         odbc,
@@ -305,17 +268,15 @@ def test_a_look_without_rights(odbc: Odbc) -> None:
     assert not [asked for asked in odbc.sent if "sys.dm_" in asked and "dbq server" not in asked]
 
 
-def test_care_lasts_until_the_connection_goes_back(odbc: Odbc) -> None:
+def test_care_lasts_until_the_connection_goes_back(odbc: Odbc, mssql: Database) -> None:
     answering(odbc, server_server_state=[CIRCUMSTANCES, ("x", True, None)])
-    database = opened()
-    with database.transaction("look") as connection:
-        found = limit_transaction(connection, database, 60.0, 0.04)
+    with mssql.transaction("look") as connection:
+        found = limit_transaction(connection, mssql, 60.0, 0.04)
         limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
     assert (found.life, found.sees_writers) == ("x", True)
     assert (limits.statement_seconds, limits.lock_seconds) == (60.0, 0.04)
-    with database.transaction("push") as connection:
-        assert connection.connection.dbapi_connection.limits == database.timeouts  # type: ignore[union-attr]
-    database.close()
+    with mssql.transaction("push") as connection:
+        assert connection.connection.dbapi_connection.limits == mssql.timeouts  # type: ignore[union-attr]
 
 
 def placeholders(engine: str, design: str) -> set[str]:
@@ -375,11 +336,11 @@ def test_a_state_is_estimated_by_an_index_that_is_there_if_it_may_be_read() -> N
         assert "FROM" not in unread, variant
 
 
-def test_a_time_out_that_cannot_be_set_is_an_error_like_any_other(odbc: Odbc) -> None:
+def test_a_time_out_that_cannot_be_set_is_an_error_like_any_other(
+    odbc: Odbc, mssql: Database
+) -> None:
     lost = Error("08S01", "[08S01] [Microsoft]Communication link failure (0) (SQLExecDirectW)")
     odbc.answer = lambda statement: [lost] if statement == "SET LOCK_TIMEOUT 40" else []
-    database = opened()
-    with pytest.raises(ConnectionFailedError), quick(database) as connection:
+    with pytest.raises(ConnectionFailedError), quick(mssql) as connection:
         connection.execute(text("SELECT 2"))
     assert "SELECT 2" not in odbc.sent
-    database.close()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from console.engines import Database
 from console.engines.mssql.odbc import Family
 from console.engines.mssql.session import Sizes, as_parameter, with_nulls
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
@@ -18,7 +19,6 @@ from tests.unit.mssql_tools import (
     OperationalError,
     ProgrammingError,
     opened,
-    stand_in_for_pyodbc,
 )
 
 ORIGIN = "[Microsoft][ODBC Driver 18 for SQL Server]"
@@ -31,11 +31,6 @@ TIMEOUT = OperationalError("HYT00", f"[HYT00] {ORIGIN}Query timeout expired (0) 
 GONE = ProgrammingError(
     "42S02", f"[42S02] {ORIGIN}[SQL Server]Invalid object name 'q'. (208) (SQLExecDirectW)"
 )
-
-
-@pytest.fixture
-def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
-    return stand_in_for_pyodbc(monkeypatch)
 
 
 def answers(odbc: Odbc, **given: Any) -> None:
@@ -71,38 +66,33 @@ def test_a_session_is_set_up_in_one_round_trip(odbc: Odbc) -> None:
     assert odbc.connections[0].closed
 
 
-def test_one_transaction_is_begun_and_ended_explicitly(odbc: Odbc) -> None:
-    database = opened()
+def test_one_transaction_is_begun_and_ended_explicitly(odbc: Odbc, mssql: Database) -> None:
     for _ in range(2):
-        with database.transaction("look") as connection:
+        with mssql.transaction("look") as connection:
             connection.execute(text("SELECT 2"))
         seen, odbc.sent[:] = odbc.sent[:], []
     assert seen == [PING, BEGIN, "SELECT 2", COMMIT]
     assert len(odbc.connections) == 1
     answers(odbc, **{"SELECT 3": GONE})
-    with pytest.raises(UsageError), database.transaction("look") as connection:
+    with pytest.raises(UsageError), mssql.transaction("look") as connection:
         connection.execute(text("SELECT 3"))
     assert odbc.sent == [PING, BEGIN, "SELECT 3", ROLLBACK]
-    database.close()
 
 
-def test_in_autocommit_nothing_is_begun(odbc: Odbc) -> None:
-    database = opened()
-    with database.autocommit("look") as connection:
+def test_in_autocommit_nothing_is_begun(odbc: Odbc, mssql: Database) -> None:
+    with mssql.autocommit("look") as connection:
         odbc.sent.clear()
         connection.execute(text("SELECT 2"))
         connection.execute(text("SELECT 3"))
     # Whatever a batch left open does not go back into the pool.
     assert odbc.sent == ["SELECT 2", "SELECT 3", ROLLBACK]
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert odbc.sent[3:] == [PING, BEGIN, COMMIT]
-    database.close()
 
 
-def test_another_isolation_level_does_not_outlive_its_use(odbc: Odbc) -> None:
-    database = opened()
-    with database.autocommit("look") as connection:
+def test_another_isolation_level_does_not_outlive_its_use(odbc: Odbc, mssql: Database) -> None:
+    with mssql.autocommit("look") as connection:
         connection.rollback()
         connection.execution_options(isolation_level="SERIALIZABLE")
         odbc.sent.clear()
@@ -110,150 +100,134 @@ def test_another_isolation_level_does_not_outlive_its_use(odbc: Odbc) -> None:
             connection.execute(text("SELECT 2"))
     level = "SET TRANSACTION ISOLATION LEVEL "
     assert odbc.sent == [BEGIN, "SELECT 2", COMMIT, f"{level}READ COMMITTED"]
-    database.close()
 
 
-def test_errors_behind_a_result_are_not_lost(odbc: Odbc) -> None:
-    database = opened()
+def test_errors_behind_a_result_are_not_lost(odbc: Odbc, mssql: Database) -> None:
     row = [("id",), (1,)]
     answers(odbc, many=[None, None, row, None, GONE], script=[None, GONE], fine=[None, row, row])
-    with pytest.raises(UsageError), database.transaction("look") as connection:
+    with pytest.raises(UsageError), mssql.transaction("look") as connection:
         connection.execute(text("many")).fetchall()
     assert odbc.sent[-1] == ROLLBACK
-    with pytest.raises(UsageError), database.transaction("look") as connection:
+    with pytest.raises(UsageError), mssql.transaction("look") as connection:
         connection.exec_driver_sql("script")
-    with database.transaction("look") as connection:
+    with mssql.transaction("look") as connection:
         assert connection.execute(text("fine")).fetchall() == [(1,)]
         assert connection.execute(text("fine")).fetchone() == (1,)
         assert connection.execute(text("fine")).scalar() == 1
-    database.close()
 
 
-def test_a_statement_s_time_out_leaves_the_connection(odbc: Odbc) -> None:
-    database = opened()
+def test_a_statement_s_time_out_leaves_the_connection(odbc: Odbc, mssql: Database) -> None:
     answers(odbc, slow=TIMEOUT)
-    with pytest.raises(BusyError), database.transaction("look") as connection:
+    with pytest.raises(BusyError), mssql.transaction("look") as connection:
         connection.execute(text("slow"))
     assert odbc.sent[-1] == ROLLBACK
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert len(odbc.connections) == 1
-    database.close()
 
 
 @pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
-def test_the_way_back_never_hides_the_error(odbc: Odbc, trouble: OperationalError) -> None:
-    database = opened()
-    with database.transaction("look"):
+def test_the_way_back_never_hides_the_error(
+    odbc: Odbc, mssql: Database, trouble: OperationalError
+) -> None:
+    with mssql.transaction("look"):
         pass
     answers(odbc, slow=TIMEOUT, **{ROLLBACK: trouble})
-    with pytest.raises(BusyError), database.transaction("look") as connection:
+    with pytest.raises(BusyError), mssql.transaction("look") as connection:
         connection.execute(text("slow"))
     # Its transaction ended with it; the pool takes another.
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     *before, last = [connection.closed for connection in odbc.connections]
     assert (all(before), last) == (True, False)
-    database.close()
 
 
-def test_a_lost_connection_is_replaced(odbc: Odbc) -> None:
-    database = opened()
+def test_a_lost_connection_is_replaced(odbc: Odbc, mssql: Database) -> None:
     answers(odbc, lost=LOST)
     with (
         pytest.raises(ConnectionFailedError, match="Could not look"),
-        database.transaction("look") as connection,
+        mssql.transaction("look") as connection,
     ):
         connection.execute(text("lost"))
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert len(odbc.connections) == 2
-    database.close()
 
 
 @pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
 def test_one_that_died_in_the_pool_is_replaced_unnoticed(
-    odbc: Odbc, trouble: OperationalError
+    odbc: Odbc, mssql: Database, trouble: OperationalError
 ) -> None:
-    database = opened()
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     answers(odbc, **{PING: trouble})
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert len(odbc.connections) == 2
-    database.close()
 
 
 @pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
-def test_a_commit_without_an_answer_is_in_doubt(odbc: Odbc, trouble: OperationalError) -> None:
-    database = opened()
+def test_a_commit_without_an_answer_is_in_doubt(
+    odbc: Odbc, mssql: Database, trouble: OperationalError
+) -> None:
     answers(odbc, **{COMMIT: trouble})
-    with pytest.raises(ConnectionFailedError) as failed, database.transaction("push"):
+    with pytest.raises(ConnectionFailedError) as failed, mssql.transaction("push"):
         pass
     assert "It may have been done or not." in failed.value.why
     answers(odbc)
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert len(odbc.connections) == 2
-    database.close()
 
 
-def test_a_transaction_that_the_server_ended_is_not_reported_as_done(odbc: Odbc) -> None:
-    database = opened()
+def test_a_transaction_that_the_server_ended_is_not_reported_as_done(
+    odbc: Odbc, mssql: Database
+) -> None:
     ended = ProgrammingError(
         "25000",
         f"[25000] {ORIGIN}[SQL Server]The COMMIT TRANSACTION request has no corresponding "
         "BEGIN TRANSACTION. (3902) (SQLExecDirectW)",
     )
     answers(odbc, **{COMMIT: ended})
-    with pytest.raises(ConsoleError) as failed, database.transaction("purge"):
+    with pytest.raises(ConsoleError) as failed, mssql.transaction("purge"):
         pass
     assert "status" in failed.value.next_step
-    database.close()
 
 
-def test_a_limited_server_gets_the_settings_that_it_knows(odbc: Odbc) -> None:
+def test_a_limited_server_gets_the_settings_that_it_knows(odbc: Odbc, mssql: Database) -> None:
     odbc.answer = lambda statement: [GONE] if "TEXTSIZE" in statement else []
-    database = opened()
-    with database.transaction("look"):
+    with mssql.transaction("look"):
         pass
     assert "SET LOCK_TIMEOUT 500" in odbc.sent
     assert "SET XACT_ABORT ON" in odbc.sent
-    database.close()
 
 
 @pytest.mark.parametrize("trouble", [LOST, TIMEOUT])
 def test_one_that_dies_while_it_is_set_up_is_not_asked_again(
-    odbc: Odbc, trouble: OperationalError
+    odbc: Odbc, mssql: Database, trouble: OperationalError
 ) -> None:
     odbc.answer = lambda _: [trouble]
-    database = opened()
-    with pytest.raises(ConnectionFailedError), database.transaction("look"):
+    with pytest.raises(ConnectionFailedError), mssql.transaction("look"):
         pass
     assert len(odbc.sent) == 1
     assert odbc.connections[0].closed
-    database.close()
 
 
-def test_a_driver_that_repeats_the_password_is_not_repeated(odbc: Odbc) -> None:
+def test_a_driver_that_repeats_the_password_is_not_repeated(odbc: Odbc, mssql: Database) -> None:
     odbc.refuse = OperationalError(
         "08001", f"[08001] {ORIGIN}Syntax error near 'PWD={SECRET}' (0) (SQLDriverConnect)"
     )
-    database = opened()
-    with pytest.raises(ConnectionFailedError) as failed, database.transaction("look"):
+    with pytest.raises(ConnectionFailedError) as failed, mssql.transaction("look"):
         pass
     told: BaseException | None = failed.value
     while told is not None:
         assert SECRET not in f"{told} {told.args}"
         told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
     assert failed.value.why == "Connecting to db.example/orders: Syntax error near 'PWD=***'"
-    database.close()
 
 
-def test_values_are_bound_with_few_types_and_nulls_are_written(odbc: Odbc) -> None:
-    database = opened()
-    with database.autocommit("look") as connection:
+def test_values_are_bound_with_few_types_and_nulls_are_written(odbc: Odbc, mssql: Database) -> None:
+    with mssql.autocommit("look") as connection:
         odbc.bound.clear()
         connection.execute(
             text("SELECT :a, '?', [?], :b, :c, :d /* ? */, :e -- ?\n, :f, :a"),
@@ -267,22 +241,19 @@ def test_values_are_bound_with_few_types_and_nulls_are_written(odbc: Odbc) -> No
         (b"x" * 8001, (odbc.SQL_VARBINARY, 0, 0)),
         (1.5, None),
     ]
-    database.close()
 
 
 AT = datetime(2026, 11, 21, 23, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-8)), AT.tzinfo])
-def test_a_time_is_sent_in_utc_whole_and_as_text(odbc: Odbc, zone: tzinfo) -> None:
+def test_a_time_is_sent_in_utc_whole_and_as_text(odbc: Odbc, mssql: Database, zone: tzinfo) -> None:
     """A driver may lose its zone, and all but three of its digits."""
-    database = opened()
-    with database.autocommit("look") as connection:
+    with mssql.autocommit("look") as connection:
         odbc.bound.clear()
         connection.execute(text("SELECT :at"), {"at": AT.astimezone(zone)})
     ((sent, kind),) = odbc.bound[0]
     assert (sent, kind) == ("2026-11-21T17:30:00.123456", (odbc.SQL_WVARCHAR, 4000, 0))
-    database.close()
 
 
 def test_a_time_without_a_zone_is_utc() -> None:
@@ -316,8 +287,6 @@ def test_only_a_marker_becomes_null(pieces: list[str], data: st.DataObject) -> N
     assert left == [1] * values.count(1)
 
 
-def test_nothing_waits_for_notifications(odbc: Odbc) -> None:
-    database = opened()
-    with database.autocommit("look") as connection, pytest.raises(TypeError):
-        database.product.wait_for_notification(connection, 0.0)
-    database.close()
+def test_nothing_waits_for_notifications(mssql: Database) -> None:
+    with mssql.autocommit("look") as connection, pytest.raises(TypeError):
+        mssql.product.wait_for_notification(connection, 0.0)

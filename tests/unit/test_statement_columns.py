@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.catalog import Queue
@@ -147,32 +146,15 @@ KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "variant",
-    [KEEPING[0], *(pytest.param(v, marks=pytest.mark.long) for v in KEEPING[1:])],
-    ids=str,
-)
-def test_scan_statements_fill_their_row_types_and_are_t_sql(variant: Variant) -> None:
-    tsql = Linter(
-        config=FluffConfig(
-            configs={
-                "core": {"dialect": "tsql", "templater": "raw", "large_file_skip_byte_limit": 0}
-            }
-        )
-    )
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_scan_statements_fill_their_row_types(variant: Variant) -> None:
     asked = {
         engine: list(scanned(product, variant.queue("s", "q", engine)))
         for engine, product in PRODUCTS.items()
     }
     assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "retried"}
-    met: set[str] = set()
     for name, where, text in (one for some in asked.values() for one in some):
         assert columns(text) == [f.name for f in dataclasses.fields(SCANNED[name])], where
-    for name, where, text in asked["mssql"]:
-        if name != "retried" and name + where.partition(" None")[0] not in met:
-            met.add(name + where.partition(" None")[0])
-            parsed = tsql.parse_string(re.sub(r"(?<!:):[a-z_]+", "1", text))
-            assert parsed.violations == [], where
 
 
 def test_columns_are_read_from_the_last_list() -> None:

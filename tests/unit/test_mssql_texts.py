@@ -1,10 +1,7 @@
-"""T-SQL without a server: each batch through sqlfluff's parser, and the rules that decide."""
+"""T-SQL without a server: the rules that decide, and that no text has changed unread."""
 
 import re
 from collections.abc import Iterator
-
-import pytest
-from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.engines.mssql import PRODUCT
@@ -13,43 +10,6 @@ from tests.microsoft import digests
 from tests.microsoft.texts import COMMENT, VARIANTS, batches, every_text
 
 NAME = r"\[(?:[^\]]|\]\])+\]"
-OBJECT = rf"{NAME}\.{NAME}"
-VALUE = r"(?:@\w+|\d+)"
-RECEIVE = (
-    rf"RECEIVE TOP \({VALUE}\) (?:@\w+ = )?\w+(?:, (?:@\w+ = )?\w+)*\s+FROM {OBJECT}(?: INTO @\w+)?"
-    r"(?: WHERE conversation_handle = @\w+)?"
-)
-BROKER = "of Service Broker it knows END CONVERSATION only"
-TEMPORAL = "of ALTER TABLE ... SET it knows temporal tables only"
-
-UNPARSED = {
-    rf"ALTER TABLE {OBJECT} SET \(LOCK_ESCALATION = DISABLE\);": TEMPORAL,
-    rf"ALTER TABLE {OBJECT} REBUILD WITH \(\s+ONLINE = ON \(WAIT_AT_LOW_PRIORITY "
-    r"\(MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF\)\)\s+\);": "of it it knows REBUILD",
-    rf"ALTER QUEUE {OBJECT} (?:REBUILD|REORGANIZE|WITH STATUS = ON);": BROKER,
-    rf"CREATE MESSAGE TYPE {NAME} VALIDATION = NONE;": BROKER,
-    rf"CREATE CONTRACT {NAME} \({NAME} SENT BY INITIATOR\);": BROKER,
-    rf"CREATE QUEUE {OBJECT} WITH STATUS = ON"
-    r"(?:, POISON_MESSAGE_HANDLING \(STATUS = OFF\))?;": BROKER,
-    rf"CREATE SERVICE {NAME} ON QUEUE {OBJECT}(?: \({NAME}\))?;": BROKER,
-    rf"ALTER QUEUE {OBJECT} WITH ACTIVATION \(\s+STATUS = OFF, PROCEDURE_NAME = {OBJECT}, "
-    r"MAX_QUEUE_READERS = 1, EXECUTE AS 'dbq_owner'\s+\);": BROKER,
-    rf"BEGIN DIALOG CONVERSATION @\w+\s+FROM SERVICE {NAME}\s+TO SERVICE N'(?:[^']|'')+', "
-    rf"'CURRENT DATABASE'\s+ON CONTRACT {NAME}\s+WITH ENCRYPTION = OFF;": BROKER,
-    rf"SEND ON CONVERSATION @\w+ MESSAGE TYPE {NAME} \(@\w+\);": BROKER,
-    rf"{RECEIVE};": BROKER,
-    rf"WAITFOR \(\s*{RECEIVE}\s*\), TIMEOUT {VALUE};": "of WAITFOR it knows DELAY and TIME only",
-    rf"GRANT CONTROL ON (?:CONTRACT|SERVICE)::{NAME} TO dbq_admin AS dbq_owner;": BROKER,
-    rf"ALTER AUTHORIZATION ON (?:CONTRACT|SERVICE)::{NAME} TO dbq_owner;": BROKER,
-    rf"DROP SERVICE {NAME};": BROKER,
-    rf"DROP QUEUE {OBJECT};": BROKER,
-    rf"DROP CONTRACT {NAME};": BROKER,
-    rf"DROP MESSAGE TYPE {NAME};": BROKER,
-    r"EXECUTE AS USER = N'[^']+';": "of EXECUTE AS it knows the option of a procedure only",
-    r"REVERT;": "it does not know it",
-}
-"""Statements that sqlfluff's tsql dialect cannot read, whole, and what it lacks."""
-
 KINDS = "TABLE|SEQUENCE|PROCEDURE|FUNCTION|VIEW|TYPE|QUEUE|MESSAGE TYPE|CONTRACT|SERVICE"
 CREATED = re.compile(rf"^\s*CREATE (?:OR ALTER )?({KINDS}) ({NAME}(?:\.{NAME})?)", re.MULTILINE)
 DROPPED = re.compile(rf"^\s*DROP ({KINDS})\s+(?:IF EXISTS )?([^;]+);", re.MULTILINE)
@@ -62,73 +22,6 @@ PUT_TOGETHER = {
     "EXEC (@definition)": "a procedure as it was: its text is kept in the catalog",
 }
 """All SQL that is run as text, and why."""
-
-
-def telling() -> dict[str, str]:
-    """Of each statement, and of each batch of an installation, the longest text."""
-    alike: dict[str, list[str]] = {}
-    for text, where in batches().items():
-        alike.setdefault(where.partition(" of ")[0], []).append(text)
-    longest = (max(texts, key=len) for texts in alike.values())
-    return {text: batches()[text] for text in longest}
-
-
-@pytest.fixture(scope="module")
-def linter() -> Linter:
-    return Linter(
-        config=FluffConfig(
-            configs={
-                "core": {"dialect": "tsql", "templater": "raw", "large_file_skip_byte_limit": 0}
-            }
-        )
-    )
-
-
-def complaints(linter: Linter, text: str) -> list[str]:
-    """What sqlfluff cannot read in it."""
-    parsed = linter.parse_string(text + "\n")
-    found = [f"line {v.line_no}: {v.desc()[:200]}" for v in parsed.violations]
-    if parsed.tree is None or any(parsed.tree.recursive_crawl("unparsable")):
-        found.append("there is an unparsable section")
-    return found
-
-
-def without_unparsed(text: str) -> tuple[str, set[str]]:
-    """The text with a plain statement for each that is on the list, and which those are."""
-    met = set()
-    text = re.sub(r"(?<!@)\bdefinition\b", "source", text)  # as a name it is none to sqlfluff
-    for pattern in UNPARSED:
-        text, count = re.subn(rf"(?m)^( *){pattern}", r"\1SELECT 1;", text)
-        if count:
-            met.add(pattern)
-    return text, met
-
-
-@pytest.mark.long  # the SQL linter, which CI runs too, parses each statement's text once
-def test_every_batch_parses_but_for_the_listed_statements(linter: Linter, long: bool) -> None:
-    """With --long each text; else the longest of each statement."""
-    met: set[str] = set()
-    bad: list[str] = []
-    for text, where in (batches() if long else telling()).items():
-        plain, listed = without_unparsed(text)
-        met |= listed
-        bad += [f"{where}: {complaint}" for complaint in complaints(linter, plain)]
-    assert not bad, "\n".join(bad)
-    everywhere = {pattern for text in batches() for pattern in without_unparsed(text)[1]}
-    assert met <= everywhere == set(UNPARSED), "a pattern that nothing matches has to go"
-
-
-@pytest.mark.long  # it is about sqlfluff
-def test_what_is_listed_cannot_be_parsed(linter: Linter) -> None:
-    """A newer sqlfluff may have learned one; then it can go from the list."""
-    learned = []
-    for pattern in UNPARSED:
-        found = (re.search(rf"(?m)^ *{pattern}", text) for text in batches())
-        example = next(match[0] for match in found if match)
-        if not complaints(linter, example.strip()):
-            learned.append(example)
-    if learned:
-        pytest.skip(f"sqlfluff reads now: {learned}")
 
 
 def hidden_sql(text: str) -> Iterator[str]:
