@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import make_url
+from sqlalchemy import Engine, event, make_url
 
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
@@ -57,6 +57,24 @@ def run_in(url: str, schema: str, script: str) -> None:
     with connect(url) as connection:
         connection.execute(f'SET search_path = "{schema}", public'.encode())
         connection.execute(script.encode())
+
+
+READ_CATALOG = ("GRANT USAGE ON SCHEMA dbq TO {}", "GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {}")
+
+
+@contextmanager
+def login(url: str, *grants: str) -> Iterator[str]:
+    """The URL of a login with these rights alone, its name at `{}` in each; at the end it goes."""
+    name = f"dbq_test_{uuid4().hex}"
+    with connect(url) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'".encode())
+        try:
+            for grant in grants:
+                connection.execute(grant.format(name).encode())
+            theirs = make_url(url).set(username=name, password="x")
+            yield theirs.render_as_string(hide_password=False)
+        finally:
+            connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
 def kill_session(url: str, pid: int) -> bool:
@@ -122,6 +140,21 @@ def fresh_mssql_database(server_url: str) -> Iterator[str]:
 def _run(server: Database, statement: str) -> None:
     with server.autocommit("prepare a database for tests") as connection:
         connection.exec_driver_sql(statement)
+
+
+@contextmanager
+def statements_sent() -> Iterator[list[str]]:
+    """What is sent through SQLAlchemy from now on, to any server."""
+    sent: list[str] = []
+
+    def ran(_: object, __: object, statement: str, *rest: object) -> None:
+        sent.append(statement)
+
+    event.listen(Engine, "after_cursor_execute", ran)
+    try:
+        yield sent
+    finally:
+        event.remove(Engine, "after_cursor_execute", ran)
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:

@@ -295,7 +295,7 @@ def discovering(_: argparse.Namespace) -> Iterator[Measured]:
                 loop = "FOR n IN 1..500 LOOP EXECUTE format({}, {}, n); END LOOP"
                 body = SQL(loop).format(Literal(table), Literal(part)).as_string(connection)
                 connection.execute(f"DO $$ BEGIN {body}; END $$".encode())
-        StandIn(url, "theirs").install(RIVER + SOLID_QUEUE + HANGFIRE)
+        StandIn(url, "theirs").create(RIVER + SOLID_QUEUE + HANGFIRE)
         took = []
         with closing(open_database(url)) as database:
             with database.transaction("look", read_only=True) as session:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from console import catalog, sql
-from console.actions.install import install, missing_requirement
+from console.actions.install import missing_requirement
 from console.designs import Design
 from console.engines import PRODUCTS, Database, open_database
 from tests.cli.calls import Console
 from tests.contract.client import Client
+from tests.contract.installs import installed
 from tests.contract.variants import Variant
 from tests.contract.workers import WorkerPool
 from tests.servers import TIMEOUTS, Server, fresh_database, fresh_mssql_database, url_of
@@ -121,15 +122,12 @@ def use_of(database: Database) -> Iterator[Use]:
     """Install variants under names of their own; at the end they go."""
     used: list[Client] = []
 
-    def installed(variant: Variant) -> Client:
-        product = database.product
-        name = f"queue {next(_numbers)}"
-        queue = variant.queue(product.default_schema, name, product.name)
-        install(database, queue)
-        used.append(Client(database, queue.views[0]))
+    def use(variant: Variant) -> Client:
+        client = installed(database, variant, f"queue {next(_numbers)}")
+        used.append(Client(database, client.queue.views[0]))
         return used[-1]
 
-    yield installed
+    yield use
     # Thousands of files of queues that nobody needs would make the server's checkpoints slow.
     # What else `uninstall` does (asks, counts, keeps an audit) is for queues that somebody has.
     with database.transaction("clean up") as connection:

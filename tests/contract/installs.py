@@ -8,7 +8,7 @@ from threading import Barrier
 from console import catalog
 from console.actions import execute
 from console.actions.execute import Batching
-from console.actions.install import missing_requirement
+from console.actions.install import install, missing_requirement
 from console.actions.plan import Plan
 from console.actions.rows import MessageAction
 from console.audit import Ledger
@@ -16,12 +16,22 @@ from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.engines import Database
 from console.errors import ConsoleError
+from tests.contract.client import Client
+from tests.contract.variants import Variant
 
 
 def default_of(database: Database, of: Design, name: str) -> Queue:
     small = {"size": "10"} if "size" in {option.name for option in of.options} else {}
     schema = database.product.default_schema
     return installed_queue(schema, name, of, of.complete_options(small, database.product.name))
+
+
+def installed(database: Database, variant: Variant, name: str = "q") -> Client:
+    """A queue that stays where it is installed."""
+    product = database.product
+    queue = variant.queue(product.default_schema, name, product.name)
+    install(database, queue)
+    return Client(database, queue)
 
 
 def all_designs(database: Database) -> list[Design]:

@@ -19,18 +19,12 @@ from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.filled import seen
-from tests.contract.variants import ALL, DEFAULTS, Variant
+from tests.contract.variants import ALL, DEFAULTS
 
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
 KEEPING = [v for v in SMALL if v.finishes] + [
     v for v in ALL if v.given == {"size": "300", "in_hand": "on"}
 ]
-
-
-def default(name: str, **given: str) -> Variant:
-    """One design with some options."""
-    (plain,) = (variant for variant in DEFAULTS if variant.design.name == name)
-    return Variant(plain.design, {**plain.given, **given})
 
 
 def source_of(client: Client) -> MessageSource:
@@ -64,7 +58,7 @@ def stable_fields(message: Message) -> Message:
 
 def archive_of(client: Client) -> Table:
     own = ("id", "payload", "state", "pushed_at", "claimed_at", "claimed_by", "error", "done_at")
-    names = ("archive_id", *own, "action_id", "reason", "archived_at")
+    names = ("archive_id", *own, "attempts", "action_id", "reason", "archived_at")
     columns: list[Column[Any]] = [Column(name) for name in names]
     return Table(f"{client.queue.name}_archive", MetaData(), *columns, schema=client.queue.schema)
 

@@ -5,10 +5,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
+from tests.contract.child_processes import foreign_process
+from tests.contract.libraries import Tables
 from tests.microsoft.fetch import caches
 from tests.template import FOLDER, exclusive_access
 
@@ -39,6 +44,29 @@ def from_npm(library: str) -> Path:
     return _installed(
         folder, [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *NPM]
     )
+
+
+@dataclass(frozen=True)
+class NodeTables(Tables):
+    """Of a library for Node, which is installed in a folder."""
+
+    folder: Path
+
+    @property
+    def node(self) -> str:
+        return str(self.folder / "node_modules" / "node" / "bin" / "node")
+
+    @property
+    def uri(self) -> str:
+        return make_url(self.url).set(drivername="postgres").render_as_string(False)
+
+    def process(
+        self, script: str, **environment: str
+    ) -> AbstractContextManager["subprocess.Popen[str]"]:
+        """The script in a process, which finds the database in URL and the schema in SCHEMA."""
+        words = [self.node, "--input-type=module", "--eval", script]
+        more = {"URL": self.uri, "SCHEMA": self.schema, **environment}
+        return foreign_process(words, more, self.folder)
 
 
 def _installed(folder: Path, command: Sequence[str]) -> Path:

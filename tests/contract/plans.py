@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -9,7 +10,8 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
 from console.catalog import Queue
-from tests.servers import connect
+from console.engines import Database, open_database
+from tests.servers import TIMEOUTS, connect
 
 Node = dict[str, Any]
 
@@ -93,6 +95,17 @@ class Recorder:
         if found:
             parsed = json.loads(plan)
             self._seen.append(Statement(parsed["Query Text"], parsed["Plan"]))
+
+
+@contextmanager
+def recorded(url: str) -> Iterator[tuple[Database, Recorder]]:
+    """A console's connection, and the plans of everything that is sent through it."""
+    with closing(open_database(url, timeouts=TIMEOUTS)) as database:
+        with database.autocommit("record") as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            recorder = Recorder(driver)  # the pool has this one connection
+        yield database, recorder
 
 
 class Session:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection as PipeEnd
@@ -22,8 +22,7 @@ from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
 from tests.contract.child_processes import killed
-from tests.contract.traffic import at_work
-from tests.servers import connect, run_in
+from tests.contract.libraries import Tables
 
 T = TypeVar("T")
 
@@ -69,30 +68,17 @@ def _report_and_hang(reports: PipeEnd) -> Callable[[int], None]:
     return run
 
 
-def over_and_over(work: Callable[[], None]) -> AbstractContextManager[object]:
-    """One worker after the other, each of which works on all due jobs and ends."""
-
-    def again() -> Iterator[None]:
-        while True:
-            work()
-            yield
-
-    return at_work(again())
-
-
 @dataclass(frozen=True)
-class ProcrastinateApp:
+class ProcrastinateApp(Tables):
     """An application whose tables are in one schema."""
 
-    url: str
     schema: str = "public"
 
     def install(self) -> None:
-        with connect(self.url) as connection:
-            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'.encode())
-        self.run(lambda app: app.schema_manager.apply_schema_async())
+        self.create("")
+        self.drive(lambda app: app.schema_manager.apply_schema_async())
 
-    def run(self, drive: Callable[[App], Awaitable[T]]) -> T:
+    def drive(self, drive: Callable[[App], Awaitable[T]]) -> T:
         """With an open procrastinate App."""
 
         async def opened() -> T:
@@ -139,11 +125,11 @@ class ProcrastinateApp:
             deferrer = app.configure_task(task, **options)
             return [await deferrer.defer_async(n=n, **more) for n in range(number)]
 
-        return self.run(drive)
+        return self.drive(drive)
 
     def work(self) -> None:
         """A worker works on all due jobs, and ends."""
-        self.run(lambda app: _work(app, None))
+        self.drive(lambda app: _work(app, None))
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -164,32 +150,27 @@ class ProcrastinateApp:
     def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
         """A worker was killed at `number` reports, `silent` ago; their ids."""
         jobs = killed(_report_for_ever, self, number, number=number)
-        beat = f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'"
-        run_in(self.url, self.schema, beat)
+        self.run(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'")
         return jobs
 
     def queues(self) -> dict[str, dict[str, int]]:
         """Its own figures."""
-        found = self.run(lambda app: app.job_manager.list_queues_async())
+        found = self.drive(lambda app: app.job_manager.list_queues_async())
         return {row["name"]: {k: v for k, v in row.items() if k != "name"} for row in found}
 
     def jobs(self, **words: Any) -> list[Any]:
-        return list(self.run(lambda app: app.job_manager.list_jobs_async(**words)))
+        return list(self.drive(lambda app: app.job_manager.list_jobs_async(**words)))
 
     def stalled(self, seconds: float) -> list[int | None]:
         """The ids of jobs whose workers have no heartbeat, by the library's own function."""
-        found = self.run(
+        found = self.drive(
             lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=seconds)
         )
         return [job.id for job in found]
 
     def events(self, job: int) -> list[str]:
-        query = (
-            f'SELECT CAST(type AS text) FROM "{self.schema}".procrastinate_events '
-            "WHERE job_id = %s ORDER BY id"
-        )
-        with connect(self.url) as connection:
-            return [row[0] for row in connection.execute(query.encode(), [job])]
+        query = "SELECT type::text FROM procrastinate_events WHERE job_id = %s ORDER BY id"
+        return [type_ for (type_,) in self.rows(query, [job])]
 
 
 def _report_for_ever(of: ProcrastinateApp, number: int, reports: PipeEnd) -> None:
@@ -220,18 +201,16 @@ async def _picked(queries: Queries, entrypoint: str) -> Job:
 
 
 @dataclass(frozen=True)
-class PgQueuerApp:
+class PgQueuerApp(Tables):
     """An application whose tables have a prefix, in one schema."""
 
-    url: str
-    schema: str
     prefix: str
 
     @property
     def table(self) -> str:
         return f"{self.prefix}pgqueuer"
 
-    def run(self, drive: Callable[[Queries], Awaitable[T]]) -> T:
+    def drive(self, drive: Callable[[Queries], Awaitable[T]]) -> T:
         """On a connection of its own."""
 
         async def opened() -> T:
@@ -254,7 +233,7 @@ class PgQueuerApp:
         )
 
     def install(self) -> None:
-        self.run(lambda queries: queries.install())
+        self.drive(lambda queries: queries.install())
 
     def enqueue(
         self, entrypoint: str, number: int = 1, *, later: bool = False, key: str | None = None
@@ -271,7 +250,7 @@ class PgQueuerApp:
             )
             return [int(one) for one in ids]
 
-        return self.run(drive)
+        return self.drive(drive)
 
     def work(self, *, works: bool) -> None:
         """A manager works on all due jobs, and ends; failed jobs are held."""
@@ -286,7 +265,7 @@ class PgQueuerApp:
 
             await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
 
-        self.run(drive)
+        self.drive(drive)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -302,7 +281,7 @@ class PgQueuerApp:
 
             await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
 
-        with job.during(lambda: self.run(hold)):
+        with job.during(lambda: self.drive(hold)):
             yield
 
     def hang(self, entrypoint: str, reports: PipeEnd) -> None:
@@ -317,7 +296,7 @@ class PgQueuerApp:
 
             await manager.run(dequeue_timeout=_AT_ONCE, batch_size=1)
 
-        self.run(hold)
+        self.drive(hold)
 
     def retry_later(self, entrypoint: str) -> int:
         """A job raises RetryRequested, which delays it by an hour, as in a QueueManager."""
@@ -329,19 +308,19 @@ class PgQueuerApp:
             await queries.retry_job(job, raised.delay, record)
             return int(job.id)
 
-        return self.run(drive)
+        return self.drive(drive)
 
     def leave(self, entrypoint: str, *, beats: bool) -> int:
         """A manager was killed at a job, an hour ago unless `beats`; the job's id."""
         (job,) = killed(PgQueuerApp.hang, self, entrypoint)
         if not beats:
             past = "heartbeat = now() - interval '1 h', updated = now() - interval '1 h'"
-            run_in(self.url, self.schema, f'UPDATE "{self.table}" SET {past} WHERE id = {job}')
+            self.run(f"UPDATE {self.table} SET {past} WHERE id = {job}")
         return int(job)
 
     def size(self, entrypoint: str | None = None) -> dict[str, int]:
         """Jobs of each status, by the library's own function."""
-        found = self.run(lambda queries: queries.queue_size())
+        found = self.drive(lambda queries: queries.queue_size())
         sums: dict[str, int] = {}
         for row in found:
             if entrypoint in (None, row.entrypoint):
@@ -350,13 +329,9 @@ class PgQueuerApp:
 
     def stale(self, seconds: float) -> list[int]:
         """The ids of picked jobs without a heartbeat, by the library's own function."""
-        found = self.run(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
+        found = self.drive(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
         return [int(job.id) for job in found]
 
     def log(self, job: int) -> list[str]:
-        query = (
-            f'SELECT CAST(status AS text) FROM "{self.schema}"."{self.table}_log" '
-            "WHERE job_id = %s ORDER BY id"
-        )
-        with connect(self.url) as connection:
-            return [row[0] for row in connection.execute(query.encode(), [job])]
+        query = f"SELECT status::text FROM {self.table}_log WHERE job_id = %s ORDER BY id"
+        return [status for (status,) in self.rows(query, [job])]

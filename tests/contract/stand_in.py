@@ -4,15 +4,12 @@ What is proven on them is what the console reads and writes, not what the librar
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection as PipeEnd
-from typing import Any
 
 from tests.contract.child_processes import killed
-from tests.contract.traffic import at_work
-from tests.servers import connect, run_in
+from tests.contract.libraries import Tables, working
 
 RIVER = """
 CREATE TYPE river_job_state AS ENUM (
@@ -168,26 +165,8 @@ CREATE TABLE server (id text PRIMARY KEY, data jsonb, lastheartbeat timestamptz 
 """Hangfire.PostgreSql's Install.v3.sql to v23.sql."""
 
 
-@dataclass(frozen=True)
-class StandIn:
-    """A library's tables in one schema."""
-
-    url: str
-    schema: str
-
-    def install(self, tables: str) -> None:
-        with connect(self.url) as connection:
-            connection.execute(f'CREATE SCHEMA "{self.schema}"'.encode())
-        self.run(tables)
-
-    def run(self, script: str) -> None:
-        """SQL, with its schema first on the path."""
-        run_in(self.url, self.schema, script)
-
-    def rows(self, query: str) -> list[Any]:
-        with connect(self.url) as connection:
-            connection.execute(f'SET search_path = "{self.schema}", public'.encode())
-            return connection.execute(query.encode()).fetchall()
+class StandIn(Tables):
+    """Of a library that is not here."""
 
     def leave(self, takes: str) -> list[int]:
         """A worker is killed in the midst of what it has taken; the ids of its jobs."""
@@ -199,17 +178,13 @@ class StandIn:
     ) -> AbstractContextManager[object]:
         """A worker takes and ends what is there, by statements like its library's own."""
 
-        def work() -> Iterator[None]:
-            with connect(self.url) as connection:
-                connection.execute(f'SET search_path = "{self.schema}", public'.encode())
-                while True:
-                    taken = [row[0] for row in connection.execute(takes.encode()).fetchall()]
-                    for job in taken:
-                        ran(job)
-                    connection.execute(ends.encode(), [taken])
-                    yield
+        def step() -> None:
+            taken = [job for (job,) in self.rows(takes)]
+            for job in taken:
+                ran(job)
+            self.rows(ends, [taken])
 
-        return at_work(work(), pause_seconds=0.02)
+        return working(step)
 
 
 def _hang(of: StandIn, takes: str, told: PipeEnd) -> None:

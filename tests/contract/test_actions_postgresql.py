@@ -17,8 +17,7 @@ from console.actions.execute import Batching, Control, Progress
 from console.actions.requeue import Release, Requeue
 from console.actions.rows import MessageAction, QueueSelection, SelectionCriteria, Storage
 from console.audit import ImbalanceError
-from console.catalog import Queue
-from console.designs import design
+from console.designs import DESIGNS, design
 from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
 from console.monitor.errors import error_groups
@@ -28,9 +27,10 @@ from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.message_actions import planned
+from tests.contract.message_actions import planned, source_of
+from tests.contract.plans import Statement
 from tests.contract.test_actions import action_for, contents, entries
-from tests.contract.variants import DEFAULTS, Variant
+from tests.contract.variants import DEFAULTS, Variant, default
 from tests.filling import fill
 from tests.proxy import Proxy
 from tests.servers import connect
@@ -52,11 +52,6 @@ TYPES = {
     "text": "'job ' || n",
     "varchar(40)": "'job ' || n",
 }
-
-
-def source_of(database: Database, queue: Queue) -> MessageSource:
-    with database.transaction("read the queue", read_only=True) as connection:
-        return MessageSource.of(connection, queue)
 
 
 def done(database: Database, action: MessageAction, *words: str) -> int:
@@ -94,7 +89,7 @@ def test_a_claim_queue_with_ids_of_any_type(virgin: Database, type_: str) -> Non
         "FROM generate_series(1, 30) AS n",
     )
     queue = adopt(virgin, "public", "jobs", design("claim"), ROLES)
-    source = source_of(virgin, queue)
+    source = source_of(Client(virgin, queue))
     assert done(virgin, Requeue(source), "limit=4") == 4
     assert states(virgin, "jobs") == {"ready": 14, "claimed": 10, "error": 6}
     # Nobody can tell whose claims these are.
@@ -117,21 +112,20 @@ def test_a_table_of_which_little_is_known(virgin: Database) -> None:
         "INSERT INTO public.mail SELECT 'x' FROM generate_series(1, 20)",
     )
     queue = adopt(virgin, "public", "mail", design("heap"), {"payload": "body"})
-    source = source_of(virgin, queue)
+    source = source_of(Client(virgin, queue))
     with pytest.raises(UsageError):
         Requeue(source)
     assert done(virgin, Purge(source, permanently=True), "limit=5") == 5
     assert done(virgin, Purge(source, permanently=True)) == 15
 
 
-CLAIM = next(variant for variant in DEFAULTS if variant.design.name == "claim")
 MESSAGES = 60
 
 
 @pytest.fixture
 def client(use_postgresql: Use) -> Client:
     """A claim queue full of ready messages."""
-    made = use_postgresql(CLAIM)
+    made = use_postgresql(default("claim"))
     made.push_many(made.payloads(*range(MESSAGES)))
     return made
 
@@ -247,7 +241,7 @@ def test_an_action_that_somebody_ended_in_the_audit_stops(client: Client) -> Non
 BATCH = 5
 SMALL_OR_KEPT = [
     *(variant for variant in DEFAULTS if variant.design.name not in {"ring", "broker"}),
-    *(Variant(v.design, {"in_hand": "on"}) for v in DEFAULTS if v.design.name == "ring"),
+    Variant(DESIGNS["ring"], {"in_hand": "on"}),
 ]
 
 
@@ -322,4 +316,4 @@ def explained(
         found = connection.execute(explain, values).scalar_one()
         undone.rollback()
     plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    return Statement(statement, plan).buffers

@@ -9,14 +9,16 @@ from psycopg.sql import SQL
 from console import catalog
 from console.actions import pop, push, relay
 from console.actions.adopt import adopt, forget
-from console.actions.install import install, uninstall
-from console.catalog import Kind, Queue, installed_queue
+from console.actions.install import uninstall
+from console.catalog import Kind, Queue
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from tests.contract.installs import installed
 from tests.contract.leftovers import objects_of
+from tests.contract.variants import default
 from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
@@ -186,40 +188,21 @@ def test_every_design_is_here() -> None:
     assert set(TABLES) == {d.name for d in DESIGNS.values() if "postgresql" in d.engines}
 
 
-def test_what_a_missing_role_would_tell_is_unknown(virgin: Database, name: str) -> None:
-    theirs = TABLES[name]
-    needed = {*DESIGNS[name].needed_roles, *(("size",) if name == "ring" else ())}
-    make(virgin, name, {role: c for role, c in theirs.roles.items() if role in needed})
-    check_figures(look(virgin), {**theirs.figures, **theirs.without_roles})
-
-
-def test_adopting_and_forgetting_touch_nothing(virgin: Database, name: str) -> None:
-    run(virgin, TABLES[name].script)
-    before, contents = objects_of(virgin), rows_of(virgin)
-
-    queue = adopt(virgin, "public", "Their Queue", DESIGNS[name], TABLES[name].roles)
-    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
-    look(virgin)
-    forget(virgin, queue)
-
-    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
-    assert take_sample(virgin).queues == ()
-    adopt(virgin, "public", "Their Queue", DESIGNS[name], TABLES[name].roles)
-
-
 def rows_of(database: Database) -> list[tuple[object, ...]]:
     with connect(database.url.render_as_string(hide_password=False)) as connection:
         return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
 
 
 def test_an_adopted_table_is_looked_at_truly_and_never_touched(virgin: Database, name: str) -> None:
-    queue, roles = make(virgin, name), TABLES[name].roles
+    roles = TABLES[name].roles
+    run(virgin, TABLES[name].script)
+    before, contents = objects_of(virgin), rows_of(virgin)
+    queue = adopt(virgin, "public", "Their Queue", DESIGNS[name], roles)
     with virgin.transaction("look") as connection:
         found = catalog.find(connection, "Their Queue")
     assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
     assert (found.roles, found.options) == (dict(roles), {})
     assert found.table == queue.table == "Their Queue"
-    contents = rows_of(virgin)
     for attempt in (
         lambda: pop.pop(virgin, queue, lambda _: None),
         lambda: push.push_waiting(virgin, queue, "x", 0.0),
@@ -233,8 +216,12 @@ def test_an_adopted_table_is_looked_at_truly_and_never_touched(virgin: Database,
             relay.relay(virgin, queue, size)
         with pytest.raises(RefusedError if name == "ring" else UsageError):
             relay.plan(virgin, queue, size)
-    assert rows_of(virgin) == contents
     check_figures(look(virgin), TABLES[name].figures)
+    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
+    forget(virgin, queue)
+    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
+    assert take_sample(virgin).queues == ()
+    adopt(virgin, "public", "Their Queue", DESIGNS[name], roles)
 
 
 def refuse(
@@ -276,10 +263,9 @@ def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(virgin: Database) -
     make(virgin, "fifo")
     with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
         adopt(virgin, "public", "Their Queue", design("heap"), {"payload": "Payload"})
-    of = design("fifo")
-    install(virgin, installed_queue("public", "ours", of, of.complete_options({}, "postgresql")))
+    installed(virgin, default("fifo"), "ours")
     with pytest.raises(UsageError, match="already a queue named 'ours'"):
-        adopt(virgin, "public", "ours", of, {"id": "id", "payload": "payload"})
+        adopt(virgin, "public", "ours", design("fifo"), {"id": "id", "payload": "payload"})
 
 
 def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database) -> None:
@@ -305,11 +291,7 @@ def test_a_view_may_be_a_queue(virgin: Database) -> None:
 
 def test_one_table_that_is_gone_hides_no_other_queue(virgin: Database) -> None:
     make(virgin, "fifo")
-    of = design("ring")
-    install(
-        virgin,
-        installed_queue("public", "ours", of, of.complete_options({"size": "10"}, "postgresql")),
-    )
+    installed(virgin, default("ring"), "ours")
     run(virgin, 'DROP TABLE "Their Queue"')
     theirs, ours = sorted(take_sample(virgin).queues, key=lambda seen: seen.queue.name)
     assert theirs.row is None

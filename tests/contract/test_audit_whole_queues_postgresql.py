@@ -1,9 +1,9 @@
 """Verbs on whole queues: each leaves its row in the audit, in its own transaction, and a line."""
 
 import json
+from contextlib import closing
 
 import pytest
-from sqlalchemy import make_url
 
 from console import audit
 from console.actions.adopt import adopt, forget
@@ -13,9 +13,9 @@ from console.audit import ImbalanceError
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.errors import RefusedError, UsageError
-from tests.contract.client import Client
+from tests.contract.installs import installed
 from tests.contract.variants import Variant
-from tests.servers import connect
+from tests.servers import connect, login
 
 RING = Variant(DESIGNS["ring"], {"size": "10"})
 FIFO = Variant(DESIGNS["fifo"], {})
@@ -32,8 +32,7 @@ def lines() -> list[dict[str, object]]:
 
 
 def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(virgin: Database) -> None:
-    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
-    install(virgin, client.queue)
+    client = installed(virgin, RING, "ring")
     client.push_many(client.payloads(0, 1, 2))
     relay(virgin, client.queue, None)
     relay(virgin, client.queue, 20)
@@ -57,8 +56,7 @@ def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(virgin: Databas
 
 
 def test_what_was_undone_is_not_in_the_database(virgin: Database) -> None:
-    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
-    install(virgin, client.queue)
+    client = installed(virgin, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with pytest.raises(RefusedError, match="Drain 3 messages"):
         relay(virgin, client.queue, 2)
@@ -71,8 +69,7 @@ def test_what_was_undone_is_not_in_the_database(virgin: Database) -> None:
 
 def test_a_relay_that_does_not_balance_is_undone(virgin: Database) -> None:
     """A trigger that swallows one message on its way to the new slot."""
-    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
-    install(virgin, client.queue)
+    client = installed(virgin, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
         connection.execute(
@@ -91,33 +88,23 @@ def test_a_relay_that_does_not_balance_is_undone(virgin: Database) -> None:
     assert len(client.drain()) == 5
 
 
-def other_login(virgin: Database, name: str) -> Database:
-    theirs = make_url(virgin.url.render_as_string(hide_password=False))
-    url = theirs.set(username=name, password="theirs")
-    return open_database(url.render_as_string(hide_password=False))
-
-
 @pytest.mark.parametrize("audited", [True, False])
 def test_a_login_that_cannot_be_audited_is_told_how(virgin: Database, audited: bool) -> None:
     """Somebody else's catalog: without the right to write the audit, or without one at all."""
-    client = Client(virgin, FIFO.queue("public", "theirs", "postgresql"))
-    install(virgin, client.queue)
-    name = f"stranger_{virgin.url.database}"[:60]
-    with connect(client.url) as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'theirs'")
-        connection.execute(f"GRANT USAGE ON SCHEMA dbq TO {name}")
-        connection.execute(f"GRANT SELECT, INSERT ON dbq.queue, dbq.setting TO {name}")
-        connection.execute(f"GRANT CREATE ON SCHEMA public TO {name}")
-        if not audited:
+    client = installed(virgin, FIFO, "theirs")
+    if not audited:
+        with connect(client.url) as connection:
             connection.execute("DROP TABLE dbq.action")
-    stranger = other_login(virgin, name)
-    try:
+    grants = (
+        "GRANT USAGE ON SCHEMA dbq TO {}",
+        "GRANT SELECT, INSERT ON dbq.queue, dbq.setting TO {}",
+        "GRANT CREATE ON SCHEMA public TO {}",
+    )
+    with (
+        login(client.url, *grants) as url,
+        closing(open_database(url)) as stranger,
+    ):
         with pytest.raises(RefusedError, match="audit") as refused:
-            install(stranger, FIFO.queue("public", "ours", "postgresql"))
+            installed(stranger, FIFO)
         assert "dbq-console upgrade" in refused.value.next_step
         assert [entry.queue for entry in entries(virgin)] == (["theirs"] if audited else [])
-    finally:
-        stranger.close()
-        with connect(client.url) as connection:
-            connection.execute(f"DROP OWNED BY {name}")
-            connection.execute(f"DROP ROLE {name}")

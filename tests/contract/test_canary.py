@@ -87,15 +87,7 @@ def test_what_succeeds_lets_the_others_follow(client: Client, followed: list[int
     assert not done.stopped_by_canary
 
 
-def test_without_a_canary_nothing_is_followed(client: Client, followed: list[int]) -> None:
-    action = action_for(client, "requeue")
-    done = execute.execute(
-        client.database, action, planned(client, action), batching=Batching(batch=5)
-    )
-    assert (done.ledger.out, followed) == (MESSAGES, [])
-
-
-def test_one_that_fails_again_stops_it(client: Client) -> None:
+def test_one_that_fails_again_stops_it(client: Client, followed: list[int]) -> None:
     with worker(client, lambda taken: client.fail(taken, "still no route")):
         done = requeued(client)
     assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.FAILED)
@@ -106,6 +98,11 @@ def test_one_that_fails_again_stops_it(client: Client) -> None:
         in done.problem
     )
     assert contents(client) == Counter(error=MESSAGES)
+    action = action_for(client, "requeue")
+    done = execute.execute(
+        client.database, action, planned(client, action), batching=Batching(batch=5)
+    )
+    assert (done.ledger.out, followed) == (MESSAGES, [1]), "without a canary none is followed"
 
 
 def test_some_may_fail(client: Client) -> None:
@@ -128,9 +125,9 @@ def test_without_a_result_it_is_unknown_and_stops(client: Client) -> None:
     for words in ("no result of message", "is not known", "longer --canary-wait", "untouched"):
         assert words in done.problem
     assert contents(client) == Counter(ready=1, error=MESSAGES - 1)
-
-
-def test_a_claim_is_no_result(client: Client) -> None:
+    for taken in client.pop_many(1):
+        assert client.fail(taken, "no route")
+    # Nor is a claim a result.
     done = requeued(client, wait=0.001, progress=lambda now: _popped(client, now))
     assert done.verdict is CanaryVerdict.UNKNOWN
     assert contents(client) == Counter(claimed=1, error=MESSAGES - 1)

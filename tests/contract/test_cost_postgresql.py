@@ -1,5 +1,10 @@
-"""What one sample of the monitoring costs its server: the same, however deep the queues are."""
+"""What one sample of the monitoring costs its server: the same, however deep the queues are.
 
+A ring's slots are updated on their own page (HOT): no new index entries, nothing to vacuum. So are
+the rows of its subscribers, and a batch meets each of them once.
+"""
+
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -8,23 +13,24 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import Engine, event
 
-from console.actions.install import install
+from console.actions import relay
+from console.actions.push import Payload
 from console.catalog import Queue
-from console.designs import Flow
+from console.designs import DESIGNS, Flow
 from console.engines import Database, Timeouts, open_database
 from console.monitor.memory import Memory
-from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
+from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import TOGETHER
 from console.monitor.snapshot import snapshot
 from tests.contract.client import Client
 from tests.contract.conftest import Use, use_of
-from tests.contract.plans import Recorder, Statement
+from tests.contract.installs import installed
+from tests.contract.plans import Statement, recorded
 from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
 from tests.filling import fill
-from tests.servers import TIMEOUTS, connect, wait_until
+from tests.servers import connect, statements_sent, wait_until
 
 __all__ = ["auto_explain"]
 
@@ -61,14 +67,10 @@ Look = Callable[..., int]
 
 
 @contextmanager
-def recorded(url: str) -> Iterator[Look]:
-    """A sampler's connection; the pages that one sample through it reads, by all its statements, or
-    by those whose text has `of`."""
-    with closing(open_database(url, timeouts=TIMEOUTS)) as database:
-        with database.autocommit("record") as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
-            recorder = Recorder(driver)  # the pool has this one connection
+def sampling(url: str) -> Iterator[Look]:
+    """The pages that one sample through a connection of its own reads, by all its statements, or by
+    those whose text has `of`."""
+    with recorded(url) as (database, recorder):
 
         def sampled_pages(queue: Queue, memory: Memory, of: str = "") -> int:
             recorder.take()
@@ -110,7 +112,7 @@ def test_a_look_does_not_cost_more_the_deeper_the_queue(
         filled(client, depth)
         if vacuumed:
             on_each_table(client, "VACUUM ANALYZE {}")
-        with recorded(client.url) as sampled_pages:
+        with sampling(client.url) as sampled_pages:
             sampled_pages(client.queue, Memory())  # a session's first one costs more
             memory = Memory()
             costs[depth] = sampled_pages(client.queue, memory), sampled_pages(client.queue, memory)
@@ -137,7 +139,7 @@ def test_what_is_done_in_error_and_claimed_costs_no_more_either(
     without_autovacuum(client)
     with connect(client.url) as connection:
         fill(connection, client.queue, counts, PAYLOAD)
-    with recorded(client.url) as sampled_pages:
+    with sampling(client.url) as sampled_pages:
         sampled_pages(client.queue, Memory())
         memory = Memory()
         first, later = sampled_pages(client.queue, memory), sampled_pages(client.queue, memory)
@@ -154,8 +156,7 @@ def test_what_is_done_in_error_and_claimed_costs_no_more_either(
 def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
     use_postgresql: Use, depths: tuple[int, ...]
 ) -> None:
-    (variant,) = (v for v in BEHAVIOURS if str(v) == "fifo-archive_at_pop=on")
-    client = use_postgresql(variant)
+    client = use_postgresql(default("fifo", archive_at_pop="on"))
     table = Identifier(client.queue.schema, f"{client.queue.name}_archive")
     with connect(client.url) as connection:
         connection.execute(
@@ -164,21 +165,8 @@ def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
                 " SELECT n, 'x', now(), 'done', 1, 'pop' FROM generate_series(1, {}) AS n"
             ).format(table, depths[0])
         )
-    with recorded(client.url) as sampled_pages:
+    with sampling(client.url) as sampled_pages:
         assert 0 < sampled_pages(client.queue, Memory(), ".archive_times */") <= 10
-
-
-@pytest.fixture
-def statements() -> Iterator[list[str]]:
-    """What is sent to any server through SQLAlchemy."""
-    sent: list[str] = []
-
-    def ran(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        sent.append(statement)
-
-    event.listen(Engine, "after_cursor_execute", ran)
-    yield sent
-    event.remove(Engine, "after_cursor_execute", ran)
 
 
 def test_a_new_connection_asks_nothing_of_its_own(
@@ -206,22 +194,18 @@ def many(database: Database, count: int) -> list[Queue]:
     for number in range(count):
         variant = DEFAULTS[number % len(DEFAULTS)]
         if "postgresql" in variant.engines:
-            queue = variant.queue("public", f"queue {number}", "postgresql")
-            install(database, queue)
-            made.append(queue)
+            made.append(installed(database, variant, f"queue {number}").queue)
     return made
 
 
 @pytest.mark.long
-def test_two_hundred_queues_take_a_handful_of_statements(
-    virgin: Database, statements: list[str]
-) -> None:
+def test_two_hundred_queues_take_a_handful_of_statements(virgin: Database) -> None:
     queues = many(virgin, 220)
     url = virgin.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
-        sample = take_sample(database)  # also asks what the server can do
-        statements.clear()
-        sample = take_sample(database)
+        take_sample(database)  # also asks what the server can do
+        with statements_sent() as statements:
+            sample = take_sample(database)
     assert len(sample.queues) == len(queues) >= 190
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
     unions = -(-len(queues) // TOGETHER)
@@ -233,39 +217,27 @@ def test_two_hundred_queues_take_a_handful_of_statements(
 
 
 @pytest.mark.long
-def test_a_broken_queue_costs_a_few_statements_once(
-    virgin: Database, statements: list[str]
-) -> None:
+def test_a_broken_queue_costs_a_few_statements_once(virgin: Database) -> None:
     """The sample that meets it searches for it; the next ones know."""
     queues = many(virgin, 60)
     memory = Memory()
     take_sample(virgin, memory=memory)
-    statements.clear()
-    take_sample(virgin, memory=memory)
-    usual = len(statements)
+    with statements_sent() as usual:
+        take_sample(virgin, memory=memory)
     with connect(virgin.url.render_as_string(hide_password=False)) as connection:
         broken = next(queue for queue in queues if queue.design.flow is not Flow.NUMBERS)
         connection.execute(SQL("DROP TABLE {} CASCADE").format(Identifier("public", broken.table)))
-    statements.clear()
-    check(take_sample(virgin, memory=memory), broken)
-    searching = len(statements)
-    statements.clear()
-    check(take_sample(virgin, memory=memory), broken)
-    knowing = len(statements)
-    assert knowing <= usual + 3
-    assert searching <= usual + 50
-
-
-def check(sample: DatabaseSample, broken: Queue) -> None:
-    for queue in sample.queues:
-        assert (queue.row is None) == (queue.queue.name == broken.name)
+    for more in (50, 3):
+        with statements_sent() as statements:
+            sample = take_sample(virgin, memory=memory)
+        assert [one.queue.name for one in sample.queues if one.row is None] == [broken.name]
+        assert len(statements) <= len(usual) + more
 
 
 @pytest.fixture
 def dead_head(use_postgresql: Use) -> Iterator[Client]:
     """A fifo with 900,000 dead rows at its head, which an old transaction keeps from vacuum."""
-    (fifo,) = (v for v in DEFAULTS if v.design.name == "fifo")
-    client = use_postgresql(fifo)
+    client = use_postgresql(default("fifo"))
     with connect(client.url) as old, connect(client.url) as connection:
         old.execute("BEGIN")
         old.execute("SELECT txid_current()")
@@ -283,15 +255,14 @@ def test_dead_rows_at_the_head_cost_nothing_once_known_and_stall_nobody(
     dead_head: Client, use_postgresql: Use
 ) -> None:
     memory = Memory(lambda: 0.0)
-    with recorded(dead_head.url) as sampled_pages:
+    with sampling(dead_head.url) as sampled_pages:
         sampled_pages(dead_head.queue, Memory())
         assert sampled_pages(dead_head.queue, Memory()) > 5 * SAMPLE_PAGES
         for figure in ("ready", "age_seconds"):
             memory.was_slow(dead_head.queue, figure)
         assert sampled_pages(dead_head.queue, memory) <= 100
 
-    (claim,) = (v for v in DEFAULTS if v.design.name == "claim")
-    other = use_postgresql(claim)
+    other = use_postgresql(default("claim"))
     other.push_many(["a", "b"])
     queues, memory = [dead_head.queue, other.queue], Memory()
     # A limit between what the head takes and what is healthy, on a fast machine and on a slow one.
@@ -322,3 +293,146 @@ def head_seconds(client: Client) -> float:
             connection.execute(head)
             times.append(time.monotonic() - started)
     return min(times)
+
+
+SIZE = 120
+LAPS = 3
+WIDTHS = (16, 300, 1000, 1300, 2600, 7000)
+"""Some fill a page to a nicety, some leave much of it: 2,600 is two slots and a half."""
+
+
+def updates(client: Client, suffix: str = "") -> tuple[int, int]:
+    """(updates, HOT ones among them) of the ring's table, by the server's counters."""
+    counters = SQL(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
+        " WHERE schemaname = %s AND relname = %s"
+    )
+    with connect(client.url) as connection:
+        table = client.queue.name + suffix
+        row = connection.execute(counters, [client.queue.schema, table]).fetchone()
+    assert row is not None
+    return row
+
+
+def counted(client: Client, expected: int) -> None:
+    """Wait until the server's counters have so many updates: sessions that end hand theirs in."""
+    client.database.close()
+    wait_until(lambda: updates(client)[0] >= expected, "all updates are counted")
+
+
+def full_width(kind: str, width: int, number: int) -> Payload:
+    """As wide as a slot takes, and not to be compressed."""
+    dice = random.Random(number)
+    if kind == "bytes":
+        return dice.randbytes(width)
+    if kind == "json":
+        return '"' + "".join(dice.choices("0123456789abcdef", k=width - 2)) + '"'
+    return "".join(dice.choices("0123456789abcdef", k=width))
+
+
+def fill_and_empty(client: Client, payloads: list[Payload]) -> None:
+    """Every slot of a page in one transaction."""
+    for _ in range(LAPS):
+        assert None not in client.push_many(payloads)
+        assert len(client.drain(50)) == SIZE
+
+
+def by_turns(client: Client, payloads: list[Payload]) -> None:
+    """One slot after the other, each in a transaction of its own."""
+    for _ in range(LAPS):
+        for payload in payloads:
+            assert client.push(payload) is not None
+            assert client.pop() is not None
+
+
+TURNED = {16, 2600}
+"""Widths whose slots have their turns, and are laid anew, in the short tier too."""
+RINGS = [v for v in DEFAULTS if v.design.flow is Flow.NUMBERS]
+CASES = [
+    *((fill_and_empty, kind, width) for kind in ("text", "json", "bytes") for width in WIDTHS),
+    *((by_turns, "text", width) for width in WIDTHS),
+]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize(
+    ("laps", "kind", "width"), CASES, ids=lambda part: getattr(part, "__name__", None)
+)
+@pytest.mark.parametrize("ring", RINGS, ids=str)
+def test_nearly_all_updates_of_slots_are_hot_from_the_first_lap(
+    use_postgresql: Use,
+    ring: Variant,
+    width: int,
+    kind: str,
+    laps: Callable[[Client, list[Payload]], None],
+    long: bool,
+) -> None:
+    if laps is by_turns and width not in TURNED and not long:
+        pytest.skip("with --long: each slot's turn is a transaction")
+    given = {"size": str(SIZE), "max_bytes": str(width), "payload": kind}
+    client = use_postgresql(Variant(ring.design, given))
+    counted(client, SIZE)
+    prefill, prefill_hot = updates(client)
+
+    laps(client, [full_width(kind, width, number) for number in range(SIZE)])
+
+    counted(client, prefill + 2 * LAPS * SIZE)
+    all_updates, hot = updates(client)
+    assert all_updates - prefill == 2 * LAPS * SIZE
+    assert (hot - prefill_hot) / (all_updates - prefill) >= 0.95
+
+
+@pytest.mark.parametrize(
+    "width",
+    [w if w in TURNED else pytest.param(w, marks=pytest.mark.long) for w in WIDTHS],
+)
+@pytest.mark.parametrize("ring", RINGS, ids=str)
+def test_so_are_those_of_a_ring_that_was_laid_anew(
+    use_postgresql: Use, ring: Variant, width: int
+) -> None:
+    given = {"size": str(SIZE // 2), "max_bytes": str(width)}
+    client = use_postgresql(Variant(ring.design, given))
+    payloads = [full_width("text", width, number) for number in range(SIZE)]
+    client.push_many(payloads[: SIZE // 2])
+    relay.relay(client.database, client.queue, SIZE)
+    client.drain()
+    counted(client, SIZE)
+    before, before_hot = updates(client)
+
+    fill_and_empty(client, payloads)
+
+    counted(client, before + 2 * LAPS * SIZE)
+    after, after_hot = updates(client)
+    assert (after_hot - before_hot) / (after - before) >= 0.95
+
+
+def subscribed(use: Use, names: str, size: int) -> Client:
+    return use(Variant(DESIGNS["ring"], {"size": str(size), "subscribers": names}))
+
+
+@pytest.mark.parametrize("names", ["a", "a,b,c"])
+def test_nearly_all_updates_of_what_was_popped_are_hot(use_postgresql: Use, names: str) -> None:
+    client = subscribed(use_postgresql, names, SIZE)
+    fill_and_empty(client, ["x"] * SIZE)
+    client.database.close()
+    expected = LAPS * SIZE * len(names.split(","))
+    wait_until(lambda: updates(client, "_popped")[0] >= expected, "all updates are counted")
+    everything, hot = updates(client, "_popped")
+    assert everything == expected
+    assert hot / everything >= 0.95
+
+
+def test_a_batch_looks_up_no_slot_by_itself(use_postgresql: Use) -> None:
+    """Eight pages a message: four by key and four by place. Each slot by its key took twelve."""
+    client = subscribed(use_postgresql, "a,b,c", 1000)
+    client.push_many(["x" * 300] * 1000)
+    pop = SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM {}(100, 'a')").format(
+        Identifier(client.queue.name + "_pop_many")
+    )
+    with connect(client.url) as connection:
+        for _ in range(7):  # plans are there by then
+            row = connection.execute(pop).fetchone()
+    assert row is not None
+    ((explained,),) = row
+    assert explained["Plan"]["Actual Rows"] == 100
+    assert explained["Plan"]["Shared Hit Blocks"] <= 8 * 100

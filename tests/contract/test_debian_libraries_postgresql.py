@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import foreign_process
-from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.libraries import counts, figures, sampled_error
 from tests.servers import connect, run_in, value, wait_until
 
 RUBY = """

@@ -1,5 +1,6 @@
 """Notes, protections, silences: kept, audited, shown, and what they keep from whom."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,14 +8,13 @@ import pytest
 from psycopg.rows import dict_row
 
 from console import audit, catalog
-from console.actions.install import install, uninstall
+from console.actions.install import uninstall
 from console.actions.relay import relay
-from console.designs import DESIGNS
 from console.doctor.finding import Diagnosis
 from console.doctor.recording import action
 from console.doctor.watcher import Doctor
-from console.engines import Database
-from console.errors import RefusedError, UsageError
+from console.engines import Database, open_database
+from console.errors import RefusedError
 from console.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits, Thresholds
 from console.monitor.recording.history import History, history, since
@@ -28,16 +28,15 @@ from console.verbs.decisions import note
 from console.verbs.verb import Target
 from tests.cli.calls import call
 from tests.contract.client import Client
-from tests.contract.variants import Variant
-from tests.servers import connect
+from tests.contract.installs import installed
+from tests.contract.variants import default
+from tests.servers import READ_CATALOG, connect, login
 from tests.tui.feeds import queue as figures
 
 
 @pytest.fixture
 def orders(virgin: Database) -> Client:
-    client = Client(virgin, Variant(DESIGNS["fifo"], {}).queue("public", "orders", "postgresql"))
-    install(virgin, client.queue)
-    return client
+    return installed(virgin, default("fifo"), "orders")
 
 
 def test_a_note_is_kept_and_audited_and_in_the_report(orders: Client) -> None:
@@ -50,19 +49,22 @@ def test_a_note_is_kept_and_audited_and_in_the_report(orders: Client) -> None:
     assert call("note", " ", "--url", url).status == 2
     assert call("note", "x", "nobody", "--url", url).status == 2
     assert call("note", "x", "--rights", "read-only", "--url", url).status == 4
+    target = Target(orders.database, orders.queue, Rights.OPERATOR)  # as the form has it
+    plan = get_verb("note").plan(target, {"text": "a", "all": False})
+    assert "the charts of public.orders" in plan.lines[0]
+    get_verb("note").plan(target, {"text": "of all", "all": True}).run_to_end()
     with connect(url) as connection:
         kept = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
-        assert kept.fetchall() == [("", "deployed 1.4"), ("orders", "moved to host b")]
+        noted = [("", "deployed 1.4"), ("orders", "moved to host b"), ("", "of all")]
+        assert kept.fetchall() == noted
     told = call("audit", "--verb", "note", "--json", "--url", url).json["actions"]
-    assert [(one["queue"], one["detail"], one["outcome"]) for one in told] == [
-        ("orders", "moved to host b", "done"),
-        ("", "deployed 1.4", "done"),
-    ]
+    assert [(one["queue"], one["detail"]) for one in told] == noted[::-1]
+    assert {one["outcome"] for one in told} == {"done"}
     text = call("audit", "--verb", "note", "--url", url).text
     assert "note: done" in text
     assert "note public.orders: done" in text
     found = call("report", "orders", "--idle-for", "0s", "--json", "--url", url).json
-    assert [one["note"] for one in found["notes"]] == ["moved to host b", "deployed 1.4"]
+    assert [one["note"] for one in found["notes"]] == [words for _, words in noted[::-1]]
     assert "deployed 1.4" in found["markdown"].partition("## Notes")[2]
 
 
@@ -81,8 +83,7 @@ def test_history_has_the_notes_of_the_queue_and_of_the_database(
     orders: Client, tmp_path: Path
 ) -> None:
     """As marks of their own, and no action of another queue's."""
-    other = Variant(DESIGNS["fifo"], {}).queue("public", "mail", "postgresql")
-    install(orders.database, other)
+    other = installed(orders.database, default("fifo"), "mail").queue
     note(orders.database, "deployed 1.4", None)
     note(orders.database, "moved to host b", orders.queue)
     note(orders.database, "of another", other)
@@ -96,26 +97,10 @@ def test_history_has_the_notes_of_the_queue_and_of_the_database(
         assert "note " in text
 
 
-def test_the_form_notes_of_one_queue_or_of_all(orders: Client) -> None:
-    target = Target(orders.database, orders.queue, Rights.OPERATOR)
-    plan = get_verb("note").plan(target, {"text": "a", "all": False})
-    assert "the charts of public.orders" in plan.lines[0]
-    plan.run_to_end()
-    get_verb("note").plan(target, {"text": "b", "all": True}).run_to_end()
-    with connect(orders.url) as connection:
-        kept = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
-        assert kept.fetchall() == [("orders", "a"), ("", "b")]
-    with pytest.raises(UsageError, match="empty"):
-        note(orders.database, "", None)
-
-
 @pytest.fixture
 def ring(virgin: Database) -> Client:
     """Ten slots, three messages."""
-    client = Client(
-        virgin, Variant(DESIGNS["ring"], {"size": "10"}).queue("public", "r", "postgresql")
-    )
-    install(virgin, client.queue)
+    client = installed(virgin, default("ring", size="10"), "r")
     client.push_many(client.payloads(0, 1, 2))
     return client
 
@@ -162,17 +147,14 @@ def test_whoever_may_not_read_decisions_still_samples(ring: Client) -> None:
     get_verb("protect").plan(
         Target(ring.database, ring.queue, Rights.ADMIN), {"reason": None}
     ).run_to_end()
-    with connect(ring.url) as connection:
-        connection.execute("CREATE ROLE narrow")
-        connection.execute("GRANT USAGE ON SCHEMA dbq TO narrow")
-        connection.execute("GRANT SELECT ON dbq.queue, dbq.setting, dbq.action TO narrow")
-    with ring.database.transaction("read", read_only=True) as connection:
-        assert [one.kind for one in catalog.read(connection).decisions] == ["protection"]
-        connection.exec_driver_sql("SET LOCAL ROLE narrow")
-        assert catalog.read(connection).decisions == ()
-    with connect(ring.url) as connection:
-        connection.execute("DROP OWNED BY narrow")
-        connection.execute("DROP ROLE narrow")
+    older = "GRANT SELECT ON dbq.queue, dbq.setting, dbq.action TO {}"
+    with (
+        login(ring.url, READ_CATALOG[0], older) as url,
+        closing(open_database(url)) as theirs,
+    ):
+        for database, kinds in ((ring.database, ["protection"]), (theirs, [])):
+            with database.transaction("read", read_only=True) as connection:
+                assert [one.kind for one in catalog.read(connection).decisions] == kinds
 
 
 LIMITED = Thresholds(
@@ -183,9 +165,7 @@ LIMITED = Thresholds(
 @pytest.fixture
 def claims(virgin: Database) -> Client:
     """A message that was claimed an hour ago, by nobody who has a name."""
-    of = Variant(DESIGNS["claim"], {}).queue("public", "orders", "postgresql")
-    client = Client(virgin, of)
-    install(virgin, of)
+    client = installed(virgin, default("claim"), "orders")
     client.push_many(client.payloads(0))
     with connect(client.url) as connection:
         connection.execute("SELECT * FROM orders_pop()")

@@ -15,6 +15,7 @@ from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS, Variant
 
+pytestmark = pytest.mark.thinned(3, payload=False)
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 

@@ -50,14 +50,15 @@ from console.monitor.memory import Memory
 from console.monitor.messages import read_page
 from console.monitor.sample import estimates, take_sample
 from console.monitor.sampler import probe
-from console.monitor.scan_query import MessageSource
 from console.monitor.waits import watch
 from console.rights import Rights
 from console.sql import templates
 from console.verbs import get_verb
 from console.verbs.verb import Target
 from tests.contract.client import Client
-from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.contract.installs import installed
+from tests.contract.message_actions import source_of
+from tests.contract.variants import ALL, Variant, default, on
 from tests.pairs import covering, pairs_of
 
 OF_ONE_DESIGN = {"status_check", "done_lag", "missing_payloads", "fail_missing_payloads", "bottom"}
@@ -135,12 +136,10 @@ def all_labels(engine: str) -> set[str]:
     return {statement.label for statements in found for statement in statements}
 
 
-def live(database: Database, variant: Variant) -> None:
-    """Everything that the console does with a queue, once."""
-    product = database.product
-    queue = variant.queue(product.default_schema, f"life {variant}"[:40], product.name)
-    client = Client(database, queue)
-    install(database, queue)
+def live(database: Database, variant: Variant, *, acts: bool) -> None:
+    """Everything that the console does with a queue, once; verbs on it only if it `acts`."""
+    client = installed(database, variant, f"life {variant}"[:40])
+    queue = client.queue
     client.push_many(client.payloads(*range(6)))
     push.push_waiting(database, queue, client.payload(6), 0.0)
     fail_to_deliver(client)
@@ -168,7 +167,7 @@ def live(database: Database, variant: Variant) -> None:
     assert not upgrade.plan(database, queue).needed
     assert maintain_plan.plan(database, queue).measures.tables
     estimate_depths(client)
-    if variant in DEFAULTS:
+    if acts:
         act(client)
         decide(client)
     keeps_archive = variant.options.get("archive_at_pop") == "on"
@@ -187,9 +186,9 @@ def act(client: Client) -> None:
     run(client, Purge(source))
     run(client, Restore(source))
     if queue.finishes:
-        beside = Variant(DESIGNS["fifo"], {}).queue(queue.schema, "other", source.product.name)
-        other = Client(client.database, beside)
-        install(other.database, other.queue)
+        other = installed(
+            client.database, default("fifo", payload=queue.options["payload"]), "other"
+        )
         for message in client.pop_many(2)[:1]:
             client.fail(message, "no")
         made = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
@@ -227,11 +226,6 @@ def decide(client: Client) -> None:
     get_verb("silence").plan(target, {"code": "bloat", "for": 60.0, "reason": None}).run_to_end()
     get_verb("unsilence").plan(target, {"code": "bloat"}).run_to_end()
     pause.resume(database, queue)
-
-
-def source_of(client: Client) -> MessageSource:
-    with client.database.transaction("read the queue", read_only=True) as connection:
-        return MessageSource.of(connection, client.queue)
 
 
 def run(client: Client, action: MessageAction) -> None:
@@ -286,10 +280,8 @@ def adopt_and_forget(database: Database) -> None:
 
 def block_a_relay(database: Database, variant: Variant) -> None:
     """The relay's plan with a transaction in its way."""
-    product = database.product
-    queue = variant.queue(product.default_schema, f"blocked {variant}"[:40], product.name)
-    install(database, queue)
-    client = Client(database, queue)
+    client = installed(database, variant, f"blocked {variant}"[:40])
+    queue = client.queue
     client.push(client.payload(0))
     with database.transaction("pop") as connection:
         pop.pop_many(connection, queue, 1)
@@ -307,7 +299,7 @@ def lives(engine: str, *, long: bool) -> list[Variant]:
     """Each design, and its variants; in the short tier as few of these as cover every pair."""
     every = list(on(engine, ALL))
     chosen = covering([frozenset(pairs_of("a life", [one], payload=False)) for one in every])
-    return [of for number, of in enumerate(every) if long or number in chosen or of in DEFAULTS]
+    return [of for number, of in enumerate(every) if long or number in chosen]
 
 
 def test_every_statement_runs_and_fills_its_row_type(
@@ -316,55 +308,44 @@ def test_every_statement_runs_and_fills_its_row_type(
     engine = database.product.name
     with running() as labels, rows_checked(monkeypatch) as filled:
         assert database.capabilities.version_number > 0
+        acted: set[str] = set()
         for variant in lives(engine, long=long):
             if missing_requirement(database, variant.design):
                 continue
-            live(database, variant)
+            live(database, variant, acts=variant.design.name not in acted)
+            acted.add(variant.design.name)
             if "relay" in variant.design.verbs:
                 block_a_relay(database, variant)
         adopt_and_forget(database)
         assert "theirs" in {table.name for table in adopt.tables(database)}
+    every = all_labels(engine)
     # The roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only asked for
-    # where the first question fails: see unit/test_mssql_capabilities.
-    left_out = {"roles.roles", "server.babelfish"}
-    # What repairs and ends has tests of its own: test_maintain_, test_upgrade_, test_end_session_.
-    mends = {"maintenance", "sessions", "upgrade"}
-    looked = {"maintenance.tables", "maintenance.indexes", "upgrade.installed_code"}
-    left_out |= {f for f in all_labels(engine) if f.partition(".")[0] in mends} - looked
-    # What recorders ask: see test_notifications.
-    left_out |= {f for f in all_labels(engine) if f.startswith("notify.")}
-    # An upgrade of a paused queue: see test_pause.
-    left_out |= {"pause.renew"}
-    # Of Service Broker, a queue is enabled that is disabled.
-    left_out |= {"catalog.renew", "broker.enable"}
+    # where the first question fails: see unit/test_mssql_capabilities. Of Service Broker, a queue
+    # is enabled that is disabled. An upgrade of a paused queue: see test_pause.
+    left_out = {"roles.roles", "server.babelfish", "catalog.renew", "broker.enable", "pause.renew"}
+    # Of subscribers: see test_subscribers_seen and faults/test_subscribers.
+    left_out |= {"ring.subscriber_status", "ring.sweep", "ring.unswept", "ring.consumers_at_work"}
+    left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}
     # What the doctor asks of a ring, the last of its file: see faults/test_doctor_ring.
     of_ring = list(templates.statements(engine, "ring"))
     doctors = of_ring[of_ring.index("next_numbers") :] if "next_numbers" in of_ring else []
     left_out |= {f"ring.{found}" for found in doctors} - labels
-    # Of subscribers: see test_subscribers_seen and faults/test_subscribers.
-    left_out |= {"ring.subscriber_status", "catalog.set_options"}
-    left_out |= {"ring.sweep", "ring.unswept", "ring.consumers_at_work"}
-    # What it asks of any queue: see faults/test_doctor_queues and test_doctor_scans.
-    left_out |= {found for found in all_labels(engine) if found.startswith("doctor.")}
-    left_out |= {f for f in all_labels(engine) if f.partition(".")[2] in OF_ONE_DESIGN}
-    # And of a partitioned table: see test_pgmq_postgresql.
-    left_out |= {found for found in all_labels(engine) if found.startswith("partitions.")}
-    left_out |= {"common.retried", "common.claimed", "common.contradictions"}
-    # What the pipeline asks, and not only through SQLAlchemy: see tests/pipeline.
-    left_out |= {f for f in all_labels(engine) if f.startswith(("pipeline.", "replay."))}
-    # What the bench asks, mostly through drivers of its own: see tests/bench.
-    left_out |= {f for f in all_labels(engine) if f.startswith("bench.")}
-    # What a proof does to its own queues: see test_prove.
-    left_out |= {f for f in all_labels(engine) if f.startswith("prove.")}
-    # What is asked of the tables of libraries: see test_libraries_postgresql, cli/test_presets.
-    left_out |= {
-        f for f in all_labels(engine) if f.partition(".")[0] in {"preset", "own", *LIBRARIES}
+    # What repairs and ends has tests of its own: test_maintain_, test_upgrade_, test_end_session_.
+    elsewhere = {"maintenance", "sessions", "upgrade"}
+    # Recorders: test_notifications. The doctor: faults/test_doctor_queues, _scans. A table that is
+    # partitioned: test_pgmq_postgresql. Libraries: test_libraries_postgresql, cli/test_presets.
+    elsewhere |= {"notify", "doctor", "partitions", "preset", "own", *LIBRARIES}
+    # tests/pipeline, tests/bench and test_prove, in part not through SQLAlchemy.
+    elsewhere |= {"pipeline", "replay", "bench", "prove"}
+    elsewhere |= {
+        of.name for of in designs_on(engine).values() if missing_requirement(database, of)
     }
-    absent = {of.name for of in designs_on(engine).values() if missing_requirement(database, of)}
-    left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
-        left_out |= {found for found in all_labels(engine) if found.startswith("activity.")}
-    assert labels == all_labels(engine) - left_out
+        elsewhere.add("activity")
+    left_out |= {found for found in every if found.partition(".")[0] in elsewhere}
+    left_out -= {"maintenance.tables", "maintenance.indexes", "upgrade.installed_code"}
+    left_out |= {found for found in every if found.partition(".")[2] in OF_ONE_DESIGN}
+    assert labels == every - left_out
     assert len(filled) >= 10
 
 

@@ -18,7 +18,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, paged, seen
 from tests.contract.test_actions import entries
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default, mostly
 
 ONE_OF_EACH_FLOW = [v for v in DEFAULTS if v.design.name in {"ring", "fifo", "status"}]
 """An export turns the pages of `messages`, whose tests see those of every design."""
@@ -80,7 +80,7 @@ def test_all_are_in_it_as_they_were_at_its_beginning(
 
 
 def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
-    client = use(Variant(BEHAVIOURS[0].design, {}))
+    client = use(default("naive"))
     client.push_many(client.payloads(*range(9)))
     wanted = request(client, tmp_path / "x.jsonl", "older=0s")
     (tmp_path / "x.jsonl").write_text("mine")
@@ -105,7 +105,7 @@ def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
 
 
 def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: Path) -> None:
-    client = use(Variant(next(v.design for v in BEHAVIOURS if v.design.name == "fifo"), {}))
+    client = use(default("fifo"))
     payloads = ["=1+1", "+1", "-1", "@x", "\tx", 'a "b",\nc', "plain", "x" * 30]
     client.push_many(payloads)
     wanted = replace(request(client, tmp_path / "x.csv", payload=True), payload_bytes=20)
@@ -128,7 +128,7 @@ def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: 
 
 
 def test_several_ids_one_after_the_other(use: Use, tmp_path: Path) -> None:
-    client = use(Variant(next(v.design for v in BEHAVIOURS if v.design.name == "status"), {}))
+    client = use(default("status"))
     ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
     wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
     cut_off(client, wanted, 0)

@@ -4,26 +4,30 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from tests.cli.calls import Console
-from tests.contract.child_processes import foreign_process
-from tests.contract.figures import counts, figures, sampled_error
-from tests.contract.packages import from_npm
-from tests.servers import Server, connect, fresh_database, run_in, value, wait_until
+from tests.contract.libraries import (
+    adopt,
+    counts,
+    discovered,
+    figures,
+    findings,
+    listed,
+    planned,
+    sampled_error,
+)
+from tests.contract.packages import NodeTables, from_npm
+from tests.servers import Server, fresh_database, login, value, wait_until
 
 _WORKER = """
 import { run, runOnce } from "graphile-worker";
 await (process.env.STAYS ? run : runOnce)({
     pollInterval: 100,
     connectionString: process.env.URL,
-    schema: process.env.WORKER_SCHEMA,
+    schema: process.env.SCHEMA,
     noHandleSignals: true,
     taskList: {
         send: async (payload, helpers) => {
@@ -37,21 +41,14 @@ await (process.env.STAYS ? run : runOnce)({
 """
 
 
-@dataclass(frozen=True)
-class GraphileApp:
-    """Its tables in one schema, and what its application would do."""
-
-    url: str
-    place: Path
-    schema: str = "Their_Worker"
+class GraphileApp(NodeTables):
+    """Its tables, and what its application would do."""
 
     def install(self) -> None:
         """By its own migrations."""
-        cli = self.place / "node_modules" / "graphile-worker" / "dist" / "cli.js"
-        words = [str(cli), "--schema-only", "--schema", self.schema, "--connection", self._uri]
-        subprocess.run(
-            [self._node, *words], cwd=self.place, check=True, capture_output=True, timeout=120
-        )
+        cli = self.folder / "node_modules" / "graphile-worker" / "dist" / "cli.js"
+        words = [str(cli), "--schema-only", "--schema", self.schema, "--connection", self.uri]
+        subprocess.run([self.node, *words], check=True, capture_output=True, timeout=120)
 
     def empty(self) -> None:
         """As it was installed: no jobs, and nothing of the console's."""
@@ -61,45 +58,25 @@ class GraphileApp:
     def add(self, task: str, payload: str = "{}", **more: str) -> int:
         """By its own add_job; the job's id."""
         named = "".join(f", {name} => {value}" for name, value in more.items())
-        call = f"SELECT id FROM \"{self.schema}\".add_job('{task}', '{payload}'{named})"
-        with connect(self.url) as connection:
-            (row,) = connection.execute(call.encode()).fetchall()
-            return int(row[0])
-
-    def run(self, script: str) -> None:
-        """SQL, with its schema first on the path."""
-        run_in(self.url, self.schema, script)
+        ((job,),) = self.rows(f"SELECT id FROM add_job('{task}', '{payload}'{named})")
+        return int(job)
 
     def work(self) -> None:
         """A worker works on all that is due, and ends."""
-        with self._worker() as worker:
+        with self.process(_WORKER) as worker:
             worker.communicate(timeout=120)
             assert worker.returncode == 0
 
     def leave(self) -> None:
         """A worker takes a job that hangs, and is killed."""
-        with self._worker() as worker:
+        with self.process(_WORKER) as worker:
             assert worker.stdout is not None
             assert any("TAKEN" in line for line in worker.stdout)
             worker.send_signal(signal.SIGKILL)
 
     def working(self) -> AbstractContextManager["subprocess.Popen[str]"]:
         """A worker works on what comes, until it is killed at the end."""
-        return self._worker(stays=True)
-
-    def _worker(self, *, stays: bool = False) -> AbstractContextManager["subprocess.Popen[str]"]:
-        words = [self._node, "--input-type=module", "--eval", _WORKER]
-        more = {"URL": self._uri, "WORKER_SCHEMA": self.schema, "STAYS": "yes" if stays else ""}
-        return foreign_process(words, more, self.place)
-
-    @property
-    def _node(self) -> str:
-        return str(self.place / "node_modules" / "node" / "bin" / "node")
-
-    @property
-    def _uri(self) -> str:
-        url = make_url(self.url).set(drivername="postgres")
-        return url.render_as_string(hide_password=False)
+        return self.process(_WORKER, STAYS="yes")
 
 
 JOBS = '"Their_Worker"._private_jobs'
@@ -108,7 +85,7 @@ JOBS = '"Their_Worker"._private_jobs'
 @pytest.fixture(scope="module")
 def its_tables(server: Server) -> Iterator[GraphileApp]:
     with fresh_database(server.url) as url:
-        at_work = GraphileApp(url, from_npm("graphile-worker"))
+        at_work = GraphileApp(url, "Their_Worker", from_npm("graphile-worker"))
         at_work.install()
         yield at_work
 
@@ -124,11 +101,6 @@ def graphile(its_tables: GraphileApp) -> GraphileApp:
 def console(graphile: GraphileApp) -> Console:
     """The command line on its database."""
     return Console(graphile.url)
-
-
-def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
-    (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
-    return {one["code"]: one for one in examined["findings"]}
 
 
 @pytest.mark.long
@@ -153,15 +125,14 @@ def test_its_jobs_are_found_and_told_as_they_are(console: Console, graphile: Gra
         graphile.add("send")
     graphile.add("report")
     graphile.add("send", run_at="now() + interval '1 h'")
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("graphile-worker", ["hang", "report", "send"])
+    found = discovered(console, "graphile-worker")
+    assert found["queues"] == ["hang", "report", "send"]
     assert int(found["version"]) >= 18
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
-    console.done("adopt", "send", "--preset", "graphile-worker", "--queue", "send")
+    adopt(console, "graphile-worker", "send")
     assert figures(console, "jobs") == counts(3, 2, 0, 0, 1, None)
     assert figures(console, "send") == counts(2, 2, 0, 0, 1, None)
     assert sampled_error(console, "send") == (1, "no host 8")
-    (error,) = console.done("messages", "jobs", "--state", "error", "--json").json["messages"]
+    (error,) = listed(console, "jobs", "--state", "error")
     failed = datetime.fromisoformat(error["done_at"])
     assert before - timedelta(seconds=5) <= failed <= datetime.now(UTC) + timedelta(seconds=5)
     answer = console("release", "jobs", "--yes")
@@ -185,7 +156,7 @@ def test_what_failed_is_rescheduled_once_each_under_its_workers(
         UPDATE _private_jobs SET payload = payload::jsonb - 'fails' || '{"told": true}';
         """
     )
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    adopt(console, "graphile-worker")
     assert figures(console, "jobs")["errors"] == 40
     with graphile.working(), graphile.working():
         console.done("requeue", "jobs", "--yes")
@@ -206,9 +177,9 @@ def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
     failed = graphile.add("send", '{"fails": true, "n": 1}', max_attempts="1")
     graphile.run(f"UPDATE _private_jobs SET run_at = now() + interval '1 h' WHERE id = {new}")
     graphile.work()
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    adopt(console, "graphile-worker")
     assert figures(console, "jobs")["errors"] == 2
-    plan = console.done("requeue", "jobs", "--dry-run", "--json").json["plan"]
+    plan = planned(console, "requeue", "jobs")
     assert plan["count"] == 1
     assert plan["left_alone"] == {"retired by their job key: a newer job has taken their place": 1}
     console.done("requeue", "jobs", "--yes")
@@ -226,7 +197,7 @@ def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
     graphile.leave()
     graphile.add("send", '{"fails": true, "n": 1}')
     graphile.work()
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    adopt(console, "graphile-worker")
     assert not {"queue_locked", "jobs_retrying"} & set(findings(console, "jobs"))
     graphile.run(
         """
@@ -249,19 +220,11 @@ def test_rows_that_row_security_hides_are_not_told_as_none(
     console: Console, graphile: GraphileApp
 ) -> None:
     graphile.add("send")
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
-    role = "dbq_test_hidden"
-    graphile.run(
-        f"""
-        DROP ROLE IF EXISTS {role};
-        CREATE ROLE {role} LOGIN PASSWORD 'x';
-        GRANT USAGE ON SCHEMA "Their_Worker", dbq TO {role};
-        GRANT SELECT ON ALL TABLES IN SCHEMA "Their_Worker", dbq TO {role};
-        """
-    )
-    url = make_url(console.url).set(username=role, password="x")
-    theirs = Console(url.render_as_string(hide_password=False))
-    try:
+    adopt(console, "graphile-worker")
+    schemas = 'SCHEMA "Their_Worker", dbq TO {}'
+    grants = (f"GRANT USAGE ON {schemas}", f"GRANT SELECT ON ALL TABLES IN {schemas}")
+    with login(console.url, *grants) as url:
+        theirs = Console(url)
         (found,) = theirs.done("status", "jobs", "--json").json["queues"]
         assert (found["ready"], found["errors"]) == (None, None)
         assert {"ready", "scheduled", "claimed", "errors"} <= set(found["unknown"])
@@ -271,5 +234,3 @@ def test_rows_that_row_security_hides_are_not_told_as_none(
             assert "Row security hides the jobs" in answer.err
         (examined,) = theirs("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
         assert [one for one in examined["unseen"] if "ow security hides" in one]
-    finally:
-        graphile.run(f"DROP OWNED BY {role}; DROP ROLE {role};")

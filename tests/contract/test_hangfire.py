@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from console.engines import Database, open_database
 from tests.cli.calls import Console
-from tests.contract.figures import counts, figures
+from tests.contract.libraries import adopt, counts, discovered, figures, findings, listed
 from tests.contract.stand_in import HANGFIRE, HANGFIRE_MSSQL, StandIn
 from tests.servers import fresh_database, fresh_mssql_database, url_of
 
@@ -33,7 +32,7 @@ class Theirs:
     def install(self) -> None:
         url = self.database.url.render_as_string(hide_password=False)
         if self.is_postgresql:
-            StandIn(url, "theirs").install(HANGFIRE)
+            StandIn(url, "theirs").create(HANGFIRE)
         else:
             self.run("CREATE SCHEMA theirs", HANGFIRE_MSSQL.format(schema="theirs"))
             self.run('INSERT INTO theirs."schema" (version) VALUES (9)')
@@ -92,13 +91,6 @@ def queued(queue: str = "mail", ago: float = 7200) -> tuple[str, float, dict[str
     return ("Enqueued", ago, {"Queue": queue})
 
 
-def listed(console: Console, *words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = console.done("messages", "jobs", "--json", *words).json[
-        "messages"
-    ]
-    return found
-
-
 def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) -> None:
     for number, queue in ((1, "mail"), (2, "mail"), (3, "report")):
         theirs.job(number, queued(queue))
@@ -120,12 +112,10 @@ def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) ->
         "INSERT INTO theirs.server (id, lastheartbeat) "
         f"VALUES ('alive', {theirs.ago(5)}), ('silent', {theirs.ago(3600)})",
     )
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["schema"]) == ("hangfire", "theirs")
+    found = discovered(console, "hangfire")
     assert found["version"] == ("23" if theirs.is_postgresql else "9")
-    assert found["queues"] == ["mail", "report"]
-    console.done("adopt", "jobs", "--preset", "hangfire")
-    console.done("adopt", "mail", "--preset", "hangfire", "--queue", "mail")
+    assert (found["schema"], found["queues"]) == ("theirs", ["mail", "report"])
+    adopt(console, "hangfire", "mail")
 
     states = ("Enqueued", "Scheduled", "Awaiting", "Processing", "Failed", "Succeeded")
     own = {state: theirs.count(state) for state in states}
@@ -133,18 +123,16 @@ def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) ->
     assert (own["Enqueued"], scheduled, own["Processing"]) == (3, 3, 3)
     assert figures(console, "jobs") == counts(3, 3, 3, 2, own["Failed"], own["Succeeded"])
     assert figures(console, "mail") == counts(2, 2, 3, 2, 1, 0)
-    claims = {one["id"]: one["claimed_by"] for one in listed(console, "--state", "claimed")}
+    claims = {one["id"]: one["claimed_by"] for one in listed(console, "jobs", "--state", "claimed")}
     assert claims == {"7": "alive", "8": "silent", "9": "struck off"}
-    (status,) = console.done("status", "jobs", "--json").json["queues"]
-    owners = {one["id"]: one["owner"] for one in status["claims"]}
+    owners = {one["id"]: one["owner"] for one in console.status("jobs")["claims"]}
     assert owners == {"7": "alive", "8": "gone", "9": "gone"}
-    due = {one["id"]: one["due_at"] for one in listed(console, "--state", "scheduled")}
+    due = {one["id"]: one["due_at"] for one in listed(console, "jobs", "--state", "scheduled")}
     assert due == {**dict.fromkeys("45", "2100-01-01T00:00:00+00:00"), "6": None}
     (group,) = console.done("errors", "jobs", "--json").json["groups"]
     assert group["sample"].startswith("System.IO.IOException: no host 7.")
-    assert {one["title"] for one in listed(console)} == {"Send"}
-    (examined,) = console("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
-    assert "claims_gone" in {one["code"] for one in examined["findings"]}
+    assert {one["title"] for one in listed(console, "jobs")} == {"Send"}
+    assert "claims_gone" in findings(console, "jobs")
     for verb, words in {
         **dict.fromkeys(("requeue", "release"), "BackgroundJob.Requeue"),
         "purge": "BackgroundJob.Delete",
@@ -159,8 +147,7 @@ def test_what_is_processed_waited_since_it_was_enqueued_last(
     for number in range(1, 22):
         taken = ("Processing", 5, {"ServerId": "s"})
         theirs.job(number, queued(ago=9000), queued(ago=3605), taken)
-    console.done("adopt", "jobs", "--preset", "hangfire")
-    (seen,) = console.done("status", "jobs", "--json").json["queues"]
-    waiting = seen["latency"]["waiting"]
+    adopt(console, "hangfire")
+    waiting = console.status("jobs")["latency"]["waiting"]
     assert waiting["messages"] == 21
     assert 3599 <= waiting["p50_seconds"] <= 3601

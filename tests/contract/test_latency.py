@@ -26,7 +26,7 @@ from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_claims import claims_of
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
 from tests.servers import connect
 
 MESSAGES = 20
@@ -145,7 +145,7 @@ def test_what_a_pop_takes_away_is_unknown_and_says_why(use: Use, variant: Varian
     assert impossible(client.queue) == (found.waiting.unknown, found.processing.unknown)
 
 
-STATUS = next(variant for variant in DEFAULTS if variant.design.name == "status")
+STATUS = default("status")
 
 
 def test_a_few_messages_and_old_ones_are_no_sample(use: Use) -> None:

@@ -1,6 +1,7 @@
 """Queues that libraries keep: found, told as they tell them, and acted on by their own rules."""
 
 import shlex
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,17 @@ from console.monitor.figures import COUNTED, STATES
 from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call
-from tests.contract.figures import counts, figures, sampled_error
-from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp, over_and_over
+from tests.contract.libraries import (
+    adopt,
+    counts,
+    figures,
+    findings,
+    listed,
+    planned,
+    sampled_error,
+    working,
+)
+from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
 from tests.servers import connect, wait_until
 
 STUCK_SECONDS = 300.0
@@ -51,19 +61,17 @@ def run(console: Console, script: str) -> None:
 
 def estimated(console: Console, name: str) -> dict[str, int]:
     """What a deep queue's figures are made of; of a small table, by all its pages."""
-    database = open_database(console.url)
-    try:
-        with database.transaction("estimate", read_only=True) as connection:
-            queue = find(connection, name)
-            (seen,) = take_sample(database, only=[queue]).queues
-            assert seen.row is not None
-            counts: dict[str, Any] = {
-                state: COUNTED + 1 for state in STATES if getattr(seen.row, state) is not None
-            }
-            deep = replace(seen.row, **counts)
-            (found,) = estimates(connection, [(queue, deep)], Memory()).values()
-    finally:
-        database.close()
+    with (
+        closing(open_database(console.url)) as database,
+        database.transaction("estimate", read_only=True) as connection,
+    ):
+        queue = find(connection, name)
+        (seen,) = take_sample(database, only=[queue]).queues
+        assert seen.row is not None
+        known = [state for state in STATES if getattr(seen.row, state) is not None]
+        many: dict[str, Any] = dict.fromkeys(known, COUNTED + 1)
+        deep = replace(seen.row, **many)
+        (found,) = estimates(connection, [(queue, deep)], Memory()).values()
     return {state: round(rows) for state, rows in found.items() if rows is not None}
 
 
@@ -71,11 +79,6 @@ def refused(answer: Answer, *words: str) -> None:
     assert (answer.status, answer.out) == (4, b""), answer
     for word in words:
         assert word in answer.err
-
-
-def listed(console: Console, name: str, *words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = console.done("messages", name, "--json", *words).json["messages"]
-    return found
 
 
 def test_both_are_found_at_work_and_their_figures_are_their_own(
@@ -103,7 +106,7 @@ def test_both_are_found_at_work_and_their_figures_are_their_own(
     assert [one["queues"] for one in found] == [["mail", "report"], ["mails", "reports"]]
     for one in found:
         for command in one["commands"]:
-            console.done(*_words(command))
+            console.done(*shlex.split(command)[1:])
 
     with procrastinate.working(), pgqueuer.working():
         theirs = procrastinate.queues()
@@ -140,10 +143,6 @@ def test_both_are_found_at_work_and_their_figures_are_their_own(
     told = console.done("discover").text
     assert "procrastinate 3: Their_Jobs.procrastinate_jobs" in told
     assert "adopted as app.mail, only mail" in told
-
-
-def _words(command: str) -> list[str]:
-    return shlex.split(command)[1:]
 
 
 def test_what_failed_is_retried_by_procrastinates_own_function(
@@ -191,10 +190,10 @@ def test_what_failed_is_retried_once_each_under_their_workers(
     console.done("adopt", "mails", "--preset", "pgqueuer")
     assert figures(console, "sends")["errors"] == figures(console, "mails")["errors"] == 30
     with (
-        over_and_over(procrastinate.work),
-        over_and_over(procrastinate.work),
-        over_and_over(lambda: pgqueuer.work(works=True)),
-        over_and_over(lambda: pgqueuer.work(works=True)),
+        working(procrastinate.work),
+        working(procrastinate.work),
+        working(lambda: pgqueuer.work(works=True)),
+        working(lambda: pgqueuer.work(works=True)),
     ):
         console.done("requeue", "sends", "--yes")
         console.done("requeue", "mails", "--yes")
@@ -212,7 +211,7 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     procrastinate.defer("report", 2)
-    console.done("adopt", "jobs", "--preset", "procrastinate")
+    adopt(console, "procrastinate")
     (left,) = procrastinate.leave()
     (claim,) = listed(console, "jobs", "--state", "claimed")
     assert (claim["id"], claim["claimed_by"]) == (str(left), "worker 1")
@@ -231,14 +230,14 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
     console: Console, procrastinate: ProcrastinateApp
 ) -> None:
     jobs = procrastinate.defer("report", 12)
-    console.done("adopt", "jobs", "--preset", "procrastinate")
+    adopt(console, "procrastinate")
     left = procrastinate.leave(4, silent="0 s")
     assert len(left) == figures(console, "jobs")["claimed"] == 4
     # It may be alive, for all that anybody can see yet.
-    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    assert planned(console, "release", "jobs")["count"] == 0
     run(console, PAST_BEATS)
     assert set(procrastinate.stalled(STUCK_SECONDS)) == set(left)
-    with over_and_over(procrastinate.work), over_and_over(procrastinate.work):
+    with working(procrastinate.work), working(procrastinate.work):
         console.done("release", "jobs", "--yes")
         wait_until(lambda: figures(console, "jobs")["done"] == 12, "its workers ran all")
     for job in jobs:
@@ -261,7 +260,7 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
     assert pgqueuer.stale(STUCK_SECONDS) == [left]
     assert figures(console, "mails")["stuck"] == 1
     refused(console("release", "mails", "--yes"), "heartbeat_timeout")
-    with over_and_over(lambda: pgqueuer.work(works=True)):
+    with working(lambda: pgqueuer.work(works=True)):
         wait_until(lambda: pgqueuer.size() == {}, "another manager took it")
     for job in jobs:
         told = pgqueuer.log(job)
@@ -278,7 +277,7 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
     procrastinate.leave()
     pgqueuer.enqueue("mail")
     pgqueuer.leave("mail", beats=True)
-    console.done("adopt", "jobs", "--preset", "procrastinate")
+    adopt(console, "procrastinate")
     console.done("adopt", "mails", "--preset", "pgqueuer")
     config = tmp_path / "config.toml"
     url = make_url(console.url)
@@ -341,14 +340,6 @@ def test_what_is_held_is_requeued_as_pgqueuer_does_it(
     assert (stayed["id"], stayed["title"]) == (str(keyed), "mail")
 
 
-def retrying(console: Console, name: str) -> dict[str, Any] | None:
-    """What the doctor says of jobs that are tried again for days; None: nothing."""
-    (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
-    assert not [words for words in examined["unseen"] if "tried again" in words]
-    found = [one for one in examined["findings"] if one["code"] == "jobs_retrying"]
-    return found[0]["evidence"] if found else None
-
-
 @pytest.mark.long
 def test_what_procrastinate_tries_again_for_days_is_a_finding(
     console: Console, procrastinate: ProcrastinateApp
@@ -356,19 +347,17 @@ def test_what_procrastinate_tries_again_for_days_is_a_finding(
     (job, _) = procrastinate.defer("send_again", 2)
     procrastinate.work()
     procrastinate.defer("send", 1, later=True)
-    console.done("adopt", "jobs", "--preset", "procrastinate")
-    console.done("adopt", "reports", "--preset", "procrastinate", "--queue", "reports")
+    adopt(console, "procrastinate", "reports")
     assert figures(console, "jobs")["scheduled"] == 3
     # Deferred for days and begun just now: it has not been tried for long.
     past = """UPDATE "Their_Jobs".procrastinate_events SET at = at - interval '3 d' WHERE {}"""
     run(console, past.format("type = 'deferred'"))
-    assert retrying(console, "jobs") is None
+    assert "jobs_retrying" not in findings(console, "jobs")
     run(console, past.format(f"type <> 'deferred' AND job_id = {job}"))
-    found = retrying(console, "jobs")
-    assert found is not None
+    found = findings(console, "jobs")["jobs_retrying"]["evidence"]
     assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
     assert 3 * 86_400 <= found["oldest_seconds"] < 4 * 86_400
-    assert retrying(console, "reports") is None
+    assert "jobs_retrying" not in findings(console, "reports")
 
 
 @pytest.mark.long
@@ -378,17 +367,15 @@ def test_what_pgqueuer_tries_again_for_days_is_a_finding(
     pgqueuer.enqueue("mail", 2)
     job, _ = pgqueuer.retry_later("mail"), pgqueuer.retry_later("mail")
     pgqueuer.enqueue("report", 1)
-    for name, part in (("mail", "mail"), ("report", "report")):
-        console.done("adopt", name, "--preset", "pgqueuer", "--queue", part)
+    adopt(console, "pgqueuer", "mail", "report")
     assert figures(console, "mail")["scheduled"] == 2
     past = "created = created - interval '3 d'"
     run(console, f"UPDATE app.shop_pgqueuer SET {past}")
-    assert retrying(console, "mail") is None
+    assert "jobs_retrying" not in findings(console, "mail")
     run(console, f"UPDATE app.shop_pgqueuer_log SET {past} WHERE job_id = {job}")
-    found = retrying(console, "mail")
-    assert found is not None
+    found = findings(console, "mail")["jobs_retrying"]["evidence"]
     assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
-    assert retrying(console, "report") is None
+    assert "jobs_retrying" not in findings(console, "report")
 
 
 def test_what_is_not_allowed_says_why(
@@ -398,7 +385,7 @@ def test_what_is_not_allowed_says_why(
     pgqueuer.enqueue("mail", 2)
     pgqueuer.leave("mail", beats=False)
     console.done("adopt", "mails", "--preset", "pgqueuer")
-    console.done("adopt", "jobs", "--preset", "procrastinate")
+    adopt(console, "procrastinate")
     refused(console("release", "mails", "--yes"), "heartbeat_timeout")
     refused(console("purge", "mails", "--yes", "mails"), "logs each in its log table")
     refused(console("purge", "mails", "--permanently", "--yes", "mails"), "log table")

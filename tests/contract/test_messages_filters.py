@@ -9,17 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from console.actions.install import install
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor import scan_query
 from console.monitor.filters import FORMS, parse
 from console.monitor.messages import message
 from console.monitor.scans import By, scans_for
-from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
-from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.installs import installed
+from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant, default
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -183,12 +182,7 @@ ODD = st.text(max_size=20) | st.sampled_from(
 
 @pytest.fixture(scope="module")
 def odd(database: Database) -> Filled:
-    (variant,) = (v for v in DEFAULTS if v.design.name == "claim")
-    queue = Variant(variant.design, {"payload": "json"}).queue(
-        database.product.default_schema, "odd 'filters' :x %s {y}", database.product.name
-    )
-    install(database, queue)
-    return fill(Client(database, queue))
+    return fill(installed(database, default("claim", payload="json"), "odd 'filters' :x %s {y}"))
 
 
 @pytest.mark.long

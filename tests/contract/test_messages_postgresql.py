@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-import psycopg
 import pytest
 from psycopg.sql import SQL, Composed, Identifier
 from sqlalchemy import text
 
 from console.catalog import Queue
 from console.designs import Order
-from console.engines import Database, Timeouts, open_database
+from console.engines import Database, open_database
 from console.errors import BusyError
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
@@ -20,7 +20,7 @@ from console.monitor.scan_query import PAGES_AT_ONCE, PAGES_MOST, READ_AT_ONCE, 
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import ids_of, seen
-from tests.contract.plans import Recorder, Statement
+from tests.contract.plans import Statement, recorded
 from tests.contract.test_plans_postgresql import (
     auto_explain,
     load,
@@ -28,7 +28,8 @@ from tests.contract.test_plans_postgresql import (
     roomy,
     without_autovacuum,
 )
-from tests.contract.variants import DEFAULTS, Variant
+from tests.contract.variants import DEFAULTS, Variant, default
+from tests.filling import fill
 from tests.servers import connect
 
 __all__ = ["auto_explain"]
@@ -39,8 +40,8 @@ A_PAGE = 400
 BY_ID = 40
 SORTED = 64
 """So many rows a sort by time and then id reads ahead."""
-(RING,) = (v for v in DEFAULTS if v.design.name == "ring")
-LISTED = [*DEFAULTS, Variant(RING.design, {**RING.given, "in_hand": "on"})]
+RING = default("ring")
+LISTED = [*DEFAULTS, default("ring", in_hand="on")]
 LISTED = [variant for variant in LISTED if "postgresql" in variant.engines]
 KEPT = [variant for variant in LISTED if variant.design.keeps_row]
 
@@ -141,20 +142,15 @@ Look = Callable[..., Looked]
 @contextmanager
 def looking(client: Client) -> Iterator[Look]:
     """A console whose statements are recorded with their plans."""
-    database = open_database(client.url, timeouts=Timeouts(statement_seconds=60.0))
-    with database.autocommit("record") as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection)
-        recorder = Recorder(driver)  # the pool has this one connection
+    with recorded(client.url) as (database, recorder):
 
-    def call(*words: str, **options: object) -> Looked:
-        recorder.take()
-        page = read_page(database, client.queue, parse(words), **options)  # type: ignore[arg-type]
-        made = [one for one in recorder.take() if "common.matching" in one.text]
-        assert made
-        return Looked(page, made)
+        def call(*words: str, **options: Any) -> Looked:
+            recorder.take()
+            page = read_page(database, client.queue, parse(words), **options)
+            made = [one for one in recorder.take() if "common.matching" in one.text]
+            assert made
+            return Looked(page, made)
 
-    with closing(database):
         yield call
 
 
@@ -170,30 +166,10 @@ def deep(client: Client, depth: int) -> None:
     """
     without_autovacuum(client)
     load(client, depth)
-    queue = client.queue
-    table, roles = queue.table, dict(queue.roles)
-    values = {"claimed_by": "'w'", "attempts": "1", "payload": "'x'", "pushed_at": "now()"}
-    if queue.options.get("in_hand") == "on":
-        table = f"{queue.name}_in_hand"
-        roles = {role: role for role in values} | {"error": "errors", "done_at": "done_at"}
-        roles |= {"id": "id", "claimed_at": "claimed_at"}
-        values["id"] = "-1000000 - n"
-    values |= {
-        "claimed_at": "now() - n * interval '1 ms'",
-        "done_at": "now() - n * interval '1 ms'",
-    }
-    for state, status in (("error", "4"), ("done", "2")):
-        if state in queue.states:
-            given = values | {"status": status}
-            given |= {"error": "'no ' || n"} if state == "error" else {}
-            given = {role: value for role, value in given.items() if role in roles}
-            insert = SQL("INSERT INTO {} ({}) SELECT {} FROM generate_series(1, %s) AS n").format(
-                Identifier(queue.schema, table),
-                SQL(", ").join(Identifier(roles[role]) for role in given),
-                SQL(", ").join(map(SQL, given.values())),
-            )
-            with connect(client.url) as connection:
-                connection.execute(insert, [depth])
+    kept = {"error": "errors", "done": "done"}
+    with connect(client.url) as connection:
+        states = {kept[state]: depth for state in kept.keys() & set(client.queue.states)}
+        fill(connection, client.queue, states)
 
 
 def check(found: Looked, what: str, most: int = A_PAGE) -> None:
@@ -296,8 +272,7 @@ def test_large_payloads_cost_nothing_unless_they_are_asked_for(
 
 
 def test_a_key_of_a_payload_may_be_empty(use_postgresql: Use) -> None:
-    (variant,) = (v for v in DEFAULTS if v.design.name == "fifo")
-    client = use_postgresql(Variant(variant.design, {"payload": "json"}))
+    client = use_postgresql(default("fifo", payload="json"))
     client.push('{"": "empty"}')
     assert len(seen(client, 'payload.""=empty').messages) == 1
 

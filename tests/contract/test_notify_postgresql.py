@@ -13,7 +13,7 @@ from console.actions.pop import PoppedMessage, PopResult
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
-from tests.servers import connect, wait_until
+from tests.servers import connect, value, wait_until
 
 pytestmark = pytest.mark.thinned(3, payload=False)
 
@@ -115,14 +115,7 @@ def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
         assert listener.heard() == 1
     assert [message.payload for message in got] == client.payloads(0)
     assert waiting(client) == []
-
-
-@pytest.mark.parametrize("variant", NOTIFYING, ids=str)
-def test_one_that_waits_in_vain_goes_and_leaves_no_registration(
-    use_postgresql: Use, variant: Variant
-) -> None:
-    client = use_postgresql(variant)
-    got: list[PoppedMessage] = []
+    # One that waits in vain leaves no registration either.
     assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == PopResult(0)
     assert waiting(client) == []
 
@@ -131,40 +124,22 @@ def test_one_that_waits_in_vain_goes_and_leaves_no_registration(
 def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
     use_postgresql: Use, variant: Variant
 ) -> None:
+    """Of two that find the same dead one, neither waits for the other."""
     client = use_postgresql(variant)
     dead = connect(client.url)
     call(dead, client, "wait")
     pid = dead.info.backend_pid
     dead.close()
     assert waiting(client) == [pid]
-    with closing(connect(client.url)) as alive, closing(connect(client.url)) as next_one:
-        wait_until(
-            lambda: (
-                not alive.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall()
-            ),
-            "the session is gone",
-        )
-        call(alive, client, "wait")
-        call(alive, client, "wait")  # twice is once
-        call(next_one, client, "wait")
-        assert waiting(client) == sorted([alive.info.backend_pid, next_one.info.backend_pid])
-
-
-@pytest.mark.parametrize("variant", NOTIFYING[:1], ids=str)
-def test_a_waiter_that_died_keeps_no_other_from_registering(
-    use_postgresql: Use, variant: Variant
-) -> None:
-    """Two that find the same dead registration: neither waits for the other."""
-    client = use_postgresql(variant)
-    dead = connect(client.url)
-    call(dead, client, "wait")
-    dead.close()
+    there = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
+    wait_until(lambda: value(client.url, there) == 0, "the session is gone")
     with closing(connect(client.url)) as first, closing(connect(client.url)) as second:
         second.execute("SET lock_timeout = '10s'")
         with first.transaction():
             call(first, client, "wait")
+            call(first, client, "wait")  # twice is once
             call(second, client, "wait")
-        assert {first.info.backend_pid, second.info.backend_pid} <= set(waiting(client))
+        assert waiting(client) == sorted([first.info.backend_pid, second.info.backend_pid])
 
 
 @pytest.mark.parametrize("variant", SILENT, ids=str)

@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
@@ -15,9 +15,19 @@ from psycopg.types.json import Jsonb
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import killed
-from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.libraries import (
+    Tables,
+    adopt,
+    counts,
+    discovered,
+    figures,
+    listed,
+    planned,
+    sampled_error,
+    working,
+)
 from tests.contract.packages import from_pip
-from tests.servers import connect, run_in, value, wait_until
+from tests.servers import value, wait_until
 
 PACKAGE = "oban==0.7.0"
 _ELIXIR = """
@@ -37,69 +47,36 @@ def installed() -> Path:
 
 
 @dataclass(frozen=True)
-class ObanApp:
-    """Its tables in one schema, and what its application would do."""
+class ObanApp(Tables):
+    """Its tables, and what its application would do."""
 
-    url: str
     queries: Path
-    schema: str = "their_oban"
 
     def install(self, *, elixir: bool = False) -> None:
-        with connect(self.url) as connection:
-            connection.execute(f"CREATE SCHEMA {self.schema}".encode())
-        self.run((self.queries / "install.sql").read_text())
+        self.create((self.queries / "install.sql").read_text())
         if elixir:
             self.run(_ELIXIR)
 
-    def run(self, script: str) -> None:
-        run_in(self.url, self.schema, script)
-
     def ask(self, statement: str, /, **given: Any) -> list[Any]:
         """The rows of one of its statements."""
-        with connect(self.url) as connection:
-            connection.execute(f"SET search_path = {self.schema}, public".encode())
-            done = connection.execute((self.queries / f"{statement}.sql").read_bytes(), given)
-            return done.fetchall() if done.description else []
+        return self.rows((self.queries / f"{statement}.sql").read_bytes(), given)
 
     def insert(
         self, queue: str, number: int, *, state: str = "available", later: bool = False
     ) -> list[int]:
         """So many jobs of one try; their ids."""
-        with connect(self.url) as connection:
-            (due,) = connection.execute(
-                b"SELECT timezone('UTC', now() + interval '1 h')"
-            ).fetchone() or (None,)
-        nothing: dict[str, Any] = {
-            "inserted_at": None,
-            "meta": Jsonb({}),
-            "priority": 0,
-            "tags": [],
-        }
-        return [
-            self.ask(
-                "insert_job",
-                **nothing,
-                args=Jsonb({"n": n}),
-                max_attempts=1,
-                queue=queue,
-                scheduled_at=due if later else None,
-                state=state,
-                worker="Their.Worker",
-            )[0][0]
-            for n in range(number)
-        ]
+        ((due,),) = self.rows("SELECT timezone('UTC', now() + interval '1 h')")
+        given: dict[str, Any] = {"inserted_at": None, "meta": Jsonb({}), "priority": 0, "tags": []}
+        given |= {"max_attempts": 1, "queue": queue, "state": state, "worker": "Their.Worker"}
+        given["scheduled_at"] = due if later else None
+        inserted = [self.ask("insert_job", **given, args=Jsonb({"n": n})) for n in range(number)]
+        return [row[0] for (row,) in inserted]
 
     def begin(self, queue: str) -> "Producer":
         """A producer, with its first heartbeat."""
         made = Producer(self, queue)
-        self.ask(
-            "insert_producer",
-            uuid=made.uuid,
-            name="oban",
-            node=made.node,
-            queue=queue,
-            meta=Jsonb({}),
-        )
+        given = {"name": "oban", "node": made.node, "queue": queue, "meta": Jsonb({})}
+        self.ask("insert_producer", uuid=made.uuid, **given)
         return made
 
     def leave(self, queue: str, number: int) -> list[int]:
@@ -107,24 +84,16 @@ class ObanApp:
         (jobs,) = killed(_hang, self, queue, number)
         return [int(job) for job in jobs]
 
-    @contextmanager
-    def working(self, queue: str, work: Callable[[int], None]) -> Iterator[None]:
-        """A producer is at it, in a thread of its own."""
-        producer, over = self.begin(queue), threading.Event()
+    def working(self, queue: str, work: Callable[[int], None]) -> AbstractContextManager[object]:
+        """A producer works on the queue."""
+        producer = self.begin(queue)
 
-        def loop() -> None:
-            while not over.wait(0.02):
-                for job in producer.fetch(5):
-                    work(job[0])
-                    producer.end(job, "completed")
+        def step() -> None:
+            for job in producer.fetch(5):
+                work(job[0])
+                producer.end(job, "completed")
 
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join(60)
+        return working(step)
 
 
 def _hang(of: ObanApp, queue: str, number: int, told: PipeEnd) -> None:
@@ -166,7 +135,7 @@ JOBS = "their_oban.oban_jobs"
 
 @pytest.fixture
 def oban(console: Console) -> ObanApp:
-    return ObanApp(console.url, installed())
+    return ObanApp(console.url, "their_oban", installed())
 
 
 def filled(oban: ObanApp) -> None:
@@ -182,31 +151,19 @@ def filled(oban: ObanApp) -> None:
     assert third[1] == "executing"
 
 
-def discovered(console: Console) -> dict[str, Any]:
-    (found,) = console.done("discover", "--json").json["found"]
-    assert isinstance(found, dict)
-    return found
-
-
 @pytest.mark.long
 def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanApp) -> None:
     oban.install()
     filled(oban)
-    found = discovered(console)
-    assert (found["preset"], found["queues"]) == ("oban", ["mail", "report"])
+    assert discovered(console, "oban")["queues"] == ["mail", "report"]
     # Elixir's migrations keep the version in a comment on the table; Python's keep none.
     for comment, version in ((None, None), ("'14'", "14"), ("'jobs of 2 shops'", None)):
         if comment:
             oban.run(f"COMMENT ON TABLE oban_jobs IS {comment}")
-        assert discovered(console)["version"] == version
+        assert discovered(console, "oban")["version"] == version
         told = "oban_jobs, table version 14" in console.done("discover").text
         assert told == (version is not None)
-    for name, words in (
-        ("jobs", []),
-        ("mail", ["--queue", "mail"]),
-        ("report", ["--queue", "report"]),
-    ):
-        console.done("adopt", name, "--preset", "oban", *words)
+    adopt(console, "oban", "mail", "report")
     theirs: Counter[tuple[str, str]] = Counter()
     every = ["available", "scheduled", "retryable", "executing", "discarded", "completed"]
     for state, queue, number in oban.ask("count_jobs", states=every):
@@ -235,7 +192,7 @@ def test_what_was_discarded_is_retried_once_each_under_its_workers(
     producer = oban.begin("mail")
     for job in producer.fetch(60):
         producer.end(job, "discarded", "no host")
-    console.done("adopt", "jobs", "--preset", "oban")
+    adopt(console, "oban")
     ran: list[int] = []
     left = f"SELECT count(*) FROM {JOBS} WHERE state <> 'completed'"
     with oban.working("mail", ran.append), oban.working("mail", ran.append):
@@ -254,7 +211,7 @@ def test_what_a_dead_producer_left_is_rescued_and_no_other(console: Console, oba
     alive.fetch(3)
     oban.run("UPDATE oban_jobs SET attempted_at = attempted_at - interval '1 h'")
     oban.ask("delete_producer", uuid=dead.uuid)
-    console.done("adopt", "jobs", "--preset", "oban")
+    adopt(console, "oban")
     assert figures(console, "jobs")["stuck"] == 6
     (examined,) = console("doctor", "jobs", "--json").json["queues"]
     assert "claims_gone" in {one["code"] for one in examined["findings"]}
@@ -275,8 +232,8 @@ def test_what_a_killed_producer_left_is_run_once_under_others(
     jobs = oban.insert("mail", 40)
     oban.run("UPDATE oban_jobs SET max_attempts = 5")
     left = oban.leave("mail", 12)
-    console.done("adopt", "jobs", "--preset", "oban")
-    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    adopt(console, "oban")
+    assert planned(console, "release", "jobs")["count"] == 0
     oban.run(
         """
         UPDATE oban_producers SET updated_at = updated_at - interval '1 h';
@@ -309,12 +266,12 @@ def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanAp
                 "error": "no host 9"}']::jsonb[] WHERE id = 2;
         """
     )
-    console.done("adopt", "jobs", "--preset", "oban")
+    adopt(console, "oban")
     assert figures(console, "jobs") == counts(1, 0, 1, 1, 1, 0)
-    (error,) = console.done("messages", "jobs", "--state", "error", "--json").json["messages"]
+    (error,) = listed(console, "jobs", "--state", "error")
     assert error["error"] == "no host 9"
     console.done("requeue", "jobs", "--yes")
     assert value(console.url, f"SELECT meta FROM {JOBS} WHERE id = 2") == {}
-    assert console("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    assert planned(console, "release", "jobs")["count"] == 0
     console.done("release", "jobs", "--unknown", "--yes")
     assert figures(console, "jobs") == counts(2, 0, 0, 0, 1, 0)

@@ -13,7 +13,6 @@ import pytest
 
 from console import decisions
 from console.actions import pause
-from console.actions.install import install
 from console.actions.upgrade import differences, upgrade
 from console.designs import DESIGNS
 from console.doctor.decisions import OVERDUE, UNDONE
@@ -32,8 +31,9 @@ from console.verbs import get_verb
 from console.verbs.verb import Target
 from tests.cli.calls import call
 from tests.contract.client import Client
+from tests.contract.installs import installed
 from tests.contract.traffic import at_work
-from tests.contract.variants import Variant
+from tests.contract.variants import Variant, default
 from tests.servers import connect, value, wait_until
 from tests.warm import Forked
 
@@ -42,9 +42,7 @@ HOW = ("ring", "fifo", "claim")
 
 
 def made(database: Database, design: str, *, name: str = "q", **options: str) -> Client:
-    client = Client(database, Variant(DESIGNS[design], options).queue("public", name, "postgresql"))
-    install(database, client.queue)
-    return client
+    return installed(database, Variant(DESIGNS[design], options), name)
 
 
 def code(client: Client) -> list[tuple[str, str, str, str]]:
@@ -62,7 +60,7 @@ def stop(client: Client, seconds: float | None = None, *, push: bool = False) ->
 
 def test_pops_find_nothing_and_resume_puts_back_every_byte(virgin: Database) -> None:
     for design in sorted(DESIGNS.keys() - {"broker"}):
-        client = made(virgin, design, name=design)
+        client = made(virgin, design, name=design, **default(design).given)
         before = code(client)
         client.push_many(client.payloads(*range(3)))
         stop(client)

@@ -1,7 +1,6 @@
 """A pause of what a library keeps is its own: read by workers that do as its own do."""
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import pytest
 
 from tests.cli.calls import Console
 from tests.contract import stand_in
+from tests.contract.libraries import adopt, findings, working
 from tests.contract.stand_in import RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, wait_until
 
@@ -23,23 +23,21 @@ def theirs(console: Console) -> StandIn:
 def river_client(theirs: StandIn, queue: str, ran: Counter[str]) -> Iterator[None]:
     """Takes jobs of the queue, as long as it was not told that this is paused: as producer.go does
     it, which reads paused_at once, when it begins, and listens from then on."""
-    over = threading.Event()
+    with connect(theirs.url) as connection:
+        connection.execute(b'SET search_path = "Theirs"')
+        connection.execute(b'LISTEN "Theirs.river_control"')
+        found = connection.execute(
+            "SELECT paused_at IS NOT NULL FROM river_queue WHERE name = %s", [queue]
+        )
+        ((paused,),) = found.fetchall()
 
-    def loop() -> None:
-        with connect(theirs.url) as connection:
-            connection.execute(b'SET search_path = "Theirs"')
-            connection.execute(b'LISTEN "Theirs.river_control"')
-            found = connection.execute(
-                "SELECT paused_at IS NOT NULL FROM river_queue WHERE name = %s", [queue]
-            )
-            ((paused,),) = found.fetchall()
-            while not over.is_set():
-                for told in connection.notifies(timeout=0.02, stop_after=1):
-                    event = json.loads(told.payload)
-                    if event["queue"] in {"*", queue}:
-                        paused = event["action"] == "pause"
-                if paused:
-                    continue
+        def step() -> None:
+            nonlocal paused
+            for told in connection.notifies(timeout=0.01, stop_after=1):
+                event = json.loads(told.payload)
+                if event["queue"] in {"*", queue}:
+                    paused = event["action"] == "pause"
+            if not paused:
                 taken = connection.execute(
                     "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = ("
                     "SELECT id FROM river_job WHERE state = 'available' AND queue = %s "
@@ -48,28 +46,17 @@ def river_client(theirs: StandIn, queue: str, ran: Counter[str]) -> Iterator[Non
                 )
                 ran[queue] += len(taken.fetchall())
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(60)
+        with working(step):
+            yield
 
 
 def add_river(theirs: StandIn, queue: str, number: int) -> None:
     theirs.run(f"INSERT INTO river_job (queue) SELECT '{queue}' FROM generate_series(1, {number})")
 
 
-def codes(console: Console, name: str) -> set[str]:
-    (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
-    assert not [words for words in examined["unseen"] if "pause" in words]
-    return {one["code"] for one in examined["findings"]}
-
-
 @pytest.mark.long
 def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -> None:
-    theirs.install(RIVER)
+    theirs.create(RIVER)
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
     for name in ("mail", "report"):
         console.done("adopt", name, "--preset", "river", "--queue", name)
@@ -100,8 +87,8 @@ def test_clients_of_river_are_told_and_wait(console: Console, theirs: StandIn) -
 
 
 def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: StandIn) -> None:
-    theirs.install(RIVER)
-    console.done("adopt", "jobs", "--preset", "river")
+    theirs.create(RIVER)
+    adopt(console, "river")
     answer = console("pause", "jobs", "--yes", "jobs")
     assert (answer.status, "River knows no such queue" in answer.err) == (4, True)
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
@@ -120,13 +107,12 @@ def test_all_of_rivers_queues_are_paused_at_once(console: Console, theirs: Stand
 def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
     console: Console, theirs: StandIn
 ) -> None:
-    theirs.install(SOLID_QUEUE)
+    theirs.create(SOLID_QUEUE)
     theirs.run(
         "INSERT INTO solid_queue_jobs (queue_name) SELECT CASE WHEN n > 5 THEN 'report' "
         "ELSE 'mail' END FROM generate_series(1, 10) AS n"
     )
-    console.done("adopt", "jobs", "--preset", "solid-queue")
-    console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
+    adopt(console, "solid-queue", "mail")
     answer = console("pause", "jobs", "--yes", "jobs")
     assert (answer.status, "--queue" in answer.err) == (4, True)
     console.done("pause", "mail", "--yes", "mail")
@@ -144,15 +130,15 @@ def test_workers_of_solid_queue_take_nothing_of_a_paused_queue(
 
 
 def test_what_its_own_tools_do_is_seen(console: Console, theirs: StandIn) -> None:
-    theirs.install(SOLID_QUEUE)
+    theirs.create(SOLID_QUEUE)
     console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
-    assert not codes(console, "mail") & {"paused_elsewhere", "pause_undone"}
+    assert not findings(console, "mail").keys() & {"paused_elsewhere", "pause_undone"}
     theirs.run("INSERT INTO solid_queue_pauses (queue_name, created_at) VALUES ('mail', now())")
-    assert "paused_elsewhere" in codes(console, "mail")
+    assert "paused_elsewhere" in findings(console, "mail")
     assert "it is paused there since" in console("pause", "mail").text
     console.done("pause", "mail", "--yes", "mail")
-    assert "paused_elsewhere" not in codes(console, "mail")
+    assert "paused_elsewhere" not in findings(console, "mail")
     theirs.run("DELETE FROM solid_queue_pauses")
-    assert "pause_undone" in codes(console, "mail")
+    assert "pause_undone" in findings(console, "mail")
     console.done("resume", "mail", "--yes")
-    assert "pause_undone" not in codes(console, "mail")
+    assert "pause_undone" not in findings(console, "mail")

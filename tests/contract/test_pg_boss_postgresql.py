@@ -4,24 +4,20 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from tests.cli.calls import Console
-from tests.contract.child_processes import foreign_process
-from tests.contract.figures import counts, figures, sampled_error
-from tests.contract.packages import from_npm
-from tests.servers import run_in, value, wait_until
+from tests.contract.libraries import adopt, counts, discovered, figures, planned, sampled_error
+from tests.contract.packages import NodeTables, from_npm
+from tests.servers import value, wait_until
 
 _DRIVE = """
 import { PgBoss } from "pg-boss";
 const boss = new PgBoss({
-    connectionString: process.env.URL, schema: process.env.BOSS_SCHEMA, supervise: false,
+    connectionString: process.env.URL, schema: process.env.SCHEMA, supervise: false,
         schedule: false, max: 3,
 });
 boss.on("error", (error) => { console.error(error); process.exit(1); });
@@ -46,17 +42,12 @@ await new Promise((_) => boss.work(%s, { batchSize: 3 }, async (jobs) => {
 """
 
 
-@dataclass(frozen=True)
-class PgBossApp:
-    """Its tables in one schema, and what its application would do."""
-
-    url: str
-    place: Path
-    schema: str = "their_boss"
+class PgBossApp(NodeTables):
+    """Its tables, and what its application would do."""
 
     def do(self, script: str) -> Any:
         """What the script returns; `boss` is started, which makes its tables."""
-        with self.process(script) as process:
+        with self.process(_DRIVE, SCRIPT=script) as process:
             out, _ = process.communicate(timeout=120)
             assert process.returncode == 0, out
         (told,) = [line for line in out.splitlines() if line.startswith("TOLD ")]
@@ -64,7 +55,7 @@ class PgBossApp:
 
     def leave(self, queue: str) -> list[str]:
         """A worker is killed in the midst of a batch of three; the ids of its jobs."""
-        with self.process(_HANG % json.dumps(queue), stays=True) as process:
+        with self.process(_DRIVE, SCRIPT=_HANG % json.dumps(queue), STAYS="yes") as process:
             told = _told(process)
             process.send_signal(signal.SIGKILL)
         return list(told)
@@ -72,25 +63,9 @@ class PgBossApp:
     @contextmanager
     def working(self, queue: str) -> Iterator[None]:
         """A worker is at it; what it runs it writes into the table `ran`."""
-        with self.process(_WORK % json.dumps(queue), stays=True) as process:
+        with self.process(_DRIVE, SCRIPT=_WORK % json.dumps(queue), STAYS="yes") as process:
             _told(process)
             yield
-
-    def process(
-        self, script: str, *, stays: bool = False
-    ) -> AbstractContextManager["subprocess.Popen[str]"]:
-        surroundings = {
-            "URL": make_url(self.url).set(drivername="postgres").render_as_string(False),
-            "BOSS_SCHEMA": self.schema,
-            "SCRIPT": script,
-            "STAYS": "yes" if stays else "",
-        }
-        node = self.place / "node_modules" / "node" / "bin" / "node"
-        words = [str(node), "--input-type=module", "--eval", _DRIVE]
-        return foreign_process(words, surroundings, self.place)
-
-    def run(self, script: str) -> None:
-        run_in(self.url, self.schema, script)
 
 
 def _told(process: "subprocess.Popen[str]") -> Any:
@@ -119,7 +94,7 @@ for (let n = 0; n < 5; n++) await boss.send("report", { n });
 
 @pytest.fixture
 def boss(console: Console) -> PgBossApp:
-    return PgBossApp(console.url, from_npm("pg-boss"))
+    return PgBossApp(console.url, "their_boss", from_npm("pg-boss"))
 
 
 def theirs(boss: PgBossApp, *queues: str) -> list[dict[str, int]]:
@@ -143,22 +118,16 @@ def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
 ) -> None:
     boss.do(_MADE)
     left = boss.leave("report")
-    (found,) = console.done("discover", "--json").json["found"]
+    found = discovered(console, "pg-boss")
     assert int(found["version"]) >= 30
-    assert (found["preset"], found["table"], found["queues"]) == (
-        "pg-boss",
-        "job",
-        ["mail", "report"],
-    )
-    console.done("adopt", "jobs", "--preset", "pg-boss")
-    console.done("adopt", "mail", "--preset", "pg-boss", "--queue", "mail")
-    console.done("adopt", "report", "--preset", "pg-boss", "--queue", "report")
+    assert (found["table"], found["queues"]) == ("job", ["mail", "report"])
+    adopt(console, "pg-boss", "mail", "report")
     for name, own in zip(("mail", "report"), theirs(boss, "mail", "report"), strict=True):
         assert figures(console, name).items() >= own.items()
     assert figures(console, "jobs") == counts(3, 1, 3, 0, 2, 1)
     number, words = sampled_error(console, "mail")
     assert (number, words.startswith("no host")) == (2, True)
-    assert console("release", "report", "--dry-run", "--json").json["plan"]["count"] == 0
+    assert planned(console, "release", "report")["count"] == 0
     boss.run(
         """
         UPDATE job SET heartbeat_on = now() - interval '1 h', started_on = now() - interval '1 h'
@@ -196,7 +165,7 @@ def test_what_failed_is_retried_once_each_under_its_workers(
         """
     )
     boss.run("CREATE TABLE public.ran (id uuid, pid integer); GRANT ALL ON ran TO PUBLIC")
-    console.done("adopt", "jobs", "--preset", "pg-boss")
+    adopt(console, "pg-boss")
     with boss.working("mail"), boss.working("mail"):
         done = console.done("requeue", "jobs", "--yes").text
         assert "policy lets only one job" in done

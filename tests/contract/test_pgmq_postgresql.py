@@ -1,14 +1,14 @@
 """pgmq's own queues: its functions make, read and end the messages; the console tells the same."""
 
 import shlex
-import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
+from pgmq import PGMQueue
 
 from console.catalog import find
 from console.engines import open_database
@@ -17,8 +17,16 @@ from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import pgmq_library as pgmq
-from tests.contract.figures import counts, figures
-from tests.servers import EXTERNAL_URL, Server, fresh_database, value, wait_until
+from tests.contract.libraries import counts, figures, findings, listed, planned, working
+from tests.servers import (
+    EXTERNAL_URL,
+    READ_CATALOG,
+    Server,
+    fresh_database,
+    login,
+    value,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -26,11 +34,6 @@ def console(database_url: str) -> Console:
     """The command line on a database of this test, in which pgmq is."""
     pgmq.install(database_url)
     return Console(database_url)
-
-
-def planned(console: Console, *words: str) -> dict[str, Any]:
-    plan: dict[str, Any] = console.done(*words, "--dry-run", "--json").json["plan"]
-    return plan
 
 
 @pytest.mark.long
@@ -51,8 +54,7 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
     assert figures(console, "orders") == counts(2, 1, 1, 0, None, 0)
     assert figures(console, "theirs")["ready"] == 0
-    claims = console.done("messages", "orders", "--state", "claimed", "--payload", "--json")
-    (claim,) = claims.json["messages"]
+    (claim,) = listed(console, "orders", "--state", "claimed", "--payload")
     assert (claim["id"], claim["attempts"], claim["payload"]) == ("1", 1, '{"n": 1}')
     answer = console("requeue", "orders", "--yes")
     assert answer.status == 4
@@ -89,29 +91,21 @@ def test_what_a_killed_consumer_left_is_read_once_by_others(console: Console) ->
     left = pgmq.leave(console.url, "orders", 20)
     assert figures(console, "orders")["claimed"] == len(left) == 20
     ran: list[int] = []
-    over = threading.Event()
+    theirs = [pgmq.client(console.url) for _ in range(2)]
 
-    def consume() -> None:
-        theirs = pgmq.client(console.url)
-        while not over.is_set():
-            for message in theirs.read_batch("orders", vt=7200, batch_size=5) or []:
-                ran.append(message.msg_id)
-                theirs.delete("orders", message.msg_id)
-        theirs.close()
+    def consume(client: PGMQueue) -> None:
+        for message in client.read_batch("orders", vt=7200, batch_size=5) or []:
+            ran.append(message.msg_id)
+            client.delete("orders", message.msg_id)
 
-    consumers = [threading.Thread(target=consume) for _ in range(2)]
-    for one in consumers:
-        one.start()
-    try:
+    with working(partial(consume, theirs[0])), working(partial(consume, theirs[1])):
         wait_until(lambda: figures(console, "orders")["ready"] == 0, "the others were read")
         wait_until(lambda: figures(console, "orders")["claimed"] == 20, "and ended")
         console.done("release", "orders", "--force", "--yes")
         wait_until(lambda: figures(console, "orders")["claimed"] == 0, "what was left too")
         wait_until(lambda: len(ran) >= 60, "all were read")
-    finally:
-        over.set()
-        for one in consumers:
-            one.join(60)
+    for client in theirs:
+        client.close()
     assert Counter(ran) == Counter(range(1, 61))
 
 
@@ -130,8 +124,7 @@ def test_what_is_being_read_tells_how_long_it_waited(console: Console) -> None:
         "UPDATE pgmq.q_orders SET enqueued_at = last_read_at - (msg_id - 1) * interval '1 s'",
     )
     console.done("adopt", "orders", "--preset", "pgmq")
-    (found,) = console.done("status", "orders", "--json").json["queues"]
-    waiting = found["latency"]["waiting"]
+    waiting = console.status("orders")["latency"]["waiting"]
     # Of the first one, which was read twice, it is not known.
     assert (waiting["messages"], waiting["p50_seconds"]) == (20, 10.5)
     lines = console.done("status", "orders").text
@@ -146,8 +139,7 @@ def test_what_was_read_and_comes_back_by_itself_is_never_stuck(console: Console)
     console.done("adopt", "orders", "--preset", "pgmq")
     claimed = counts(0, 0, 1, 0, None, 0)
     assert figures(console, "orders") == claimed
-    (examined,) = console.done("doctor", "orders", "--json").json["queues"]
-    assert examined["findings"] == []
+    assert findings(console, "orders") == {}
     plan = console.done("release", "orders", "--dry-run").text
     assert "comes back by itself after its time-out" in plan
     assert "counts as stuck" not in plan
@@ -220,7 +212,7 @@ SELECT pg_stat_force_next_flush();
 
 def archived(console: Console) -> tuple[Any, bool, bool]:
     """What is told of those that are done: how many, whether by an estimate, whether at all."""
-    (found,) = console.done("status", "orders", "--json").json["queues"]
+    found = console.status("orders")
     assert not found["problem"]
     return found["done"], "done" in found["estimated"], "done" in found["unknown"]
 
@@ -232,14 +224,13 @@ def test_what_was_archived_is_done(console: Console) -> None:
     pgmq.run(console.url, ARCHIVED)
     assert archived(console) == (2, True, False)
     assert "≈2" in console.done("status", "orders").text
-    done = console.done("messages", "orders", "--state", "done", "--json").json["messages"]
+    done = listed(console, "orders", "--state", "done")
     assert [(one["id"], one["state"]) for one in done] == [("3", "done"), ("1", "done")]
     assert done[0]["done_at"]
-    every = console.done("messages", "orders", "--json").json
-    assert [one["id"] for one in every["messages"]] == ["2", "3", "1"]
+    assert [one["id"] for one in listed(console, "orders")] == ["2", "3", "1"]
     for id_, state in (("2", "ready"), ("3", "done")):
-        named = console.done("messages", "orders", "--filter", f"id={id_}", "--json").json
-        assert [one["state"] for one in named["messages"]] == [state]
+        (named,) = listed(console, "orders", "--filter", f"id={id_}")
+        assert named["state"] == state
     assert planned(console, "release", "orders", "--force")["count"] == 0
     # No false zero where rows are there and the counters begin anew, as after a crash.
     reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
@@ -252,20 +243,9 @@ def test_what_was_archived_is_done(console: Console) -> None:
 
 def unreadable(console: Console) -> None:
     """What is done is unknown to whom the archive is closed, and without one."""
-    role = "dbq_test_no_archive"
-    pgmq.run(
-        console.url,
-        f"""
-        DROP ROLE IF EXISTS {role};
-        CREATE ROLE {role} LOGIN PASSWORD 'x';
-        GRANT USAGE ON SCHEMA pgmq, dbq TO {role};
-        GRANT SELECT ON pgmq.q_orders TO {role};
-        GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {role};
-        """,
-    )
-    try:
-        url = make_url(console.url).set(username=role, password="x")
-        reader = Console(url.render_as_string(hide_password=False))
+    theirs = ("GRANT USAGE ON SCHEMA pgmq TO {}", "GRANT SELECT ON pgmq.q_orders TO {}")
+    with login(console.url, *READ_CATALOG, *theirs) as url:
+        reader = Console(url)
         assert archived(reader) == (None, False, True)
         listed = reader.done("messages", "orders", "--json").json
         assert [one["id"] for one in listed["messages"]] == ["2"]
@@ -273,10 +253,8 @@ def unreadable(console: Console) -> None:
         answer = reader("messages", "orders", "--state", "done")
         assert answer.status == 4
         assert "may not read the table" in answer.err
-        pgmq.run(console.url, "DROP TABLE pgmq.a_orders")
-        assert archived(console) == (None, False, True)
-    finally:
-        pgmq.run(console.url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+    pgmq.run(console.url, "DROP TABLE pgmq.a_orders")
+    assert archived(console) == (None, False, True)
 
 
 def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) -> None:
@@ -295,8 +273,7 @@ def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) 
     )
     console.done("adopt", "orders", "--preset", "pgmq")
     assert archived(console) == (2, True, False)
-    done = console.done("messages", "orders", "--state", "done", "--json").json["messages"]
-    assert [one["id"] for one in done] == ["3", "1"]
+    assert [one["id"] for one in listed(console, "orders", "--state", "done")] == ["3", "1"]
 
 
 def test_rows_of_two_partitions_at_one_place_are_told_apart(console: Console) -> None:
@@ -314,13 +291,7 @@ def test_rows_of_two_partitions_at_one_place_are_told_apart(console: Console) ->
     hidden = "SELECT string_agg(msg_id::text, ' ') FROM pgmq.q_parts WHERE vt > now()"
     assert value(console.url, hidden) == "1"
 
-    assert in_default_partition(console) == []
+    assert "default_partition" not in findings(console, "parts")
     pgmq.run(console.url, insert.format(70000))
-    (finding,) = in_default_partition(console)
-    assert finding["evidence"] == {"partition": "q_parts_default", "rows": 1}
-
-
-def in_default_partition(console: Console) -> list[dict[str, Any]]:
-    """What the doctor finds there; that nobody pops is found too, where a test takes long."""
-    (examined,) = console("doctor", "parts", "--json").json["queues"]
-    return [one for one in examined["findings"] if one["code"] == "default_partition"]
+    evidence = findings(console, "parts")["default_partition"]["evidence"]
+    assert evidence == {"partition": "q_parts_default", "rows": 1}

@@ -1,7 +1,7 @@
 """Guards on the plans of push and pop: an index, and few pages, whatever the depth."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -11,12 +11,12 @@ from sqlalchemy import text
 from console.actions import relay
 from console.catalog import Queue
 from console.designs import Order
-from console.engines import open_database
 from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.plans import Call, Recorder, Session, Statement
+from tests.contract.plans import Call, Session, Statement, recorded
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.filling import fill
 from tests.servers import Server, connect
 
 ROUNDS = 7
@@ -61,7 +61,7 @@ def auto_explain(server: Server) -> None:
 
 @pytest.fixture(scope="session")
 def depth(long: bool) -> int:
-    return 1_000_000 if long else 40_000
+    return 1_000_000 if long else 20_000
 
 
 def roomy(variant: Variant, depth: int) -> Variant:
@@ -93,43 +93,17 @@ def load(client: Client, count: int, *, claimed: int | None = None) -> None:
     A design that keeps the row gets others that are claimed: as many, unless told.
     """
     name = Identifier(client.queue.schema, client.queue.name + "_push_many")
-    fill = SQL(
+    call = SQL(
         "SELECT count(pushed.id) FROM generate_series(1, %s) AS calls (call), LATERAL {}("
         "ARRAY(SELECT 'message ' || call || ' ' || i FROM generate_series(1, 20) AS i)"
         ") AS pushed (id)"
     )
     with connect(client.url) as connection:
         for _ in range(0, count, 10_000):
-            row = connection.execute(fill.format(name), [500]).fetchone()
+            row = connection.execute(call.format(name), [500]).fetchone()
             assert row == (10_000,)
         if client.queue.finishes:
-            claim(connection, client.queue, count if claimed is None else claimed)
-
-
-def claim(connection: psycopg.Connection, queue: Queue, count: int) -> None:
-    """Put claims into the table, as so many pops leave them; no dead rows, as after a vacuum."""
-    values = {
-        "claimed_at": "now() - n * interval '1 ms'",
-        "pushed_at": "now() - n * interval '2 ms'",
-        "attempts": "1",
-        "status": "1",
-        "payload": "'claimed'",
-        "claimed_by": "'somebody'",
-    }
-    roles = dict(queue.roles)
-    table = queue.table
-    if queue.options.get("in_hand") == "on":
-        table = queue.name + "_in_hand"
-        roles = {role: role for role in ("claimed_at", "pushed_at", "attempts", "payload")}
-        roles["id"] = "id"
-        values["id"] = "-n"
-    roles = {role: column for role, column in roles.items() if role in values}
-    insert = SQL("INSERT INTO {} ({}) SELECT {} FROM generate_series(1, %s) AS n").format(
-        Identifier(queue.schema, table),
-        SQL(", ").join(map(Identifier, roles.values())),
-        SQL(", ").join(SQL(values[role]) for role in roles),
-    )
-    connection.execute(insert, [count])
+            fill(connection, client.queue, {"claimed": count if claimed is None else claimed})
 
 
 def use_all(session: Session, queue: Queue) -> dict[str, list[Call]]:
@@ -228,26 +202,21 @@ def test_plans_that_were_made_while_few_were_claimed(
     with Session(client.url, client.queue) as session:
         check(client, use_all(session, client.queue), situation="while few were claimed")
         with connect(client.url) as connection:
-            claim(connection, client.queue, depth)
+            fill(connection, client.queue, {"claimed": depth})
         check(client, use_all(session, client.queue), situation="from when few were claimed")
 
 
 @contextmanager
 def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
     """A console that looks at the queue; what its last look at it was, after some others."""
-    database = open_database(client.url)
-    with database.autocommit("record") as connection:
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, psycopg.Connection)
-        recorder = Recorder(driver)  # the pool has this one connection
+    with recorded(client.url) as (database, recorder):
 
-    def look() -> Statement:
-        for _ in range(ROUNDS):
-            (seen,) = take_sample(database, only=[client.queue]).queues
-            assert seen.row is not None, seen.problem
-        return [one for one in recorder.take() if ".status" in one.text][-1]
+        def look() -> Statement:
+            for _ in range(ROUNDS):
+                (seen,) = take_sample(database, only=[client.queue]).queues
+                assert seen.row is not None, seen.problem
+            return [one for one in recorder.take() if ".status" in one.text][-1]
 
-    with closing(database):
         yield look
 
 
@@ -351,7 +320,7 @@ def test_what_a_heap_costs(use_postgresql: Use) -> None:
     client = use_postgresql(variant)
     queue = client.queue
     without_autovacuum(client)
-    load(client, 100_000)  # no more: the server begins a scan of a larger table in its middle
+    load(client, 50_000)  # of 150,000 the server would begin a scan in its middle
     with Session(client.url, queue) as session:
         session.call("pop")  # what the first call costs is the session's own
         cheap = session.call("pop")

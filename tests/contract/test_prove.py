@@ -1,17 +1,37 @@
-"""`prove` on each engine at hand: every claim holds there, and no queue but its own is touched."""
+"""`prove` on each engine at hand: every claim holds there, and no queue but its own is touched.
+
+On PostgreSQL: a defect for each kind of claim fails it; what a killed one left the next one drops.
+"""
+
+import itertools
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import text
 
-from console import catalog
+from console import catalog, sql
+from console.actions.install import install, remove, scratch_queue
+from console.bench.candidate import PROOF_PREFIX
+from console.catalog import Queue
 from console.designs import DESIGNS
-from console.engines import Database
-from console.errors import UsageError
-from console.prove import run
-from console.prove.run import NOT_TRIED, Proof, claims_of, prove_claim
-from console.prove.trial import Line, Outcome, Trial
+from console.doctor.finding import Diagnosis
+from console.doctor.repairs import RepairResult
+from console.engines import Database, open_database
+from console.errors import ConsoleError, UsageError
+from console.prove import run, trial
+from console.prove.run import INSTALLS, LEAVES_NOTHING, NOT_TRIED, Proof, claims_of, prove_claim
+from console.prove.server import QUESTIONS
+from console.prove.trial import Claim, Line, Outcome, Trial
+from tests.cli.calls import Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
+from tests.servers import PATIENCE_SECONDS, value, wait_until
 
 SHORT = ("ring:in_hand=on:content=apart", "fifo:order=strict", "split")
 """So every claim is proven of one of them."""
@@ -95,3 +115,295 @@ def test_a_design_that_there_is_not(database: Database) -> None:
     proof = Proof(database, database.product.default_schema, print)
     with pytest.raises(UsageError, match="fiof"):
         next(proof.run("fiof"))
+
+
+PREFIX = PROOF_PREFIX.replace("_", "\\_")
+TWICE = """
+    CREATE FUNCTION "twice {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF pg_trigger_depth() = 1 THEN
+            INSERT INTO "{q}" (payload) VALUES (NEW.payload);
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER twice AFTER INSERT ON "{q}" FOR EACH ROW EXECUTE FUNCTION "twice {q}"();
+"""
+"""Each message is stored twice."""
+STAYS = """
+    CREATE FUNCTION "stays {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER stays BEFORE {when} ON "{table}" FOR EACH ROW EXECUTE FUNCTION "stays {q}"();
+"""
+"""Nothing is done, and nobody is told."""
+NO_DELETE = STAYS.replace("{table}", "{q}").replace("{when}", "DELETE")
+NO_ARCHIVE = STAYS.replace("{table}", "{q}_archive").replace("{when}", "INSERT")
+NO_PARKING = STAYS.replace("{table}", "{q}_parked").replace("{when}", "INSERT")
+WIDER = 'UPDATE "{q}_config" SET size = size + 1'
+NEWEST_FIRST = r"s/ORDER BY (head|p)\.id/ORDER BY \1.id DESC/"
+SAME_AGAIN = "s/DELETE FROM (.+?) AS m/UPDATE \\1 AS m SET pushed_at = m.pushed_at/"
+TWO_ATTEMPTS = r"s/, 1 FROM popped/, 2 FROM popped/"
+GIVES_SOMETHING = "s/BEGIN\n/BEGIN\n RETURN QUERY SELECT 0::bigint, '0'::text, now(), 1;\n/"
+
+DEFECTS = [
+    ("fifo", GIVES_SOMETHING, "an empty queue"),
+    ("fifo", NEWEST_FIRST, "every message once"),
+    ("ring", WIDER, "a full queue"),
+    ("fifo", TWO_ATTEMPTS, "a pop that is rolled back"),
+    ("ring", NO_PARKING, "a pop that is rolled back"),
+    ("fifo", TWICE, "a push that is rolled back"),
+    ("fifo", TWICE, "a session that is killed"),
+    ("fifo", NO_DELETE, "READ COMMITTED"),
+    ("fifo", SAME_AGAIN, "READ COMMITTED"),
+    ("fifo", "s/BEGIN/BEGIN RAISE 'no'; /", "READ COMMITTED"),
+    ("fifo", SAME_AGAIN, "SERIALIZABLE"),
+    ("fifo", NO_ARCHIVE, "purge and restore"),
+    ("fifo", 'ALTER TABLE "{q}" DROP CONSTRAINT "{q}_pkey"', "the doctor names"),
+    ("fifo", 'GRANT DELETE ON "{q}_archive" TO PUBLIC', "the server lets"),
+]
+"""Design, what is done to its scratch queue, and the claim that it breaks."""
+
+
+def planted(on_trial: Trial, defect: str) -> None:
+    """SQL, or s/this/that/ in the functions by which it is popped."""
+    queue = on_trial.queue
+    with on_trial.database.transaction("plant a defect") as connection:
+        if not defect.startswith("s/"):
+            connection.execute(text(defect.replace("{q}", queue.name).replace(":", "\\:")))
+            return
+        _, this, that, _ = defect.split("/")
+        asked = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN (:one, :many)"
+        names = {"one": f"{queue.name}_pop", "many": f"{queue.name}_pop_many"}
+        for made in connection.execute(text(asked), names).scalars().all():
+            assert re.search(this, made)
+            other = re.sub(this, that, made, count=0 if "ORDER" in this else 1)
+            connection.execute(text(other.replace(":", "\\:")))
+
+
+@pytest.mark.parametrize(
+    ("design", "defect", "words"),
+    [
+        pytest.param(*one, id=f"{one[2]}-{one[0]}", marks=[pytest.mark.long] * (NO_DELETE in one))
+        for one in DEFECTS
+    ],
+)
+def test_a_defect_disproves_its_claim(
+    use_postgresql: Use, design: str, defect: str, words: str
+) -> None:
+    on_trial = trial_of(use_postgresql, design)
+    planted(on_trial, defect)
+    line = prove_claim(design, claim_of(on_trial, words), on_trial)
+    assert line.outcome is Outcome.FAILED, line.evidence
+    assert line.evidence
+
+
+def trial_of(use: Use, design: str) -> Trial:
+    options = {"size": "100"} if design == "ring" else {}
+    client = use(Variant(DESIGNS[design], options))
+    return Trial(client.database, client.queue)
+
+
+def claim_of(on_trial: Trial, words: str) -> Claim:
+    claims = run.claims_of(on_trial.database, on_trial.queue)
+    (found,) = [one for one in claims if one.text.startswith(words)]
+    return found
+
+
+CODES = {
+    "code_missing": "fifo",
+    "claims_gone": "claim",
+    "rows_held": "fifo",
+    "payload_missing": "split",
+}
+"""Each fault that is planted, and a design that has it."""
+BLIND, IDLE = "sees nothing", "repairs nothing"
+IN_SHORT = dict(zip(CODES, (BLIND, IDLE) * 2, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "failing"),
+    [
+        pytest.param(code, failing, marks=[pytest.mark.long] * (IN_SHORT[code] != failing))
+        for code in CODES
+        for failing in (BLIND, IDLE)
+    ],
+)
+def test_a_failing_doctor_disproves_its_claims(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, failing: str
+) -> None:
+    on_trial = trial_of(use_postgresql, CODES[code])
+    if failing == BLIND:
+        nothing = [Diagnosis(on_trial.queue, ())]
+        monkeypatch.setattr(trial, "diagnose", lambda *_, **__: nothing)
+    else:
+        monkeypatch.setattr(trial, "try_repair", lambda *_: RepairResult(()))
+    line = prove_claim("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
+    assert line.outcome is Outcome.FAILED
+    assert code in line.evidence
+    if code == "code_missing":
+        monkeypatch.undo()
+        on_trial.require_repaired(code)  # else it could not be uninstalled
+
+
+STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
+ANSWERS: dict[str, list[tuple[str, object, Outcome, str]]] = {
+    "fifo": [
+        ("optimized_locking", True, Outcome.PROVEN, "the other 3 at once"),
+        ("optimized_locking", False, Outcome.NOT_APPLICABLE, "it is off; without it"),
+        ("optimized_locking", None, Outcome.NOT_APPLICABLE, "this server has none"),
+        ("physical_stats", SimpleNamespace(of_zero=0, of_index=2), Outcome.PROVEN, "2 of"),
+        ("physical_stats", SimpleNamespace(of_zero=1, of_index=2), Outcome.FAILED, "1 rows"),
+    ],
+    "ring": [
+        ("started", STARTED, Outcome.NOT_APPLICABLE, "since 2026-01-01 12:00; without one 1 "),
+        ("own_row", 1, Outcome.PROVEN, "1 row"),
+        ("own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
+    ],
+}
+"""Design, statement, what an engine answers that is asked it, and what the report says then."""
+
+
+@pytest.mark.parametrize("design", ANSWERS)
+def test_what_an_engine_answers_to_a_question(use_postgresql: Use, design: str) -> None:
+    """PostgreSQL is asked none: the answer is put into its mouth."""
+    on_trial = trial_of(use_postgresql, design)
+    for name, answer, outcome, words in ANSWERS[design]:
+        with pytest.MonkeyPatch.context() as patch:
+            answered(patch, f"prove.{name}", answer)
+            line = prove_claim("", question_of(on_trial, name), on_trial)
+        assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
+
+
+def test_a_pop_that_does_not_skip_disproves_readpast(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_trial = trial_of(use_postgresql, "fifo")
+    answered(monkeypatch, "prove.optimized_locking", True)
+    planted(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
+    line = prove_claim("", question_of(on_trial, "optimized_locking"), on_trial)
+    assert line.outcome is Outcome.FAILED, line.evidence
+
+
+def question_of(on_trial: Trial, name: str) -> Claim:
+    asked = [one for one in QUESTIONS if one.statement == f"prove.{name}"]
+    assert [one.design for one in asked] == [on_trial.queue.design.name]
+    assert asked[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
+    return asked[0].claim
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
+    def asking(ask: Callable[..., object]) -> Callable[..., object]:
+        def asked(connection: object, *words: object, **values: object) -> object:
+            return answer if statement in words else ask(connection, *words, **values)
+
+        return asked
+
+    for name in ("value", "row", "run"):
+        monkeypatch.setattr(sql, name, asking(getattr(sql, name)))
+    if statement == "prove.own_row":
+        answered(monkeypatch, "prove.become", None)
+
+
+def test_a_queue_that_is_not_as_printed_or_stays_disproves_that(postgresql: Database) -> None:
+    kept: list[Queue] = []
+
+    @contextmanager
+    def careless(database: Database, queue: Queue) -> Iterator[None]:
+        install(database, queue)
+        kept.append(queue)
+        planted(Trial(database, queue), "s/BEGIN/BEGIN NULL;/")
+        yield
+
+    first, last = list(Proof(postgresql, "public", print, install_scratch=careless).run("heap"))
+    assert [first.claim, last.claim] == [INSTALLS, LEAVES_NOTHING]
+    assert (first.outcome, last.outcome) == (Outcome.FAILED, Outcome.FAILED)
+    assert "_pop" in first.evidence
+    assert kept[0].name in last.evidence
+    remove(postgresql, kept[0])
+
+
+def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Database) -> None:
+    """Only the first scratch queue is defective."""
+    made: list[Queue] = []
+
+    @contextmanager
+    def defective(database: Database, queue: Queue) -> Iterator[None]:
+        with scratch_queue(database, queue):
+            if not made:
+                planted(Trial(database, queue), TWICE)
+            made.append(queue)
+            yield
+
+    with closing(
+        Proof(postgresql, "public", print, install_scratch=defective).run("fifo")
+    ) as lines:
+        first, failed, after = itertools.islice(lines, 3)
+    assert (first.claim, failed.claim) == (INSTALLS, "an empty queue answers with no row")
+    assert failed.outcome is Outcome.FAILED
+    assert after.outcome is Outcome.PROVEN
+    assert len(made) == 2
+
+
+def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
+    console = Console(database_url)
+    listed = f"SELECT string_agg(queue_name, ' ') FROM dbq.queue WHERE queue_name LIKE '{PREFIX}%'"
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-prove %'"
+    with console.process("prove", "--designs", "fifo") as process:
+        assert process.stderr is not None
+        assert b"fifo: installs" in process.stderr.readline()
+        process.kill()
+    process.wait_for_no_session()
+    wait_until(lambda: value(database_url, sessions) == 0, "no session of a proof any more")
+    left = value(database_url, listed)
+    assert isinstance(left, str)
+
+    told: list[str] = []
+    with (
+        closing(open_database(database_url)) as database,
+        closing(Proof(database, "public", told.append).run("heap")) as proof,
+    ):
+        assert next(proof).claim == INSTALLS
+        assert f"An earlier proof left the queue public.{left} behind" in " ".join(told)
+        assert left not in str(value(database_url, listed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
+def test_an_interrupt_leaves_nothing(database_url: str, sent: signal.Signals) -> None:
+    console = Console(database_url)
+    with console.process("prove", "--designs", "fifo") as process:
+        assert process.stderr is not None
+        assert b"fifo: installs" in process.stderr.readline()
+        process.send_signal(sent)
+        told = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 128 + sent, told
+    there = f"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'"
+    assert value(database_url, there) == 0
+
+
+def test_what_an_interrupt_broke_off_is_no_answer(postgresql: Database) -> None:
+    """A driver that is cut off in a call tells of an error of its own."""
+
+    def cut_off(_: object) -> str:
+        try:
+            raise KeyboardInterrupt  # noqa: TRY301
+        except KeyboardInterrupt:
+            raise ConsoleError("The query was cancelled.")  # noqa: B904  # as a driver's is
+
+    queue = Variant(DESIGNS["fifo"], {}).queue("public", "never_made", "postgresql")
+    with pytest.raises(KeyboardInterrupt):
+        prove_claim("fifo", Claim("it is cut off", cut_off), Trial(postgresql, queue))
+
+
+def test_one_that_runs_is_left_alone(postgresql: Database) -> None:
+    told: list[str] = []
+    running = Proof(postgresql, "public", print).run("fifo")
+    assert next(running).claim == INSTALLS
+
+    with closing(Proof(postgresql, "public", told.append).run("heap")) as another:
+        assert next(another).claim == INSTALLS
+
+    assert "belongs to a proof that may still be running" in " ".join(told)
+    with closing(running):
+        assert [line.outcome for line in itertools.islice(running, 2)] == [Outcome.PROVEN] * 2

@@ -23,7 +23,6 @@ from tests.contract.message_actions import (
     KEEPING,
     SMALL,
     all_messages,
-    default,
     planned,
     require_no_incomplete,
     run_one_batch,
@@ -31,7 +30,7 @@ from tests.contract.message_actions import (
     source_of,
     stable_fields,
 )
-from tests.contract.variants import Variant
+from tests.contract.variants import Variant, default
 
 pytestmark = pytest.mark.thinned(3)
 

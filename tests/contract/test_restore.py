@@ -33,7 +33,6 @@ from tests.contract.message_actions import (
     alter_archived,
     archive_of,
     archived,
-    default,
     plan_restore,
     planned,
     purge,
@@ -45,7 +44,7 @@ from tests.contract.message_actions import (
     source_of,
     stable_fields,
 )
-from tests.contract.variants import CORE, TELLING, Variant, mostly
+from tests.contract.variants import CORE, TELLING, Variant, default, mostly
 from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)

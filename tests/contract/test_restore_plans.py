@@ -19,7 +19,6 @@ from tests.contract.filled import fill
 from tests.contract.message_actions import (
     alter_archived,
     archived,
-    default,
     plan_restore,
     planned,
     purge,
@@ -27,6 +26,7 @@ from tests.contract.message_actions import (
     run,
     source_of,
 )
+from tests.contract.variants import default
 
 pytestmark = pytest.mark.thinned(3)
 

@@ -11,7 +11,7 @@ from sqlalchemy import make_url, text
 from console import catalog
 from console.actions import execute, maintain, maintain_plan, plan, relay
 from console.actions.adopt import adopt
-from console.actions.install import install, uninstall
+from console.actions.install import uninstall
 from console.actions.restore import Restore
 from console.audit import Outcome
 from console.catalog import Queue
@@ -25,9 +25,10 @@ from console.monitor.filters import parse
 from console.monitor.sampler import probe
 from console.notify.outbox import Changes, New, Outbox, lacks_rights
 from tests.contract.client import Client
+from tests.contract.installs import installed
 from tests.contract.test_actions import action_for
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.servers import connect, value
+from tests.servers import READ_CATALOG, connect, login, value
 
 LOGINS = {"reader": "dbq_reader", "operator": "dbq_operator", "admin": "dbq_admin"}
 PRODUCT = PRODUCTS["postgresql"]
@@ -84,11 +85,9 @@ def place(module_server: EmbeddedServer) -> Iterator[Place]:
 
 
 def _install(database: Database, name: str) -> Queue:
-    queue = QUEUES[name].queue("public", name, "postgresql")
-    install(database, queue)
-    client = Client(database, queue)
+    client = installed(database, QUEUES[name], name)
     client.push_many(client.payloads(1, 2, 3))
-    return queue
+    return client.queue
 
 
 def may_be_let_maintain(place: Place) -> bool:
@@ -114,15 +113,12 @@ def test_execute_alone_moves_nothing(module_server: EmbeddedServer) -> None:
     """Everybody may call a function that nobody took away; its tables are closed all the same."""
     with closing(open_database(module_server.create_database("public execute"))) as owner:
         queue = _install(owner, next(iter(QUEUES)))
-        with connect(owner.url.render_as_string(hide_password=False)) as connection:
-            connection.execute("CREATE ROLE looker LOGIN PASSWORD 'x'")
-            connection.execute(
-                SQL("GRANT SELECT ON public.{} TO looker").format(Identifier(queue.table))
-            )
-            connection.execute("GRANT USAGE ON SCHEMA dbq TO looker")
-            connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO looker")
-        url = owner.url.set(username="looker", password="x")
-        with closing(open_database(url.render_as_string(hide_password=False))) as looker:
+        url = owner.url.render_as_string(hide_password=False)
+        may_read = f'GRANT SELECT ON public."{queue.table}" TO {{}}'
+        with (
+            login(url, *READ_CATALOG, may_read) as theirs,
+            closing(open_database(theirs)) as looker,
+        ):
             found = probe(looker, [queue])
             assert found is not None
             assert found.can == ()
@@ -211,8 +207,8 @@ def test_a_reader_does_no_maintenance(place: Place) -> None:
 def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
     """VACUUM and ANALYZE of a table that one may not maintain end without an error."""
     name = next(iter(QUEUES))
-    for login, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
-        client = place.client(login, name)
+    for who, outcome in {"operator": Outcome.FAILED, "owner": Outcome.DONE}.items():
+        client = place.client(who, name)
         steps = tuple(
             maintain_plan.MaintainStep(what, "action", "a test", (f"{what} dbq.action",))
             for what in ("VACUUM", "ANALYZE")
@@ -222,7 +218,7 @@ def test_a_step_that_the_server_skips_is_not_told_as_done(place: Place) -> None:
         done = maintain.maintain(client.database, planned)
         assert done.outcome is outcome
         for one in done.done:
-            assert ("permission denied" in one.problem) == (login == "operator")
+            assert ("permission denied" in one.problem) == (who == "operator")
 
 
 @EACH
@@ -266,6 +262,7 @@ def maintained(client: Client) -> None:
     assert [one.problem for one in done.done] == [""] * len(worn)
 
 
+@pytest.mark.thinned(3)
 @EACH
 def test_a_reader_plans_what_an_operator_does(place: Place, name: str) -> None:
     """Past the console's own checks: the server refuses the statements of the actions."""
@@ -324,9 +321,8 @@ def prepared(client: Client) -> list[str]:
 def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
     admin = place.by["admin"]
     for variant in on("postgresql", DEFAULTS):
-        queue = variant.queue("public", f"admin's {variant.design.name}", "postgresql")
-        install(admin, queue)
-        client = Client(admin, queue)
+        client = installed(admin, variant, f"admin's {variant.design.name}")
+        queue = client.queue
         client.push_many(client.payloads(1, 2))
         others = place.client("operator", queue.name)
         assert len(others.pop_many(2)) == 2
@@ -348,7 +344,7 @@ def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
 def test_without_the_roles_nothing_is_granted(database_url: str) -> None:
     """In a database where the script never ran, an install leaves PostgreSQL's own defaults."""
     database = open_database(database_url)
-    install(database, on("postgresql", DEFAULTS)[0].queue("public", "q", "postgresql"))
+    installed(database, DEFAULTS[0])
     with database.transaction("look") as connection:
         granted = connection.execute(
             text("SELECT relacl FROM pg_class WHERE oid = 'public.q'\\:\\:regclass")

@@ -86,9 +86,13 @@ def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_what_the_reader_could_not_keep_is_popped_again(use: Use, variant: Variant) -> None:
+def test_what_the_reader_could_not_keep_or_finish_is_popped_again(
+    use: Use, variant: Variant
+) -> None:
     client = use(variant)
     client.push_many(client.payloads(*range(5)))
+    with pytest.raises(UsageError, match="keeps no popped messages"):
+        pop.pop(client.database, client.queue, lambda _: None, finish=Finish.FAIL)
 
     def broken_pipe(messages: Sequence[PoppedMessage]) -> None:
         assert len(messages) == 3
@@ -136,15 +140,6 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
     assert second == PopResult(3, 3 if variant.finishes else 0)
     assert third == PopResult(0)
     assert same(variant, kept, expected_first(variant, client, 5))
-
-
-@pytest.mark.parametrize("variant", DELETING, ids=str)
-def test_a_design_that_deletes_has_nothing_to_finish(use: Use, variant: Variant) -> None:
-    client = use(variant)
-    client.push(client.payload(0))
-    with pytest.raises(UsageError, match="keeps no popped messages"):
-        pop.pop(client.database, client.queue, lambda _: None, finish=Finish.FAIL)
-    assert client.status().ready == 1
 
 
 @pytest.mark.thinned(2)

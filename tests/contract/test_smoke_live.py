@@ -5,12 +5,11 @@ import pytest
 from console import catalog
 from console.actions.smoke_live import ROUNDS, smoke_live
 from console.catalog import Queue
-from console.designs import DESIGNS
 from console.errors import RefusedError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
 from tests.servers import value
 
 
@@ -46,14 +45,14 @@ def test_a_queue_with_messages_is_not_touched(use: Use, variant: Variant) -> Non
 
 @pytest.mark.parametrize("in_hand", ["off", "on"])
 def test_each_subscriber_pops_each_message(use: Use, in_hand: str) -> None:
-    client = use(Variant(DESIGNS["ring"], {"subscribers": "a,b", "in_hand": in_hand}))
+    client = use(default("ring", subscribers="a,b", in_hand=in_hand))
     result = smoke_live(client.database, whole(client))
     assert (result.messages, result.ok, result.subscribers) == (ROUNDS, True, ("a", "b")), result
     assert states(client) == []
 
 
 def test_who_did_not_get_them_is_named(use_postgresql: Use) -> None:
-    client = use_postgresql(Variant(DESIGNS["ring"], {"subscribers": "a,b"}))
+    client = use_postgresql(default("ring", subscribers="a,b"))
     value(client.url, f"""SELECT nextval('"{client.queue.name}_pop_seq_2"')""")
     result = smoke_live(client.database, whole(client))
     assert (result.lost, result.errors) == (1, ("b: 1 lost",))  # then it is level with the pushes
@@ -62,7 +61,7 @@ def test_who_did_not_get_them_is_named(use_postgresql: Use) -> None:
 def test_what_comes_meanwhile_is_put_back_for_each_subscriber(
     use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = use(Variant(DESIGNS["ring"], {"subscribers": "a,b"}))
+    client = use(default("ring", subscribers="a,b"))
     monkeypatch.setattr("console.actions.smoke_live._require_drained", lambda *_: client.push("1"))
     with pytest.raises(RefusedError, match="not drained any more"):
         smoke_live(client.database, whole(client))

@@ -1,21 +1,34 @@
-"""Queues of libraries that cannot be run here: read and acted on, on tables like theirs."""
+"""Queues of libraries that cannot be run here: found, read and acted on, on tables like theirs."""
 
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from psycopg.sql import SQL, Literal
+from sqlalchemy import Engine, create_engine, event
 
+from console.actions import libraries
+from console.engines import Database, open_database
 from tests.cli.calls import Console
 from tests.contract import stand_in
-from tests.contract.figures import counts, figures, sampled_error
+from tests.contract.libraries import (
+    adopt,
+    counts,
+    discovered,
+    figures,
+    listed,
+    planned,
+    sampled_error,
+)
 from tests.contract.packages import from_pip
+from tests.contract.plans import Statement
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
-from tests.servers import wait_until
+from tests.servers import Server, connect, fresh_database, value, wait_until
 
 PACKAGE = "riverqueue==0.7.0"
 WANTS = "greenlet>=3,<4"
@@ -38,7 +51,7 @@ class Send:
 def river(console: Console, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Its package, whose `client` is on tables like its own."""
     monkeypatch.syspath_prepend(from_pip(PACKAGE, WANTS))
-    StandIn(console.url, "Theirs").install(RIVER)
+    StandIn(console.url, "Theirs").create(RIVER)
     riverqueue: Any = import_module("riverqueue")
     engine = create_engine(console.url, connect_args={"options": '-c search_path="Theirs"'})
     driver = import_module("riverqueue.driver.riversqlalchemy").Driver(engine)
@@ -59,16 +72,15 @@ def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, ri
     # Its clients in Go write down the queues that they work on; none is running here.
     theirs.run("INSERT INTO river_queue (name) VALUES ('mail'), ('report')")
 
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
+    found = discovered(console, "river")
+    assert found["queues"] == ["mail", "report"]
     for command in found["commands"]:
         console.done(*command.split()[1:])
     assert [str(job.state) for job in jobs] == ["available"] * 3 + ["scheduled"]
     assert figures(console, "mail") == counts(3, 1, 0, 0, 0, 0)
     assert figures(console, "report") == counts(2, 0, 0, 0, 0, 0)
     assert figures(console, "river_job") == counts(5, 1, 0, 0, 0, 0)
-    listed = console.done("messages", "mail", "--state", "scheduled", "--payload", "--json").json
-    (message,) = listed["messages"]
+    (message,) = listed(console, "mail", "--state", "scheduled", "--payload")
     assert (message["id"], message["title"]) == (str(jobs[3].id), jobs[3].kind)
     assert json.loads(message["payload"]) == jobs[3].args == {"n": 3}
     assert datetime.fromisoformat(message["due_at"]) == jobs[3].scheduled_at
@@ -78,7 +90,8 @@ def test_what_its_own_client_inserts_is_told_as_it_tells_it(console: Console, ri
     theirs.run(f"{fails} WHERE queue = 'report'")
     assert figures(console, "report") == counts(0, 0, 0, 0, 2, 0)
     ran: list[int] = []
-    with theirs.working(stand_in.RIVER_TAKES, stand_in.RIVER_ENDS, ran.append):
+    work = stand_in.RIVER_TAKES, stand_in.RIVER_ENDS, ran.append
+    with theirs.working(*work), theirs.working(*work):
         console.done("requeue", "report", "--yes")
         over = counts(0, 1, 0, 0, 0, 5)
         wait_until(lambda: figures(console, "river_job") == over, "all were run")
@@ -93,7 +106,7 @@ def theirs(console: Console) -> StandIn:
 
 
 def test_river(console: Console, theirs: StandIn) -> None:
-    theirs.install(RIVER)
+    theirs.create(RIVER)
     theirs.run(
         """
         INSERT INTO river_queue (name) VALUES ('mail'), ('report');
@@ -111,14 +124,12 @@ def test_river(console: Console, theirs: StandIn) -> None:
             ('mail', 'cancelled', now());
         """
     )
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
-    assert found["version"] == "7"
-    console.done("adopt", "jobs", "--preset", "river")
-    console.done("adopt", "mail", "--preset", "river", "--queue", "mail")
+    found = discovered(console, "river")
+    assert (found["version"], found["queues"]) == ("7", ["mail", "report"])
+    adopt(console, "river", "mail")
     assert figures(console, "jobs") == counts(4, 1, 1, 1, 2, 1)
     assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
-    (claim,) = console.done("messages", "jobs", "--state", "claimed", "--json").json["messages"]
+    (claim,) = listed(console, "jobs", "--state", "claimed")
     assert claim["claimed_by"] == "new"
     assert sampled_error(console, "jobs") == (2, "no host 7")
     refused = console("release", "jobs", "--yes")
@@ -129,7 +140,7 @@ def test_river(console: Console, theirs: StandIn) -> None:
 
 
 def test_solid_queue(console: Console, theirs: StandIn) -> None:
-    theirs.install(SOLID_QUEUE)
+    theirs.create(SOLID_QUEUE)
     theirs.run(
         """
         INSERT INTO solid_queue_jobs (arguments) SELECT '{"executions": 3,
@@ -153,14 +164,12 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
         UPDATE solid_queue_jobs SET finished_at = timezone('UTC', now()) WHERE id = 10;
         """
     )
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("solid-queue", ["mail", "report"])
-    console.done("adopt", "jobs", "--preset", "solid-queue")
-    console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
+    assert discovered(console, "solid-queue")["queues"] == ["mail", "report"]
+    adopt(console, "solid-queue", "mail")
     assert figures(console, "jobs") == counts(3, 2, 2, 1, 2, 1)
     assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
     assert sampled_error(console, "jobs") == (2, "IOError: no host 7")
-    plan = console.done("requeue", "jobs", "--dry-run", "--json").json["plan"]
+    plan = planned(console, "requeue", "jobs")
     assert (plan["count"], ["concurrency_key" in why for why in plan["left_alone"]]) == (1, [True])
     console.done("requeue", "jobs", "--yes")
     assert theirs.rows(
@@ -177,7 +186,7 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
 
 
 def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:
-    theirs.install(RIVER + SOLID_QUEUE + HANGFIRE)
+    theirs.create(RIVER + SOLID_QUEUE + HANGFIRE)
     planned = console("discover", "--adopt")
     assert planned.status == 4
     assert "adopt Theirs.river_job as river_job" in planned.out.decode()
@@ -192,60 +201,26 @@ def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: S
     assert console("discover", "--yes").status == 2
 
 
-_FAILED = {
-    "river": (
-        RIVER,
-        "INSERT INTO river_job (state, attempt, finalized_at) "
-        "SELECT 'discarded', 1, now() FROM generate_series(1, 60)",
-        stand_in.RIVER_TAKES,
-        stand_in.RIVER_ENDS,
-        "SELECT FROM river_job WHERE state <> 'completed'",
-    ),
-    "solid-queue": (
-        SOLID_QUEUE,
-        "INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 60);"
-        "INSERT INTO solid_queue_failed_executions (job_id, created_at) "
-        "SELECT id, now() FROM solid_queue_jobs",
-        stand_in.SOLID_QUEUE_TAKES,
-        stand_in.SOLID_QUEUE_ENDS,
-        "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL",
-    ),
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("preset", _FAILED)
-def test_what_failed_is_retried_once_each_under_workers(
-    console: Console, theirs: StandIn, preset: str
-) -> None:
-    tables, fails, takes, ends, left = _FAILED[preset]
-    theirs.install(tables)
-    theirs.run(fails)
-    console.done("adopt", "jobs", "--preset", preset)
-    ran: list[int] = []
-    with theirs.working(takes, ends, ran.append), theirs.working(takes, ends, ran.append):
-        console.done("requeue", "jobs", "--yes")
-        wait_until(lambda: not theirs.rows(left), "workers ran what was retried")
-    assert Counter(ran) == Counter(range(1, 61))
-
-
-@pytest.mark.long
-def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
+def test_what_failed_or_was_left_by_a_killed_process_is_run_once_each_by_others(
     console: Console, theirs: StandIn
 ) -> None:
-    theirs.install(SOLID_QUEUE)
+    theirs.create(SOLID_QUEUE)
     theirs.run(
         """
         INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now()));
-        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 20);
+        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 60);
         INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
-        SELECT id, queue_name, created_at FROM solid_queue_jobs
+        SELECT id, queue_name, created_at FROM solid_queue_jobs WHERE id <= 20;
+        INSERT INTO solid_queue_failed_executions (job_id, created_at)
+        SELECT id, now() FROM solid_queue_jobs WHERE id > 20
         """
     )
-    console.done("adopt", "jobs", "--preset", "solid-queue")
+    adopt(console, "solid-queue")
     left = theirs.leave(stand_in.SOLID_QUEUE_TAKES)
-    assert figures(console, "jobs") == counts(20 - len(left), 0, len(left), 0, 0, 0)
-    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    assert len(left) == 5
+    assert figures(console, "jobs") == counts(15, 0, 5, 0, 40, 0)
+    assert planned(console, "release", "jobs")["count"] == 0
     # The others are another process than the one that is silent now.
     theirs.run(
         """
@@ -257,8 +232,71 @@ def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
     ran: list[int] = []
     ends = stand_in.SOLID_QUEUE_ENDS
     with theirs.working(takes, ends, ran.append), theirs.working(takes, ends, ran.append):
+        console.done("requeue", "jobs", "--yes")
         console.done("release", "jobs", "--yes")
         unfinished = "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL"
-        wait_until(lambda: not theirs.rows(unfinished), "the others ran what was released")
-    assert Counter(ran) == Counter(range(1, 21))
-    assert len(left) == 5
+        wait_until(lambda: not theirs.rows(unfinished), "the others ran all")
+    assert Counter(ran) == Counter(range(1, 61))
+
+
+TABLES = 500
+_MAKE = """
+DO $$ BEGIN
+    FOR n IN 1..{} LOOP
+        EXECUTE format('CREATE TABLE app_%s (id bigint, name text, status text, payload jsonb,
+            queue text, created_at timestamptz, attempts int, max_tries int)', n);
+    END LOOP;
+END $$
+"""
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    with fresh_database(server.url) as url, closing(open_database(url)) as database:
+        with connect(url) as connection:
+            connection.execute(SQL(_MAKE).format(Literal(TABLES)))
+            connection.execute(b"ANALYZE pg_catalog.pg_attribute, pg_catalog.pg_class")
+        yield database
+
+
+def test_one_pass_over_the_catalog_finds_all_that_lack_no_column(database: Database) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    theirs = StandIn(url, "Theirs")
+    theirs.create(RIVER + SOLID_QUEUE + HANGFIRE)
+    sent: list[tuple[str, Any]] = []
+
+    def note(*called: Any) -> None:
+        sent.append((called[2].removeprefix("/* dbq ").partition(" ")[0], called[2:4]))
+
+    libraries.discover(database)
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        found = libraries.discover(database)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    versions = {"hangfire": "23", "river": "7", "solid-queue": None}
+    assert {one.of.name: one.version for one in found} == versions
+    labels = sorted(label for label, _ in sent if not label.startswith("catalog."))
+    each = ["hangfire.queues", "river.queues", "preset.queues"]
+    assert labels == sorted(
+        [*each, *["preset.find"] * 3, "preset.recognised", *["preset.version"] * 3]
+    )
+    # The one that sees every table reads their columns once, and hands on next to none of them; the
+    # others look their one table up by its name.
+    sizes = "SELECT pg_relation_size('pg_attribute') / current_setting('block_size')::int"
+    pages = int(str(value(url, sizes)))
+    for label, (statement, parameters) in sent:
+        if label not in {"preset.recognised", "preset.find"}:
+            continue
+        with database.transaction("explain", read_only=True) as connection:
+            explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement}"
+            (plan,) = connection.exec_driver_sql(explain, parameters).scalars().one()
+        found_by = Statement(statement, plan["Plan"])
+        read = found_by.sequential() - {"pg_namespace"}
+        assert read == ({"pg_attribute"} if label == "preset.recognised" else set()), plan
+        whole = [one for one in found_by.nodes() if one["Node Type"] == "Seq Scan"]
+        assert sum(one["Actual Rows"] for one in whole) < 60, json.dumps(plan)
+        assert found_by.buffers < (pages + 300 if label == "preset.recognised" else 150)
+    theirs.run("ALTER TABLE river_job DROP COLUMN kind")
+    assert {one.of.name for one in libraries.discover(database)} == {"hangfire", "solid-queue"}

@@ -1,10 +1,9 @@
 """What is seen of a ring's subscribers, each by itself; the queue shows the slowest."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, text
 
 from console import catalog, sql
 from console.actions import pop, push, smoke
@@ -20,6 +19,7 @@ from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
+from tests.servers import statements_sent
 
 RING = DESIGNS["ring"]
 BOTH = {"size": "16", "subscribers": "billing,search"}
@@ -40,23 +40,6 @@ def popped(client: Client, subscriber: str, n: int = 100) -> list[PoppedMessage]
 
 def told(seen: QueueSnapshot) -> dict[str, tuple[int | None, int | None, int | None]]:
     return {one.subscriber: (one.gap, one.ready, one.parked) for one in seen.subscribers or ()}
-
-
-@pytest.fixture
-def statements() -> Iterator[Callable[[], list[str]]]:
-    """What was sent since it was asked before."""
-    sent: list[str] = []
-
-    def ran(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        sent.append(statement)
-
-    def taken() -> list[str]:
-        found, sent[:] = [*sent], []
-        return found
-
-    event.listen(Engine, "after_cursor_execute", ran)
-    yield taken
-    event.remove(Engine, "after_cursor_execute", ran)
 
 
 @pytest.mark.parametrize("content", ["slot", "apart"])
@@ -111,15 +94,12 @@ def test_what_is_ready_again_in_its_hand_is_ready_to_it_alone(use: Use) -> None:
     assert told(client.snapshot()) == {"billing": (1, 2, 0), "search": (0, 0, 0)}
 
 
-def test_rings_without_subscribers_are_asked_nothing_more(
-    use: Use, statements: Callable[[], list[str]]
-) -> None:
+def test_rings_without_subscribers_are_asked_nothing_more(use: Use) -> None:
     plain = use(Variant(RING, {"size": "16"}))
     for client, asked in ((plain, 0), (made(use, subscribers="billing,search,audit"), 1)):
-        statements()
-        seen = client.snapshot()
-        sent = [one for one in statements() if "subscriber_status" in one]
-        assert len(sent) == asked
+        with statements_sent() as sent:
+            seen = client.snapshot()
+        assert len([one for one in sent if "subscriber_status" in one]) == asked
         assert (seen.subscribers is None) == (client is plain)
         assert "subscribers" not in seen.unknown
 
@@ -161,10 +141,9 @@ def test_rates_are_each_ones_own(use: Use) -> None:
     assert (seen.popped, seen.pushed) == (0, 10)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("state", ["claimed", "error", "ready"])
 def test_pages_of_the_whole_ring_have_each_claim_of_each_subscriber_once(
-    use: Use, state: str, limit: int
+    use: Use, state: str
 ) -> None:
     client = made(use, in_hand="on")
     client.push_many(client.payloads(0, 1, 2))
@@ -176,15 +155,15 @@ def test_pages_of_the_whole_ring_have_each_claim_of_each_subscriber_once(
         returned(client)
 
     wanted = parse([f"state={state}"])
-    seen: list[Message] = []
-    after: str | None = None
-    while after is not None or not seen:
-        page = read_page(client.database, client.queue, wanted, limit=limit, after=after)
-        seen += page.messages
-        after = page.next.text if page.next else None
-
-    assert [one.id for one in seen] == [one.id for one in seen[:3]] * 2
-    assert len({one.key for one in seen}) == 6
+    for limit in (1, 2):
+        seen: list[Message] = []
+        after: str | None = None
+        while after is not None or not seen:
+            page = read_page(client.database, client.queue, wanted, limit=limit, after=after)
+            seen += page.messages
+            after = page.next.text if page.next else None
+        assert [one.id for one in seen] == [one.id for one in seen[:3]] * 2
+        assert len({one.key for one in seen}) == 6
     for one in seen:
         found = messages.message(client.database, client.queue, one.key)
         assert found is not None

@@ -1,14 +1,13 @@
 """Upgrade: what was changed or is older becomes what is shipped; no message moves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from console import audit, catalog
-from console.actions.install import install, uninstall
+from console.actions.install import uninstall
 from console.actions.upgrade import How, differences, plan, upgrade
 from console.designs import DESIGNS
 from console.engines import Database
@@ -16,13 +15,14 @@ from console.errors import RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
+from tests.contract.installs import installed
 from tests.contract.traffic import Traffic
-from tests.contract.variants import DEFAULTS, TELLING, Variant, on
-from tests.servers import connect
+from tests.contract.variants import DEFAULTS, Variant, default, on
+from tests.servers import connect, login
 
 CLAIM = Variant(DESIGNS["claim"], {"notify": "on"})
 FIFO = Variant(DESIGNS["fifo"], {})
-RING = Variant(DESIGNS["ring"], {})
+RING = default("ring")
 
 
 def known(client: Client) -> catalog.Queue:
@@ -37,15 +37,6 @@ def sql_of(client: Client) -> psycopg.Connection:
 
 def found(client: Client) -> dict[str, How]:
     return {d.name: d.how for d in differences(client.database, known(client))}
-
-
-@pytest.mark.long
-@pytest.mark.thinned(3, payload=False)
-@pytest.mark.parametrize("variant", on("postgresql", TELLING), ids=str)
-def test_what_was_just_installed_is_what_is_shipped(use_postgresql: Use, variant: Variant) -> None:
-    client = use_postgresql(variant)
-    assert found(client) == {}
-    assert not plan(client.database, known(client)).needed
 
 
 @pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
@@ -129,23 +120,12 @@ def test_a_column_that_nothing_can_fill_is_refused(use_postgresql: Use) -> None:
     assert found(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
 
 
-@contextmanager
-def a_role(client: Client) -> Iterator[str]:
-    """Of the queue's consumers."""
-    role = f"consumer of {client.queue.name}"
-    with sql_of(client) as connection:
-        connection.execute(f'CREATE ROLE "{role}"')
-        try:
-            yield role
-        finally:
-            connection.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
-
-
 def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresql: Use) -> None:
     """An overload of an older version goes; rights that somebody gave stay."""
     client = use_postgresql(FIFO)
     name = client.queue.name
-    with a_role(client) as role, sql_of(client) as connection:
+    with login(client.url) as url, sql_of(client) as connection:
+        role = make_url(url).username
         connection.execute(f'DROP FUNCTION "{name}_pop_many"')
         for arguments in ("n bigint", "n integer, lax boolean"):
             signature = f'"{name}_pop_many"({arguments})'
@@ -174,7 +154,8 @@ def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
     fill(client)
     name = client.queue.name
     turns = f'"{name}_turn_seq"'
-    with a_role(client) as role, sql_of(client) as connection:
+    with login(client.url) as url, sql_of(client) as connection:
+        role = make_url(url).username
         connection.execute(f"DROP SEQUENCE {turns}")
         connection.execute("UPDATE dbq.queue SET version = 1 WHERE queue_name = %s", [name])
         connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE "{name}_pop_seq" TO "{role}"')
@@ -210,9 +191,7 @@ def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> N
 
 
 def test_a_catalog_of_an_older_console_gets_its_audit(virgin: Database) -> None:
-    queue = FIFO.queue("public", "old", "postgresql")
-    install(virgin, queue)
-    client = Client(virgin, queue)
+    client = installed(virgin, FIFO)
     with sql_of(client) as connection:
         connection.execute("DROP TABLE dbq.action")
     assert found(client) == {"dbq.action": How.MISSING}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from uuid import uuid4
 
 import pytest
 from psycopg.sql import SQL, Identifier
@@ -15,9 +14,9 @@ from console.monitor.memory import Memory
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client, sampled
 from tests.contract.conftest import Use
-from tests.contract.message_actions import default
 from tests.contract.traffic import at_work
-from tests.servers import connect, wait_until
+from tests.contract.variants import default
+from tests.servers import READ_CATALOG, connect, login, wait_until
 
 TIMEOUTS = Timeouts(connect_seconds=20, statement_seconds=20.0, lock_seconds=0.5)
 """Four times what a sampler waits: what is slow here is so on purpose, never by a busy machine."""
@@ -47,41 +46,18 @@ def test_a_ring_without_its_configuration_spoils_no_other_queue(
     assert (sound.ready, sound.problem) == (1, "")
 
 
-@pytest.fixture
-def nobody(postgresql: Database) -> Iterator[tuple[Database, str]]:
-    """A login that may sample queues but sees no other sessions; and its name."""
-    name = f"looker_{uuid4().hex}"
-    url = postgresql.url.render_as_string(hide_password=False)
-    role = Identifier(name)
-    with connect(url) as connection:
-        connection.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'looks'").format(role))
-        try:
-            theirs = postgresql.url.set(username=name, password="looks")
-            with closing(open_database(theirs.render_as_string(hide_password=False))) as database:
-                yield database, name
-        finally:
-            connection.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
-
-
-def test_what_the_login_may_not_see_is_unknown(
-    use_postgresql: Use, nobody: tuple[Database, str]
-) -> None:
-    database, name = nobody
+def test_what_the_login_may_not_see_is_unknown(use_postgresql: Use) -> None:
     seen_one, hidden = use_postgresql(default("claim")), use_postgresql(default("fifo"))
     for client in (seen_one, hidden):
         client.push_many(["a", "b"])
     seen_one.pop_many(1)
-    with connect(seen_one.url) as connection:
-        table = Identifier(seen_one.queue.schema, seen_one.queue.table)
-        connection.execute(SQL("GRANT SELECT ON {} TO {}").format(table, Identifier(name)))
-        catalog = SQL(
-            "GRANT USAGE ON SCHEMA dbq TO {0}; GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {0}"
-        )
-        connection.execute(catalog.format(Identifier(name)))
-    with seen_one.database.transaction("hold") as connection_of_another:
-        connection_of_another.exec_driver_sql(
-            f'UPDATE "{seen_one.queue.table}" SET attempts = attempts'
-        )
+    table = seen_one.queue.table
+    with (
+        login(seen_one.url, *READ_CATALOG, f'GRANT SELECT ON "{table}" TO {{}}') as url,
+        closing(open_database(url)) as database,
+        seen_one.database.transaction("hold") as connection,
+    ):
+        connection.exec_driver_sql(f'UPDATE "{table}" SET attempts = attempts')
         (no, yes), _ = sampled(database, hidden.queue, seen_one.queue)
     assert (yes.ready, yes.claimed, yes.holders) == (1, 1, 1)
     assert yes.claims is not None

@@ -156,6 +156,13 @@ def _everything(design: Design, engine: str) -> dict[str, str]:
 DEFAULTS = [Variant(design, _small(design)) for design in DESIGNS.values()]
 """Each design as it is installed without options (a ring with few slots)."""
 
+
+def default(name: str, **given: str) -> Variant:
+    """One design, with some options."""
+    (plain,) = (variant for variant in DEFAULTS if variant.design.name == name)
+    return Variant(plain.design, {**plain.given, **given})
+
+
 ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)]
 """Each variant of each design on any engine; those with everything differ by engine."""
 

@@ -42,17 +42,6 @@ class Produce:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Send messages that are due at random times, and wait until all are due."""
-
-    url: str
-    queue: Queue
-    producer: int
-    count: int
-    within_seconds: float
-
-
-@dataclass(frozen=True)
 class Consume:
     """Pop until all producers are done and the queue is empty."""
 
@@ -137,31 +126,6 @@ def _push(
     return ids
 
 
-def schedule(job: Schedule) -> dict[tuple[int, int], str]:
-    """(producer, number) -> id. Does not wait."""
-    dice = random.Random(job.producer)
-    database = open_database(job.url, timeouts=_TIMEOUTS)
-    stored: dict[tuple[int, int], str] = {}
-    for number in range(job.count):
-        seconds = dice.random() * job.within_seconds
-        payloads = [message(job.queue.options["payload"], job.producer, number)]
-        with database.transaction("push") as connection:
-            more = push.PushExtras(due_in_seconds=seconds)
-            (pushed,) = push.push_many_with(connection, job.queue, payloads, more)
-        assert pushed is not None
-        stored[job.producer, number] = pushed
-    database.close()
-    return stored
-
-
-def _send(job: Produce | Schedule) -> dict[tuple[int, int], str]:
-    if isinstance(job, Produce):
-        return produce(job)
-    stored = schedule(job)
-    time.sleep(job.within_seconds)
-    return stored
-
-
 def consume(job: Consume) -> list[Taken]:
     """The committed pops, in order."""
     dice = random.Random(-1 - job.consumer)
@@ -222,12 +186,12 @@ class WorkerPool:
             size, mp_context=_FORKING, initializer=_initialize, initargs=(self._done,)
         )
 
-    def run(self, producers: Sequence[Produce | Schedule], consumers: Sequence[Consume]) -> Outcome:
+    def run(self, producers: Sequence[Produce], consumers: Sequence[Consume]) -> Outcome:
         """Start all jobs and wait for them. An error in one is raised here."""
         self._done.clear()
         consuming = [self._pool.submit(consume, job) for job in consumers]
         try:
-            producing = [self._pool.submit(_send, job) for job in producers]
+            producing = [self._pool.submit(produce, job) for job in producers]
             pushed = {key: pushed for one in producing for key, pushed in one.result().items()}
         finally:
             self._done.set()

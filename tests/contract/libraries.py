@@ -1,0 +1,96 @@
+"""What the tests of the presets share: a library's tables, and what the console says of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cli.calls import Console
+from tests.contract.traffic import at_work
+from tests.servers import connect, run_in
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Of a library, in one schema."""
+
+    url: str
+    schema: str
+
+    def create(self, script: str) -> None:
+        with connect(self.url) as connection:
+            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'.encode())
+        self.run(script)
+
+    def run(self, script: str) -> None:
+        """SQL, with its schema first on the path."""
+        run_in(self.url, self.schema, script)
+
+    def rows(self, query: str | bytes, given: Any = None) -> list[Any]:
+        with connect(self.url) as connection:
+            connection.execute(f'SET search_path = "{self.schema}", public'.encode())
+            sent = query.encode() if isinstance(query, str) else query
+            found = connection.execute(sent, given)
+            return found.fetchall() if found.description is not None else []
+
+
+def working(step: Callable[[], object]) -> AbstractContextManager[object]:
+    """A worker in a thread of its own, one step after the other until the end of the block."""
+
+    def work() -> Iterator[None]:
+        while True:
+            step()
+            yield
+
+    return at_work(work(), pause_seconds=0.02)
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    """What `status` says: state -> how many; None where it is unknown or there is no such state."""
+    found = console.status(name)
+    assert not found["problem"]
+    return {state: found[state] for state in STATES}
+
+
+def counts(*numbers: int | None) -> dict[str, int | None]:
+    """The same, from numbers in the order of STATES."""
+    return dict(zip(STATES, numbers, strict=True))
+
+
+def sampled_error(console: Console, name: str) -> tuple[int, str]:
+    """Of the one group of errors: how many, and one of them."""
+    (group,) = console.done("errors", name, "--json").json["groups"]
+    return group["count"], str(group["sample"])
+
+
+def discovered(console: Console, preset: str) -> dict[str, Any]:
+    """The only tables that are found, of this preset."""
+    (found,) = console.done("discover", "--json").json["found"]
+    assert found["preset"] == preset
+    return dict(found)
+
+
+def adopt(console: Console, preset: str, *queues: str) -> None:
+    """All of its tables as `jobs`, and each of these queues by itself."""
+    console.done("adopt", "jobs", "--preset", preset)
+    for queue in queues:
+        console.done("adopt", queue, "--preset", preset, "--queue", queue)
+
+
+def listed(console: Console, name: str, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = console.done("messages", name, "--json", *words).json["messages"]
+    return found
+
+
+def planned(console: Console, *words: str) -> dict[str, Any]:
+    plan: dict[str, Any] = console.done(*words, "--dry-run", "--json").json["plan"]
+    return plan
+
+
+def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
+    """The doctor's, by code."""
+    (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
+    assert not [words for words in examined["unseen"] if "pause" in words or "tried again" in words]
+    return {one["code"]: one for one in examined["findings"]}
