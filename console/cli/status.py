@@ -17,7 +17,7 @@ from console.designs import DESIGNS, Design
 from console.designs import design as find_design
 from console.engines import Database
 from console.errors import UsageError
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, plain, rate
+from console.formats import plain
 from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
 from console.monitor.sample_queries import StuckAfter
@@ -268,8 +268,7 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
     """The queues' figures in columns for a plain terminal, with their problems below."""
     rows: list[tuple[str, ...]] = [("queue", "design", *_COLUMNS.values())]
     rows += [
-        (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
-        for queue in queues
+        (_name(queue, queues), queue.design, *map(queue.text_of, _COLUMNS)) for queue in queues
     ]
     lines = aligned(rows, left=2)
     if max(map(len, lines)) > _WIDTH:
@@ -308,17 +307,6 @@ def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
     alone = sum(other.queue == queue.queue for other in among) == 1
     name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
-
-
-def _cell(queue: QueueSnapshot, name: str) -> str:
-    value = getattr(queue, name)
-    if value is None:
-        return UNKNOWN if name in queue.unknown else NOT_APPLICABLE
-    if name == "age_seconds":
-        return duration(value)
-    if name.endswith("_per_second"):
-        return rate(value)
-    return count(value, estimated=name in queue.estimated)
 
 
 def engine_named(call: Call, name: str | None) -> engines.Product:

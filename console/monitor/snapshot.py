@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
 from console.monitor.figures import COUNTED, Rates, StatusRow
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
@@ -119,6 +120,17 @@ class QueueSnapshot:
         now = self.full_in_seconds
         later = self._full_in(self._filling, capacity)
         return None if now is None or later is None else later - now
+
+    def text_of(self, name: str) -> str:
+        """A figure as text: `·` not applicable, `?` unknown, `≈` estimated."""
+        value = getattr(self, name)
+        if value is None:
+            return UNKNOWN if name in self.unknown else NOT_APPLICABLE
+        if name == "age_seconds":
+            return duration(max(value, 0.0))  # two clocks: never negative
+        if name.endswith("_per_second"):
+            return rate(value)
+        return count(value, estimated=name in self.estimated)
 
     @property
     def _filling(self) -> float | None:

@@ -30,17 +30,7 @@ def stuck_text(snapshot: QueueSnapshot) -> str:
 def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
     """When the queue is full at the current rates, or at the usual ones if they are the better
     guess; None: never, or unknown."""
-    if snapshot.filling is not None:
-        return snapshot.filling.seconds
-    gap, capacity = snapshot.gap, snapshot.capacity
-    push, pop = snapshot.push_per_second, snapshot.pop_per_second
-    if gap is None or capacity is None:
-        return None
-    if gap >= capacity:
-        return 0.0
-    if push is None or pop is None or push <= pop:
-        return None
-    return (capacity - gap) / (push - pop)
+    return snapshot.full_in_seconds if snapshot.filling is None else snapshot.filling.seconds
 
 
 QueueKey = tuple[str, str, str]

@@ -13,7 +13,6 @@ from console import formats
 from console.config.values import COLORS
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
-from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
     from console.tui.app import ConsoleApp
@@ -50,18 +49,6 @@ def shorten(text: str, width: int) -> str:
 def whole_seconds(seconds: float) -> str:
     """A duration that counts up or down on the screen: without tenths, which would flicker."""
     return f"{seconds:.0f} s" if seconds < 59.5 else formats.duration(round(seconds))
-
-
-def figure(snapshot: QueueSnapshot, name: str) -> str:
-    """A figure of a queue: `·` not applicable, `?` unknown, `≈` estimated."""
-    value = getattr(snapshot, name)
-    if value is None:
-        return formats.UNKNOWN if name in snapshot.unknown else formats.NOT_APPLICABLE
-    if name == "age_seconds":
-        return formats.duration(max(value, 0.0))  # two clocks: never negative
-    if name in {"push_per_second", "pop_per_second"}:
-        return formats.rate(value)
-    return formats.count(value, estimated=name in snapshot.estimated)
 
 
 def sparkline(values: Sequence[int | None]) -> str:

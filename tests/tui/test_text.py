@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from console.tui.payloads import HexRows, PayloadForm, best_form, json_lines, lay_out
-from console.tui.text import figure, first_line, plain, shorten, sparkline, whole_seconds
+from console.tui.text import first_line, plain, shorten, sparkline, whole_seconds
 from tests.tui.feeds import queue
 
 
@@ -55,14 +55,14 @@ def test_whole_seconds(seconds: float, words: str) -> None:
 
 
 def test_figures_tell_nothing_unknown_estimate_and_zero_apart() -> None:
-    assert figure(queue("q", ready=0), "ready") == "0"
-    assert figure(queue("q", ready=4812), "ready") == "4,812"
-    assert figure(queue("q", ready=12_480, estimated=("ready",)), "ready") == "≈12 k"
-    assert figure(queue("q", ready=None, unknown=("ready",)), "ready") == "?"
-    assert figure(queue("q"), "claimed") == "·"
-    assert figure(queue("q", age_seconds=252.0), "age_seconds") == "4 min 12 s"
-    assert figure(queue("q", age_seconds=-0.02), "age_seconds") == "0 ms"
-    assert figure(queue("q", push_per_second=1234.56), "push_per_second") == "1,234.6"
+    assert queue("q", ready=0).text_of("ready") == "0"
+    assert queue("q", ready=4812).text_of("ready") == "4,812"
+    assert queue("q", ready=12_480, estimated=("ready",)).text_of("ready") == "≈12 k"
+    assert queue("q", ready=None, unknown=("ready",)).text_of("ready") == "?"
+    assert queue("q").text_of("claimed") == "·"
+    assert queue("q", age_seconds=252.0).text_of("age_seconds") == "4 min 12 s"
+    assert queue("q", age_seconds=-0.02).text_of("age_seconds") == "0 ms"
+    assert queue("q", push_per_second=1234.56).text_of("push_per_second") == "1,234.6"
 
 
 def test_a_sparkline_shows_gaps_and_keeps_zero_apart_from_little() -> None:

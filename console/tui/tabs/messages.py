@@ -20,7 +20,7 @@ from console.monitor.scans import scans_of
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.tabs.tab import PacedQuery, QueueTab, take_focus
-from console.tui.text import TextView, error_text, figure, open_input, plain, show_lines, style_of
+from console.tui.text import TextView, error_text, open_input, plain, show_lines, style_of
 from console.tui.views import QueueView
 from console.tui.widgets.messages import DROP_ORDER, MarkedTable, by_key, columns_of, loaded_text
 
@@ -258,7 +258,7 @@ class MessagesTab(QueueTab):
         filters = self.request.filters
         known = ""
         if filters.state is not None and not filters.narrowing and self._view is not None:
-            known = figure(self._view.snapshot, _FIGURES.get(filters.state, filters.state))
+            known = self._view.snapshot.text_of(_FIGURES.get(filters.state, filters.state))
             known = f": {known} now"
         return f"all matching{known}, up to the plan's cut-off"
 

@@ -14,7 +14,7 @@ from console.designs import DESIGNS, Design, presets
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
 from console.relations import Column
-from console.tui.text import Paragraph, describe_error, figure, plain, shorten, style_of
+from console.tui.text import Paragraph, describe_error, plain, shorten, style_of
 from console.tui.widgets.field import Field, Form
 
 _FIGURES = ("ready", "age_seconds", "claimed", "stuck", "errors", "done", "scheduled")
@@ -51,7 +51,7 @@ class AdoptPreview(Paragraph):
         figures = preview.figures
         if figures is not None:
             text.append("Figures: ", style_of(self, "strong"))
-            shown = [(n.removesuffix("_seconds"), figure(figures, n)) for n in _FIGURES]
+            shown = [(n.removesuffix("_seconds"), figures.text_of(n)) for n in _FIGURES]
             kept = [f"{name} {value}" for name, value in shown if value != formats.NOT_APPLICABLE]
             text.append("  ".join(kept) + "\n")
             if figures.problem:

@@ -32,7 +32,7 @@ from console.monitor.latency import KINDS, PERCENTILES, Percentiles
 from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
-from console.tui.text import figure, style_of
+from console.tui.text import style_of
 
 WIDE, HIGH = 120, 40
 """From this screen size on all charts are side by side; below it there is one at a time."""
@@ -268,7 +268,7 @@ def drawings(
         return Drawing(words, curves, kind, span, moment)
 
     def now(name: str) -> tuple[str, str]:
-        return figure(snapshot, name), ""
+        return snapshot.text_of(name), ""
 
     push, pop = ("▄ push/s ", "trend"), ("   ⠒⠒ pop/s ", "warning")
     found = [

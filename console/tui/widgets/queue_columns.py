@@ -12,7 +12,6 @@ from console.monitor.subscribers import SubscriberSnapshot
 from console.tui.text import (
     MARK,
     SEVERITY_STYLES,
-    figure,
     mark_style,
     plain,
     shorten,
@@ -65,7 +64,7 @@ def _figure(
         found: float | None = getattr(view.snapshot, of)
         return found
 
-    text = value or (lambda view: figure(view.snapshot, of))
+    text = value or (lambda view: view.snapshot.text_of(of))
 
     def style(view: QueueView) -> str:
         if view.stale_seconds is not None:
@@ -91,7 +90,7 @@ def _claimed(view: QueueView) -> str:
     snapshot = view.snapshot
     if snapshot.claimed is None and "claimed" not in snapshot.unknown and snapshot.holders:
         return f"{formats.count(snapshot.holders)} held"
-    return figure(snapshot, "claimed")
+    return snapshot.text_of("claimed")
 
 
 def _claims(view: QueueView) -> Value:

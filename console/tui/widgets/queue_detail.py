@@ -26,7 +26,6 @@ from console.tui.findings import FindingView
 from console.tui.text import (
     SEVERITY_STYLES,
     TextView,
-    figure,
     first_line,
     plain,
     show_lines,
@@ -209,7 +208,7 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
     if snapshot.stuck:
         levels["stuck"] = Severity.CRITICAL
     for name, title in _PANEL_FIGURES:
-        words = figure(snapshot, name)
+        words = snapshot.text_of(name)
         if words == formats.NOT_APPLICABLE:
             continue
         if name == "gap" and snapshot.capacity is not None:
@@ -373,11 +372,11 @@ class QueueDetail(TextView):
         """Figures that a narrow table drops, and those without a column."""
         line, snapshot = Text(no_wrap=True), view.snapshot
         for name, words in _FIGURES:
-            text = figure(snapshot, name)
+            text = snapshot.text_of(name)
             if text != formats.NOT_APPLICABLE:
                 line.append(f"{text} {words}  ", style_of(self, "quiet"))
         if snapshot.capacity is not None:
-            used = figure(snapshot, "gap")
+            used = snapshot.text_of("gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", style_of(self, "quiet"))
         if snapshot.filling is not None:
             line.append(f"full in {snapshot.filling.text}  ", style_of(self, "quiet"))
