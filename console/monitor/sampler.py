@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
-from console.clock import elapsed
 from console.engines import Database, Timeouts, product_of, time_limit
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.figures import RateWindow
@@ -67,7 +66,7 @@ IDLE_LONGEST = 5.0
 @dataclass(frozen=True)
 class Reading:
     """The result of one sample. With an error, the snapshots are those of the last sample that
-    succeeded: see `age_seconds`."""
+    succeeded: see `taken_at`."""
 
     connection: str
     queues: tuple[QueueSnapshot, ...] = ()
@@ -82,17 +81,6 @@ class Reading:
     """The pause before the next sample."""
     login: Login | None = None
     """What the login could do; None: not known."""
-
-    @property
-    def stale(self) -> bool:
-        """Whether the snapshots are of an earlier sample."""
-        return self.error is not None
-
-    def age_seconds(self, now: float | None = None) -> float | None:
-        """How old the snapshots are; None: no sample yet."""
-        if self.taken_at is None:
-            return None
-        return max(0.0, (elapsed() if now is None else now) - self.taken_at)
 
 
 class Sampler:

@@ -120,18 +120,16 @@ def test_an_error_hands_on_what_was_known_with_its_age(
     watching = Sampler(database)
     fake.next = ConnectionFailedError("Could not sample.", why="refused")
     first = watching.sample()
-    assert (first.queues, first.taken_at, first.age_seconds(7.0)) == ((), None, None)
+    assert (first.queues, first.taken_at) == ((), None)
     fake.next = sample(100.0, FIFO)
     good = watching.sample()
-    assert not good.stale
-    assert good.age_seconds(103.0) == 3.0
+    assert (good.error, good.taken_at) == (None, 100.0)
     fake.next = ConnectionFailedError("Could not sample.", why="refused")
     pauses = []
     for _ in range(9):
         stale = watching.sample()
-        assert stale.stale
-        assert stale.queues == good.queues
-        assert stale.age_seconds(160.0) == 60.0
+        assert stale.error is not None
+        assert (stale.queues, stale.taken_at) == (good.queues, 100.0)
         assert stale.retry_seconds == stale.next_seconds
         pauses.append(stale.retry_seconds or 0.0)
     assert 0.7 <= pauses[0] <= 1.3

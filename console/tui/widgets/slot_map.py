@@ -59,13 +59,6 @@ _STATES = {
     "hole": CellState.LOST,
     "void": CellState.LOST,
 }
-_LEGEND = (
-    (CellState.LIVE, "live"),
-    (CellState.FREE, "free"),
-    (CellState.IN_PROGRESS, "under way"),
-    (CellState.LOST, "hole, void, awaited"),
-    (CellState.STRANDED, "orphan, broken"),
-)
 
 
 def cell_state(state: str) -> CellState:
@@ -124,13 +117,6 @@ class SlotStrip(TextView):
             if here:
                 drawn.append("\n" + " " * len(label) + _heads(here, room), style_of(self, "strong"))
         self.set_text(drawn)
-
-    def legend(self) -> Text:
-        line = Text(no_wrap=True)
-        for slot, words in _LEGEND:
-            line.append(slot.mark, style_of(self, CELL_STYLES[slot]))
-            line.append(f" {words}   ", style_of(self, "quiet"))
-        return line
 
 
 def runs(cells: Sequence[CellState]) -> Iterator[tuple[str, CellState]]:
