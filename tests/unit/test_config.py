@@ -13,7 +13,6 @@ from console.config import (
     KEYS,
     CommandLineValues,
     Configuration,
-    KeyLevel,
     Limits,
     Origin,
     Profile,
@@ -101,9 +100,18 @@ def test_what_a_profile_says(loaded: Loading) -> None:
     assert profile.production
     assert profile.interval_seconds == 3.0
     assert profile.display_zone == ZoneInfo("Europe/Prague")
+    own = loaded('display_zone = "local"')
+    assert chosen(own, url="postgresql://h/d").display_zone is None
     assert [mask.pattern for mask in profile.masks] == [r"\d{16}", "iban"]
     assert profile.timeouts == Timeouts(2, 0.25, 0.01)
     assert profile.thresholds().depth == Limits(10, 100)
+    database = profile.open()
+    assert (database.label, database.production) == ("full", True)
+    assert database.timeouts == profile.timeouts
+    assert not chosen(loaded(), profile="plain").open().production
+    profiles = loaded().profiles()
+    assert [one.name for one in profiles] == ["plain", "full"]
+    assert [one.rights for one in profiles] == [Rights.READ_ONLY, Rights.OPERATOR]
 
 
 def test_a_queues_own_thresholds(loaded: Loading) -> None:
@@ -113,11 +121,6 @@ def test_a_queues_own_thresholds(loaded: Loading) -> None:
     )
     assert profile.thresholds("a") == profile.thresholds()
     assert profile.thresholds().stuck_after_seconds == 60.0
-
-
-def test_the_machines_own_zone(loaded: Loading) -> None:
-    text = 'display_zone = "local"'
-    assert chosen(loaded(text), url="postgresql://h/d").display_zone is None
 
 
 def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> None:
@@ -205,19 +208,6 @@ def test_a_profile_that_is_not_there(loaded: Loading) -> None:
         )
 
 
-def test_all_of_them_in_the_files_order(loaded: Loading) -> None:
-    profiles = loaded().profiles()
-    assert [profile.name for profile in profiles] == ["plain", "full"]
-    assert [profile.rights for profile in profiles] == [Rights.READ_ONLY, Rights.OPERATOR]
-
-
-def test_what_is_opened(loaded: Loading) -> None:
-    database = chosen(loaded(), profile="full").open()
-    assert (database.label, database.production) == ("full", True)
-    assert database.timeouts == Timeouts(2, 0.25, 0.01)
-    assert not chosen(loaded(), profile="plain").open().production
-
-
 def test_nothing_is_looked_up_before_it_is_wanted(loaded: Loading) -> None:
     text = """
 [profiles.a]
@@ -302,13 +292,6 @@ password = "command:cat '{token}'"
             assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
     finally:
         database.close()
-
-
-def test_every_key_may_stand_somewhere() -> None:
-    for key in KEYS.values():
-        assert key.levels <= set(KeyLevel)
-        assert key.levels
-        assert not key.variable or key.variable.startswith("DBQ_")
 
 
 def test_a_share_of_errors_is_the_limit_where_nothing_is_said_of_them(loaded: Loading) -> None:

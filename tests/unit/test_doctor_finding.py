@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from console.doctor import claims, diagnose, general, schema
+from console.doctor import claims, diagnose, general
 from console.doctor.checks import CODES
 from console.doctor.context import CheckContext, command, counted, run_check, texts
 from console.doctor.finding import SEVERITIES, Code, Diagnosis, Finding
@@ -27,7 +27,6 @@ from tests.unit.test_snapshot import NOTHING, RING, queue
 QUEUE = queue("fifo")
 RING_QUEUE = queue("ring")
 NOW = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
-POSTGRESQL = PRODUCTS["postgresql"]
 
 
 @dataclass(frozen=True)
@@ -260,44 +259,6 @@ def test_an_array_is_a_list_or_its_json() -> None:
 )
 def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
     assert (Position(NOW, None, next_, 0, 1.0).overdue_seconds > 86_400) == overdue
-
-
-# --------------------------------------------------------------------------------------- indexes
-
-
-@pytest.mark.parametrize("design", [name for name in DESIGNS if name != "broker"])
-def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
-    wanted = schema.shipped_indexes(POSTGRESQL, queue(design))
-    keys = {one.columns for one in wanted if one.is_key}
-    expected: dict[str, set[tuple[str, ...]]] = {
-        "naive": {("message_id",)},
-        "ring": {("slot",), ("void", "number")},
-        "heap": set(),
-        "pending": {("due_time", "id")},
-    }
-    assert expected.get(design, {("id",)}) <= keys
-    assert bool(keys) == (design != "heap")
-    assert sum(not one.is_key for one in wanted) == {"claim": 3, "status": 4, "split": 4}.get(
-        design, 0
-    )
-
-
-def test_an_index_is_known_however_the_server_writes_it() -> None:
-    named = replace(queue("claim"), name='odd "name')
-    (ready, *_) = [one for one in schema.shipped_indexes(POSTGRESQL, named) if not one.is_key]
-    there = schema.Index(
-        'odd "name',
-        "any",
-        ["created_at", "id"],
-        "(processing_started_at IS NULL)",
-        is_unique=False,
-        valid=True,
-        being_built=False,
-    )
-    assert there.matches(ready)
-    assert not replace(there, condition=None).matches(ready)
-    assert not replace(there, columns=["id", "created_at"]).matches(ready)
-    assert not replace(there, table_name="other").matches(ready)
 
 
 # ------------------------------------------------------------------------------- which families

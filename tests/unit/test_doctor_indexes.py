@@ -1,44 +1,63 @@
 """Which indexes a queue wants, read from the scripts that make them, in either engine's words."""
 
 import re
-from collections.abc import Iterator
-
-import pytest
+from dataclasses import replace
 
 from console import sql
 from console.actions import shipped
-from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS
+from console.catalog import installed_queue
+from console.designs import DESIGNS, designs_on
 from console.doctor.schema import Index, ShippedIndex, shipped_indexes
-from console.engines import PRODUCTS, Product
-from tests.contract.variants import ALL, Variant
+from console.engines import PRODUCTS
+from tests.contract.variants import ALL
+from tests.unit.test_snapshot import queue
 
 INDEX = re.compile(r"CREATE (?:NONCLUSTERED )?INDEX\b")
 ODD = 'or]d"ers'
 """A name with the signs that quote one."""
 
 
-def queues(variant: Variant) -> Iterator[tuple[Product, Queue]]:
-    for product in PRODUCTS.values():
-        if product.name in variant.engines:
-            yield product, variant.queue("s", ODD, product.name)
+def test_every_index_of_the_script_is_expected() -> None:
+    for variant in ALL:
+        for product in (PRODUCTS[engine] for engine in variant.engines):
+            queue = variant.queue("s", ODD, product.name)
+            text = "\n".join(
+                batch
+                for script in shipped.tables_of(product, queue)
+                for batch in sql.batches(script, product.dialect, queue.scope(product))
+            )
+            found = shipped_indexes(product, queue)
+            made = [one for one in found if not one.is_key]
+            assert len(made) == len(INDEX.findall(text))
+            assert all(one.table.startswith(ODD) and one.columns for one in found)
+            assert all(one.statement in text for one in made)
+            keys = re.findall(r"(?:PRIMARY KEY|UNIQUE)\b", text)
+            assert len(found) - len(made) == len(keys)
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
-def test_every_index_of_the_script_is_wanted(variant: Variant) -> None:
-    for product, queue in queues(variant):
-        text = "\n".join(
-            batch
-            for script in shipped.tables_of(product, queue)
-            for batch in sql.batches(script, product.dialect, queue.scope(product))
-        )
-        found = shipped_indexes(product, queue)
-        made = [one for one in found if not one.is_key]
-        assert len(made) == len(INDEX.findall(text))
-        assert all(one.table.startswith(ODD) and one.columns for one in found)
-        assert all(one.statement in text for one in made)
-        keys = re.findall(r"(?:PRIMARY KEY|UNIQUE)\b", text)
-        assert len(found) - len(made) == len(keys)
+def test_the_keys_of_every_design_are_read_from_its_script() -> None:
+    expected: dict[str, set[tuple[str, ...]]] = {
+        "naive": {("message_id",)},
+        "ring": {("slot",), ("void", "number")},
+        "heap": set(),
+        "pending": {("due_time", "id")},
+    }
+    for design in designs_on("postgresql"):
+        of_queue = shipped_indexes(PRODUCTS["postgresql"], queue(design))
+        keys = {one.columns for one in of_queue if one.is_key}
+        assert expected.get(design, {("id",)}) <= keys, design
+        assert bool(keys) == (design != "heap")
+
+
+def test_an_index_is_known_however_postgresql_writes_it() -> None:
+    named = replace(queue("claim"), name='odd "name')
+    (ready, *_) = [one for one in shipped_indexes(PRODUCTS["postgresql"], named) if not one.is_key]
+    condition = "(processing_started_at IS NULL)"
+    there = Index('odd "name', "any", ["created_at", "id"], condition, False, True, False)
+    assert there.matches(ready)
+    assert not replace(there, condition=None).matches(ready)
+    assert not replace(there, columns=["id", "created_at"]).matches(ready)
+    assert not replace(there, table_name="other").matches(ready)
 
 
 def claimed(condition: str) -> Index:
@@ -48,8 +67,8 @@ def claimed(condition: str) -> Index:
 
 
 def test_sql_servers_own_words_for_a_condition() -> None:
-    queue = installed_queue("dbo", "orders", DESIGNS["status"], {})
-    by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], queue)}
+    status = installed_queue("dbo", "orders", DESIGNS["status"], {})
+    by_condition = {one.condition: one for one in shipped_indexes(PRODUCTS["mssql"], status)}
     of_claims: ShippedIndex = by_condition["status = 1"]
     assert claimed("([status]=(1))").matches(of_claims)
     assert not claimed("([status]=(2))").matches(of_claims)

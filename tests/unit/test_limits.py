@@ -110,17 +110,6 @@ def test_more_is_never_less_grave(
     }
 
 
-@given(THRESHOLDS)
-def test_what_is_not_known_reaches_no_limit(thresholds: Thresholds) -> None:
-    unknown = replace(QUIET, ready=None, unknown=("ready", "age_seconds"))
-    assert judge(unknown, thresholds) == ()
-
-
-@given(SNAPSHOTS)
-def test_without_limits_nothing_is_too_much(seen: QueueSnapshot) -> None:
-    assert judge(seen, Thresholds(300.0, Limits(), Limits(), Limits(), Limits())) == ()
-
-
 def test_the_defaults_are_those_of_the_configuration() -> None:
     assert load({"DBQ_CONFIG": "", "HOME": "/nowhere"}).defaults.thresholds == DEFAULTS
 

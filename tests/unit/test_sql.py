@@ -43,48 +43,10 @@ def unquoted(quoted: str, close: str = '"') -> str:
 
 
 @given(NAMES)
-def test_any_name_is_one_identifier(name: str) -> None:
-    assert unquoted(rendered('"{queue}_push"', queue=name)) == f"{name}_push"
-
-
-@given(NAMES)
 def test_any_name_is_one_identifier_in_brackets(name: str) -> None:
     text = rendered("[{queue}_push]", BRACKETS, queue=name)
     assert text[0] == "["
     assert unquoted(text, "]") == f"{name}_push"
-
-
-@given(NAMES)
-def test_any_value_is_one_literal(value: str) -> None:
-    text = rendered("'{size}'", size=value)
-    assert unquoted(text, "'") == value
-
-
-@given(NAMES, NAMES)
-def test_identifiers_inside_a_literal_are_quoted_first(schema: str, queue: str) -> None:
-    text = rendered("""nextval('"{schema}"."{queue}_seq"')""", schema=schema, queue=queue)
-    inner = unquoted(text.removeprefix("nextval(").removesuffix(")"), "'")
-    parts = [name.replace('"', '""') for name in (schema, f"{queue}_seq")]
-    assert inner == '"{}"."{}"'.format(*parts)
-
-
-@given(NAMES)
-def test_bound_names_and_percents_survive_the_driver_s_form(name: str) -> None:
-    query = sql.query(
-        statement("SELECT :n AS \"{queue}\", '%:x'"), DIALECT, sql.Scope({"queue": name})
-    )
-    compiled = query.compile(dialect=DIALECT)
-    assert list(compiled.params) == ["n"]
-    quoted = name.replace('"', '""').replace("%", "%%")
-    assert f"\"{quoted}\", '%%:x'" in str(compiled)
-
-
-@given(NAMES)
-def test_a_body_s_quote_stands_in_no_name(name: str) -> None:
-    text = rendered('AS $dbq$\n"{queue}"\n$dbq$;', queue=f"{name}$dbq$ $dbq1$")
-    quote = text.split("\n")[0].removeprefix("AS ")
-    assert text.count(quote) == 2
-    assert text.endswith(f"\n{quote};")
 
 
 def test_placeholders_in_names_and_comments_are_left_alone() -> None:

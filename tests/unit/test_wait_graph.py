@@ -38,39 +38,24 @@ def without_selves(waits: Waits) -> Waits:
 
 
 @given(WAITS)
-def test_each_that_waits_or_is_waited_for_stands_in_one_place(waits: Waits) -> None:
-    waits = without_selves(waits)
-    concerned = {key for key, others in waits.items() if others}
-    concerned |= {other for others in waits.values() for other in others}
-    placed = [node.key for node, _ in pairs(wait_graph(waits))]
-    assert sorted(placed) == sorted(concerned)
-
-
-@given(WAITS)
-def test_each_stands_below_one_for_whom_it_waits(waits: Waits) -> None:
+def test_each_is_in_one_place_below_one_for_whom_it_waits(waits: Waits) -> None:
     for node, above in pairs(wait_graph(waits)):
         if above is not None:
             assert above.key in waits[node.key]
             assert not node.cut
-
-
-@given(WAITS)
-def test_roots_wait_for_nobody_or_were_cut_out_of_a_circle(waits: Waits) -> None:
     waits = without_selves(waits)
-    for tree in wait_graph(waits):
+    trees = wait_graph(waits)
+    concerned = {key for key, others in waits.items() if others}
+    concerned |= {other for others in waits.values() for other in others}
+    assert sorted(node.key for node, _ in pairs(trees)) == sorted(concerned)
+    # A root waits for nobody or was cut out of a circle into which no such root leads.
+    free = {key for key in range(15) if not waits.get(key)}
+    for tree in trees:
         if tree.cut:
             assert tree.key in reached(waits, tree.key)
+            assert not reached(waits, tree.key) & free
         else:
             assert not waits.get(tree.key)
-
-
-@given(WAITS)
-def test_no_circle_is_cut_where_a_root_leads_into_it(waits: Waits) -> None:
-    """Who can be told by a root that waits for nobody is told by that one."""
-    free = {key for key in range(15) if not waits.get(key)}
-    for tree in wait_graph(without_selves(waits)):
-        if tree.cut:
-            assert not reached(waits, tree.key) & free
 
 
 @given(WAITS, st.randoms())
