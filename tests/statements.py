@@ -18,6 +18,18 @@ from console.pipeline.archive import plan
 from console.sql import templates
 
 BIND = re.compile(r"(?<![:\w\\]):(\w+)")
+MORE = {
+    "kind": "installed",
+    "options_json": "{}",
+    "roles_json": "{}",
+    "version": "1",
+    "installed_from": "me@here",
+    "pushes": "no",
+    **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
+    **dict.fromkeys(("constraint", "column", "second"), "name"),
+    **dict.fromkeys(("rows", "width"), "10"),
+}
+"""What only the catalog's and the maintenance's statements put in."""
 _TIME = "2026-11-21T19:07:45.123456"
 _CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")

@@ -12,19 +12,8 @@ SCRIPTDOM, STUDIO, TREES, BINDER = "ScriptDom", "Management Studio", "trees.py",
 BOTH = {SCRIPTDOM, STUDIO}
 
 MISTAKES: Mapping[str, tuple[set[str], str]] = {
-    "a comma too many": (BOTH, "SELECT m.id, FROM [sales].[orders] AS m"),
-    "a clause out of its place": (
-        BOTH,
-        "SELECT m.id FROM [sales].[orders] AS m ORDER BY m.id WHERE m.id = 1",
-    ),
-    "a hint that there is not": (BOTH, "SELECT m.id FROM [sales].[orders] AS m WITH (SKIPLOCKED)"),
     "an IF without its END": (BOTH, "IF 1 = 1 BEGIN SELECT 1 AS one"),
-    "a sequence restarted with a variable": (
-        BOTH,
-        "DECLARE @n bigint = 1; ALTER SEQUENCE [sales].[s] RESTART WITH @n",
-    ),
     "KILL with a variable": (BOTH, "DECLARE @n int = 51; KILL @n"),
-    "PostgreSQL's LIMIT": (BOTH, "SELECT m.id FROM [sales].[orders] AS m LIMIT 1"),
     "a table that there is not": ({BINDER}, "SELECT m.id FROM [sales].[order] AS m"),
     "a column that there is not": ({BINDER}, "SELECT m.ident FROM [sales].[orders] AS m"),
     "a column of the server's own view": (

@@ -19,7 +19,7 @@ from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
-from tests.statements import _others, asks, moves, of_libraries, of_the_pipeline, sources
+from tests.statements import MORE, _others, asks, moves, of_libraries, of_the_pipeline, sources
 from tests.statements import adopted as somebody_elses
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
@@ -32,18 +32,6 @@ _CONDITION = re.compile(r"-- (?:when|each) ")
 _CREATES = re.compile(r"\bCREATE (?:OR ALTER )?[A-Z ]+? (?:\[sales\]\.)?\[(\w+)\]")
 
 _OF_SERVERS = re.compile(r"-- when (?:counters|waits_of|check)=")
-_MORE = {
-    "kind": "installed",
-    "options_json": "{}",
-    "roles_json": "{}",
-    "version": "1",
-    "installed_from": "me@here",
-    **dict.fromkeys(
-        ("relation", "index", "constraint", "session", "member", "role", "function"), "name"
-    ),
-    "pushes": "no",
-    **dict.fromkeys(("rows", "width"), "10"),
-}
 _ARCHIVING = Variant(DESIGNS["ring"], {"size": "300", "subscribers": "a,b", "archive_at_pop": "on"})
 VARIANTS = [
     *on("mssql", ALL),
@@ -122,7 +110,7 @@ def with_variables(text: str) -> str:
 
 def _scopes(queue: Queue, statement: sql.Statement) -> Iterator[sql.Scope]:
     """On a server that shows its counters, and on another one that does not."""
-    scope = queue.scope_of(statement.name, PRODUCT, **_MORE)
+    scope = queue.scope_of(statement.name, PRODUCT, **MORE)
     servers = (("yes", "server", "status"), ("no", "database", "only_row"))
     for counters, waits_of, check in (
         servers if _OF_SERVERS.search(statement.template) else servers[:1]

@@ -18,11 +18,10 @@ def test_one_queue_of_every_design() -> None:
     assert len({lane.name for lane in plan.DEMO_QUEUES}) == len(plan.DEMO_QUEUES)
 
 
-@pytest.mark.parametrize("lane", plan.DEMO_QUEUES, ids=lambda lane: lane.name)
-def test_half_of_the_traffic_flows_at_any_time(lane: plan.DemoQueue) -> None:
-    for tenths in range(6000):
-        now = tenths / 10
-        assert lane.capacity_at(now) >= lane.rate_at(now) / 2 > 0
+def test_half_of_the_traffic_flows_at_any_time() -> None:
+    for lane in plan.DEMO_QUEUES:
+        for now in (tenths / 10 for tenths in range(0, 6000, 5)):
+            assert lane.capacity_at(now) >= lane.rate_at(now) / 2 > 0, (lane.name, now)
 
 
 def test_every_passing_fault_begins_early_and_ends() -> None:
@@ -53,12 +52,12 @@ def test_no_more_than_fifty_broken_messages_a_queue() -> None:
     assert plan.ERRORS_AT_MOST + plan.KILLED_AT_MOST * plan.CLAIMS_OF_KILLED <= 50
 
 
-@pytest.mark.parametrize("lane", plan.DEMO_QUEUES, ids=lambda lane: lane.name)
-def test_payloads_are_small_json(lane: plan.DemoQueue) -> None:
-    chance = random.Random(1)
-    texts = [payload(lane.name, number, chance) for number in range(100)]
-    assert [json.loads(text)["id"] for text in texts] == list(range(100))
-    assert max(len(text.encode()) for text in texts) < 300
+def test_payloads_are_small_json() -> None:
+    for lane in plan.DEMO_QUEUES:
+        chance = random.Random(1)
+        texts = [payload(lane.name, number, chance) for number in range(100)]
+        assert [json.loads(text)["id"] for text in texts] == list(range(100))
+        assert max(len(text.encode()) for text in texts) < 300
 
 
 @pytest.mark.parametrize("queue", plan.FAILING_QUEUES)

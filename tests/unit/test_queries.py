@@ -10,33 +10,11 @@ from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
-from tests.statements import of_libraries
+from tests.statements import MORE, of_libraries
 
-MORE = {
-    "kind": "installed",
-    "options_json": "{}",
-    "roles_json": "{}",
-    "version": "1",
-    "installed_from": "here",
-    **dict.fromkeys(("relation", "index", "session", "function", "role", "member"), "name"),
-    **dict.fromkeys(("constraint", "column", "second"), "name"),
-    **dict.fromkeys(("rows", "width"), "10"),
-}
-"""What only the catalog's and the maintenance's statements put in."""
 HOUSE = (
-    *(
-        "activity",
-        "bench",
-        "catalog",
-        "common",
-        "maintenance",
-        "prove",
-        "replay",
-        "roles",
-        "server",
-        "sessions",
-    ),
-    "upgrade",
+    *("activity", "bench", "catalog", "common", "maintenance", "prove"),
+    *("replay", "roles", "server", "sessions", "upgrade"),
 )
 """The files that belong to no design."""
 LIBRARIES_OF = [

@@ -1,8 +1,6 @@
 """Segments and the recorder: what is written is read again, whatever is cut off in between."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -176,37 +174,6 @@ def test_one_recorder_a_connection(tmp_path: Path) -> None:
     first.close()
     Recorder(tmp_path, "prod").close()
     other.close()
-
-
-_KILLED = """
-import sys
-from pathlib import Path
-from console.monitor.sampler import Reading
-from console.monitor.recording.recorder import Recorder
-recorder = Recorder(Path(sys.argv[1]), "prod")
-for number in range(10**9):
-    recorder.reading(Reading("prod", latency_seconds=float(number)))
-    print(number, flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_a_recorder_that_is_killed_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for _ in range(5):
-            process.stdout.readline()
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-        wait_for(lambda: len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) >= 5)
-        process.kill()
-    before = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
-    Recorder(tmp_path, "prod").close()
-    assert not segments.open_segments(tmp_path, "prod")
-    assert RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS) == before
-    assert [one["latency_seconds"] for one in before] == [float(n) for n in range(len(before))]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
