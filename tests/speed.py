@@ -40,7 +40,7 @@ from console.engines.embedded import EmbeddedServer
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens
-from tests.tui.fleet_speed import measure_fleet
+from tests.tui.fleet import measure_fleet
 
 if TYPE_CHECKING:
     import psycopg

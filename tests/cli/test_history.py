@@ -43,8 +43,7 @@ from tests.cli.conftest import Install
 from tests.pipeline import weekly
 from tests.pipeline.recorded import sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
-from tests.tui.feeds import queue
-from tests.tui.recorded import BEGIN, Taken
+from tests.tui.feeds import BEGIN, Taken, queue
 from tests.unit.test_snapshot import NOTHING
 from tests.warm import Forked
 

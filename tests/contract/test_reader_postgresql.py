@@ -37,7 +37,7 @@ from tests.cli.verbs import verbs
 from tests.local_tasks import LocalTasks
 from tests.servers import PATIENCE_SECONDS, connect, value
 from tests.tui.acting import acting, database_at, make
-from tests.tui.opened import ended, picture
+from tests.tui.opened import picture, threads_ended
 
 HOLDER = "{holder}"
 """Stands for the session that holds rows of `held`."""
@@ -356,7 +356,7 @@ async def test_every_screen_works_for_a_reader(
                 open_it(app)
                 await shows(screen, words)
                 await pilot.press("escape")
-    ended()
+    threads_ended()
 
 
 @pytest.mark.long

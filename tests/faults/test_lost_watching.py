@@ -24,7 +24,6 @@ from tests.faults.connection_faults import plain
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
-from tests.tui.alone import until
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
 
@@ -117,7 +116,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
             before = cursor(console)
             began, proxy.accepted = time.monotonic(), 0
             with loss(proxy):
-                await until(console, lambda: "lost" in console.picture)
+                await console.until(lambda: "lost" in console.picture)
                 assert views(console) == []
                 console.app.open_actions(MAIL)
                 await console.pilot.pause()
@@ -130,16 +129,15 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
                 assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
                 assert cursor(console) == before
             # By itself: nobody presses anything.
-            await until(console, lambda: len(views(console)) == 2)
-            await until(console, lambda: "lost" not in console.picture)
+            await console.until(lambda: len(views(console)) == 2)
+            await console.until(lambda: "lost" not in console.picture)
             assert cursor(console) == before
             assert proxy.connections <= 8
 
 
 async def refused(console: Opened) -> None:
     """All verbs are shown and disabled."""
-    dialog = console.app.screen
-    assert isinstance(dialog, VerbsDialog)
+    dialog = console.on_top(VerbsDialog)
     assert all(one.why_not for one in getattr(dialog, "choices", ()))
 
 

@@ -1,12 +1,10 @@
 """A console whose actions run on a real server, and queues with something in each state."""
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from console.actions.install import install
@@ -26,11 +24,9 @@ from console.tui.open_connection import OpenConnection, url_options
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import ActionScreen
 from console.tui.widgets.summary import BackgroundLine
-from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import FakeFeed, queue
-from tests.tui.opened import picture
+from tests.tui.opened import Running
 
-DEADLINE_SECONDS = PATIENCE_SECONDS
 READY, CLAIMED, FAILED, DONE = 7, 3, 4, 2
 
 
@@ -71,31 +67,20 @@ def states(database: Database, queue_: Queue) -> Counter[str]:
 
 
 @dataclass
-class Acting:
+class Acting(Running):
     """What a test does with the keys, and what it sees."""
 
-    pilot: Pilot[None]
     conn: OpenConnection
     feed: FakeFeed
     examined: list[QueueKey | None]
 
     @property
-    def app(self) -> ConsoleApp:
-        app = self.pilot.app
-        assert isinstance(app, ConsoleApp)
-        return app
-
-    @property
     def screen(self) -> ActionScreen:
-        screen = self.app.screen
-        assert isinstance(screen, ActionScreen), screen
-        return screen
+        return self.on_top(ActionScreen)
 
     @property
     def dialog(self) -> VerbsDialog:
-        dialog = self.app.screen
-        assert isinstance(dialog, VerbsDialog), dialog
-        return dialog
+        return self.on_top(VerbsDialog)
 
     @property
     def line(self) -> str:
@@ -103,21 +88,10 @@ class Acting:
         return self.app.screen.query_one(BackgroundLine).plain_text
 
     def at(self, stage: Stage) -> bool:
-        return isinstance(self.app.screen, ActionScreen) and self.screen.stage is stage
-
-    @property
-    def picture(self) -> str:
-        return picture(self.app)
+        return self.is_at(ActionScreen) and self.screen.stage is stage
 
     def key(self, name: str) -> QueueKey:
         return ("here", "public", name)
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not condition():  # noqa: ASYNC110  # threads of the console change it
-                await asyncio.sleep(0.01)
-        await self.pilot.pause()
-        assert condition(), what
 
     async def open(
         self, name: str, verb: str, words: Sequence[str] = (), **options: str
@@ -126,7 +100,7 @@ class Acting:
         self.app.open_action(self.key(name), verb, words, **options)
         await self.pilot.pause()
         await self.until(
-            lambda: self.at(Stage.FORM) or self.at(Stage.PLAN) or self.at(Stage.PLANNING), "a form"
+            lambda: self.at(Stage.FORM) or self.at(Stage.PLAN) or self.at(Stage.PLANNING)
         )
         return self.screen
 
@@ -137,7 +111,7 @@ class Acting:
         return await self.planned()
 
     async def planned(self) -> ActionScreen:
-        await self.until(lambda: self.screen.stage in {Stage.PLAN, Stage.FORM}, "a plan")
+        await self.until(lambda: self.screen.stage in {Stage.PLAN, Stage.FORM})
         return self.screen
 
     async def confirm(self, word: str) -> ActionScreen:
@@ -147,11 +121,11 @@ class Acting:
         return await self.ended()
 
     async def ended(self) -> ActionScreen:
-        await self.until(lambda: self.screen.stage is Stage.RESULT, "an end")
+        await self.until(lambda: self.screen.stage is Stage.RESULT)
         return self.screen
 
     async def out(self) -> None:
-        while isinstance(self.app.screen, ActionScreen):
+        while self.is_at(ActionScreen):
             await self.pilot.press("escape")
             await self.pilot.pause()
 

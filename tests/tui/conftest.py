@@ -1,4 +1,4 @@
-"""Fixtures of the screens' tests: style sheets are parsed once a process, not once a console."""
+"""Fixtures of the screens' tests."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,10 +8,16 @@ import pytest
 from textual.css.model import RuleSet
 from textual.css.parse import parse
 
+from console.engines import Database
+from tests.tui.acting import database_at
+
 
 @pytest.fixture(scope="package", autouse=True)
 def parsed_once() -> Iterator[None]:
-    """As Textual does it for the copies that it makes of an application's style sheet."""
+    """Style sheets: once a process, not once a console.
+
+    As Textual does it for the copies that it makes of an application's.
+    """
     known: dict[tuple[object, ...], list[RuleSet]] = {}
 
     def remembered(scope: str, css: str, read_from: Any, **options: Any) -> list[RuleSet]:
@@ -29,3 +35,10 @@ def parsed_once() -> Iterator[None]:
         mock.patch.object(RuleSet, "__hash__", object.__hash__),
     ):
         yield
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """An empty one, for one test."""
+    with database_at(database_url) as found:
+        yield found

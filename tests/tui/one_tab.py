@@ -1,23 +1,20 @@
 """One tab of a queue on a screen of its own, with a navigator that only records its calls."""
 
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from textual.app import ComposeResult
-from textual.pilot import Pilot
 from textual.widgets import Footer
 
-from console.tui import ConsoleApp
 from console.tui.context import Context
 from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.tab import QueueTab
-from tests.tui.alone import alone
-from tests.tui.opened import picture, until
+from console.tui.text import TextView
+from tests.tui.opened import Running, alone
 
 Tab = TypeVar("Tab", bound=QueueTab)
 
@@ -77,38 +74,20 @@ class OneTab(LiveScreen):
 
 
 @dataclass
-class Shown(Generic[Tab]):
+class Shown(Running, Generic[Tab]):
     """The tab and its navigator."""
 
-    pilot: Pilot[None]
     tab: Tab
     navigator: Remembering
 
-    @property
-    def app(self) -> ConsoleApp:
-        app = self.pilot.app
-        assert isinstance(app, ConsoleApp)
-        return app
+    def words(self, selector: str) -> str:
+        """What a line of the tab says."""
+        return self.tab.query_one(selector, TextView).plain_text
 
-    @property
-    def picture(self) -> str:
-        return picture(self.app)
-
-    async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
+    async def show(self, result: Any) -> None:
+        """Draw what a database has answered."""
+        self.tab.show_result(result)  # type: ignore[attr-defined]
         await self.pilot.pause()
-
-    async def until(self, holds: Callable[[], object]) -> None:
-        """Wait for an answer of a database."""
-        await until(self.pilot, holds)
-
-
-def jobs_ended() -> None:
-    """Wait for the threads of jobs, which would keep a database from being dropped."""
-    for thread in threading.enumerate():
-        if thread.name == "job":
-            thread.join(30)
-            assert not thread.is_alive()
 
 
 @asynccontextmanager
@@ -128,4 +107,3 @@ async def one_tab(
         await console.pilot.pause()
         tab.shown = True
         yield Shown(console.pilot, tab, navigator)
-    jobs_ended()

@@ -1,7 +1,6 @@
 """The pictures of the README, of a live demo: `python -m tests.tui.pictures` makes them anew."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,24 +14,12 @@ from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
 from console.tui.open_connection import OpenConnection, url_options
+from tests.tui.opened import Running
 
 FOLDER = Path(__file__).parents[2] / ".github" / "pictures"
 SIZE = (160, 44)
 _TRAFFIC_SECONDS = 45.0
 """Long enough for charts with a shape, and for claims to be stuck."""
-_PATIENCE_SECONDS = 60.0
-
-
-async def _until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:
-    for _ in range(int(_PATIENCE_SECONDS / 0.25)):
-        if condition():
-            return
-        await pilot.pause(0.25)
-    raise TimeoutError(what)
-
-
-def _picture(app: ConsoleApp) -> str:
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 async def _take(app: ConsoleApp, pilot: Pilot[None], name: str) -> None:
@@ -44,30 +31,25 @@ async def _take(app: ConsoleApp, pilot: Pilot[None], name: str) -> None:
 
 async def _all(app: ConsoleApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        await _until(pilot, lambda: "orders" in _picture(app), "the queues")
+        console = Running(pilot)
+        await console.until(lambda: "orders" in console.picture)
         await pilot.pause(_TRAFFIC_SECONDS)
         await _take(app, pilot, "overview")
-        ring = next(
-            view.key
+        keys = {
+            view.snapshot.design: view.key
             for view in app.context.store.queues(app.context.clock.monotonic())
-            if view.snapshot.design == "ring"
-        )
-        app.open_queue(ring)
+        }
+        app.open_queue(keys["ring"])
         await _take(app, pilot, "queue")
         app.pop_screen()
-        app.open_queue(ring, "slots")
-        await _until(pilot, lambda: "■" in _picture(app), "the map")
+        app.open_queue(keys["ring"], "slots")
+        await console.until(lambda: "■" in console.picture)
         await _take(app, pilot, "slots")
         app.pop_screen()
-        claims = next(
-            view.key
-            for view in app.context.store.queues(app.context.clock.monotonic())
-            if view.snapshot.design == "claim"
-        )
-        app.open_action(claims, "release")
+        app.open_action(keys["claim"], "release")
         await pilot.pause(1.0)
         await pilot.press("enter")
-        await _until(pilot, lambda: "cut-off" in _picture(app), "the plan")
+        await console.until(lambda: "cut-off" in console.picture)
         await _take(app, pilot, "plan")
 
 

@@ -341,7 +341,7 @@ def main() -> None:
         tui.run([open_database(given.watch, label="demo")])
         return
     if given.fleet:
-        from tests.tui.fleet_speed import measure_fleet  # noqa: PLC0415  # as below
+        from tests.tui.fleet import measure_fleet  # noqa: PLC0415  # as below
 
         hosts, queues = given.fleet
         for figure in measure_fleet(hosts, queues, given.seconds):

@@ -1,6 +1,5 @@
 """A table becomes a queue: the list, the mapping with a preview, and the way on a real server."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from sqlalchemy import text
 from console.actions.adopt import CandidateTable, Preview, candidate
 from console.catalog import find
 from console.designs import DESIGNS, own
-from console.engines import open_database
+from console.engines import Database
 from console.errors import TooSlowError
 from console.relations import Column
 from console.rights import Rights
@@ -22,9 +21,7 @@ from console.tui.widgets.field import Field
 from console.verbs.queues import ADOPT
 from console.verbs.verb import texts_from_words, words_from_texts
 from tests.cli.own_presets import TABLE, User, run
-from tests.contract.python_libraries import ProcrastinateApp
-from tests.tui.alone import alone, conn, is_at, until
-from tests.tui.opened import Opened
+from tests.tui.opened import Opened, alone, conn
 
 JOBS = CandidateTable("public", "jobs[bold]", 12)
 COLUMNS = (
@@ -41,27 +38,10 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "start_job", lambda *_: None)
 
 
-async def chosen(console: Opened) -> AdoptScreen:
-    """The form of a table, its columns posted."""
-    console.app.open_adopt("prod")
-    await console.pilot.pause()
-    screen = console.app.screen
-    assert isinstance(screen, AdoptScreen)
-    screen.show_tables(Tables((JOBS, CandidateTable("sales", "mail", None))))
-    await console.pilot.pause()
-    await console.press("enter")
-    screen.show_columns(COLUMNS)
-    await console.pilot.pause()
-    return screen
-
-
 @pytest.mark.usefixtures("nobody_answers")
-async def test_the_list_is_filtered_and_what_is_not_known_is_no_zero() -> None:
-    async with alone(connections=[conn()]) as console:
-        console.app.open_adopt("prod")
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, AdoptScreen)
+async def test_from_the_list_to_a_mapping_that_says_what_it_gives_and_what_it_costs() -> None:
+    async with alone(connections=[conn(rights=Rights.OPERATOR)], size=(160, 48)) as console:
+        screen = await console.opens(AdoptScreen, console.app.open_adopt, "prod")
         screen.show_tables(Tables((JOBS, CandidateTable("sales", "mail", None))))
         await console.pilot.pause()
         assert "jobs[bold]" in console.picture
@@ -71,14 +51,9 @@ async def test_the_list_is_filtered_and_what_is_not_known_is_no_zero() -> None:
         assert len(table.keys) < 2
         await console.press("escape")
         assert len(table.keys) == 2
-        await console.press("escape")
-        assert not is_at(console, AdoptScreen)
-
-
-@pytest.mark.usefixtures("nobody_answers")
-async def test_a_mapping_says_what_it_gives_and_what_it_costs() -> None:
-    async with alone(connections=[conn(rights=Rights.OPERATOR)], size=(160, 48)) as console:
-        screen = await chosen(console)
+        await console.press("g", "enter")
+        screen.show_columns(COLUMNS)
+        await console.pilot.pause()
         assert screen.form.roles == {
             "id": "job_id",
             "pushed_at": "created_at",
@@ -103,15 +78,21 @@ async def test_a_mapping_says_what_it_gives_and_what_it_costs() -> None:
         assert screen.query_one("#field-status", Field).has_error
         await console.press("enter")
         assert screen.stage is Stage.FORM
+        await console.press("escape", "escape")
+        assert not console.is_at(AdoptScreen)
 
 
 @pytest.mark.usefixtures("nobody_answers")
 async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
     async with alone(connections=[conn()], size=(160, 48)) as console:
-        console.app.open_adopt("prod", name=JOBS.name, design="fifo", map="id=body")
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, AdoptScreen)
+        screen = await console.opens(
+            AdoptScreen,
+            console.app.open_adopt,
+            "prod",
+            name=JOBS.name,
+            design="fifo",
+            map="id=body",
+        )
         screen.show_tables(Tables((JOBS,)))
         screen.show_columns(COLUMNS)
         await console.pilot.pause()
@@ -122,8 +103,7 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         assert read["name"] == JOBS.name
 
 
-async def test_from_the_list_to_the_catalog(database_url: str) -> None:
-    database = open_database(database_url, label="prod")
+async def test_from_the_list_to_the_catalog(database: Database) -> None:
     with database.transaction("make a table") as connection:
         connection.execute(
             text(
@@ -137,61 +117,23 @@ async def test_from_the_list_to_the_catalog(database_url: str) -> None:
         went: list[object] = []
         console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
         console.app.open_adopt("prod")
-        await until(console, lambda: "jobs" in console.picture)
+        await console.until(lambda: "jobs" in console.picture)
         await console.press("enter")
-        await until(console, lambda: "card 4111 [b]" in console.picture)
+        await console.until(lambda: "card 4111 [b]" in console.picture)
         assert "ready 1" in console.picture
         await console.press("enter")
-        screen = console.app.screen
-        assert isinstance(screen, AdoptScreen)
+        screen = console.on_top(AdoptScreen)
         assert screen.stage is Stage.PLAN
         await console.press("n", "enter")
         assert "'n' does not match" in console.picture
         assert not console.app.context.action_runs.all
         console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
         await console.press("enter")
-        await until(console, lambda: went)
+        await console.until(lambda: went)
         assert went == [(("prod", "public", "jobs"),)]
     with database.transaction("look", read_only=True) as connection:
         queue = find(connection, "jobs")
     assert (queue.design.name, queue.roles["error"]) == ("claim", "last_error")
-    database.close()
-
-
-@pytest.mark.long  # the same screen in the test before; presets in contract/test_adopt
-async def test_what_a_library_keeps_is_adopted_by_its_preset(database_url: str) -> None:
-    at_work = ProcrastinateApp(database_url)
-    await asyncio.to_thread(at_work.install)
-    await asyncio.to_thread(at_work.defer, "send", 2)
-    await asyncio.to_thread(at_work.defer, "report", 1)
-    database = open_database(database_url, label="prod")
-    here = OpenConnection("prod", database, Rights.ADMIN)
-    async with alone(connections=[here], size=(160, 48)) as console:
-        went: list[object] = []
-        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
-        console.app.open_adopt("prod")
-        await until(console, lambda: "queues of procrastinate" in console.picture)
-        await console.press("slash", *"_jobs", "enter", "enter")
-        screen = console.app.screen
-        assert isinstance(screen, AdoptScreen)
-        await until(console, lambda: "ready 3" in console.picture)
-        assert "no purge: procrastinate cancels" in " ".join(console.picture.split())
-        await console.press("down", "right")
-        await until(console, lambda: "ready 2" in console.picture)
-        assert (screen.form.part, screen.form.called) == ("mails", "mails")
-        await console.press("enter")
-        assert screen.stage is Stage.PLAN
-        console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
-        await console.press("enter")
-        await until(console, lambda: went)
-    with database.transaction("look", read_only=True) as connection:
-        queue = find(connection, "mails")
-    assert (queue.design.name, queue.table, queue.part) == (
-        "procrastinate",
-        "procrastinate_jobs",
-        "mails",
-    )
-    database.close()
 
 
 @pytest.fixture
@@ -207,48 +149,41 @@ def crates(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 async def chosen_crates(console: Opened) -> AdoptScreen:
     console.app.open_adopt("prod")
-    await until(console, lambda: "queues of crate" in console.picture)
+    await console.until(lambda: "queues of crate" in console.picture)
     await console.press("slash", *"crat", "enter", "enter")
-    screen = console.app.screen
-    assert isinstance(screen, AdoptScreen)
-    await until(console, lambda: screen.stage is Stage.FORM)
+    screen = console.on_top(AdoptScreen)
+    await console.until(lambda: screen.stage is Stage.FORM)
     return screen
 
 
-async def test_a_table_is_adopted_by_a_preset_of_ones_own(crates: User) -> None:
-    crates.trusts()
-    own.forget_read()
-    database = open_database(crates.url, label="prod")
+async def test_a_table_is_adopted_by_a_preset_of_ones_own_once_it_is_trusted(
+    crates: User, database: Database
+) -> None:
     here = OpenConnection("prod", database, Rights.ADMIN)
-    async with alone(connections=[here], size=(80, 24)) as console:
-        went: list[object] = []
-        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+    async with alone(connections=[here]) as console:
         screen = await chosen_crates(console)
-        await until(console, lambda: "ready 2" in console.picture)
-        await console.press("down", "right")
-        await until(console, lambda: "ready 1" in console.picture)
-        assert (screen.form.part, screen.form.called) == ("a", "a")
-        await console.press("down", "ctrl+u", *"lane_a", "enter")
-        assert screen.stage is Stage.PLAN
-        await console.press("y", "enter")
-        await until(console, lambda: went)
-    with database.transaction("look", read_only=True) as connection:
-        queue = find(connection, "lane_a")
-    assert (queue.design.name, queue.table, queue.part) == ("crate", "crates", "a")
-    assert queue.options["sha256"] == own.every()[0].sha256
-    database.close()
-
-
-async def test_by_a_preset_that_is_not_trusted_nothing_is_adopted(crates: User) -> None:
-    database = open_database(crates.url, label="prod")
-    here = OpenConnection("prod", database, Rights.ADMIN)
-    async with alone(connections=[here], size=(80, 24)) as console:
-        screen = await chosen_crates(console)
-        await until(console, lambda: "use a login that only looks" in console.picture)
+        await console.until(lambda: "use a login that only looks" in console.picture)
         await console.press("enter")
         assert screen.stage is Stage.FORM
         told = " ".join(console.picture.split())
         assert "Nothing is adopted by the preset 'crate'" in told
         assert "which you have not trusted as it is now" in told
         assert "its first messages" not in told
-    database.close()
+    crates.trusts()
+    own.forget_read()
+    async with alone(connections=[here]) as console:
+        went: list[object] = []
+        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        screen = await chosen_crates(console)
+        await console.until(lambda: "ready 2" in console.picture)
+        await console.press("down", "right")
+        await console.until(lambda: "ready 1" in console.picture)
+        assert (screen.form.part, screen.form.called) == ("a", "a")
+        await console.press("down", "ctrl+u", *"lane_a", "enter")
+        assert screen.stage is Stage.PLAN
+        await console.press("y", "enter")
+        await console.until(lambda: went)
+    with database.transaction("look", read_only=True) as connection:
+        queue = find(connection, "lane_a")
+    assert (queue.design.name, queue.table, queue.part) == ("crate", "crates", "a")
+    assert queue.options["sha256"] == own.every()[0].sha256

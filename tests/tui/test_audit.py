@@ -15,8 +15,7 @@ from console.tui.findings import QueueKey
 from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
 from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, parse
-from tests.tui.alone import alone, conn, is_at, until
-from tests.tui.opened import Opened
+from tests.tui.opened import Opened, alone, conn
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
 ENTRY = Entry(
@@ -65,11 +64,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 async def shown(console: Opened, *lines: AuditRow, **more: Any) -> AuditScreen:
     """The screen, with these on it."""
-    console.app.open_audit(**more)
-    await console.pilot.pause()
-    opened_screen = console.app.screen
-    assert isinstance(opened_screen, AuditScreen)
-    await until(console, lambda: not opened_screen._fetch.busy)
+    opened_screen = await console.opens(AuditScreen, console.app.open_audit, **more)
+    await console.until(lambda: not opened_screen._fetch.busy)
     opened_screen.show(AuditEntries(lines))
     await console.pilot.pause()
     return opened_screen
@@ -95,17 +91,26 @@ async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> No
         assert "interrupted" in console.picture
 
 
-async def test_it_fits_and_what_is_untrusted_is_shown_as_it_is() -> None:
+async def test_a_purge_is_shown_whole_as_data_and_leads_to_the_form_that_brings_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with alone(connections=[conn("prod")], size=(50, 14)) as console:
+        went: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(
+            console.app, "open_action", lambda *words, **options: went.append((*words, options))
+        )
         await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         assert "purge" in console.picture
         assert "public.ma" in console.picture
         await console.press("enter")
-        assert "\x1b" not in console.picture
+        assert console.is_at(AuditEntryDialog)
         assert "purge" in console.picture
-        await console.pilot.resize_terminal(80, 24)
-        await console.pilot.pause()
+        await console.resize(80, 24)
         assert "[bold]bad␛[31m[/bold]" in console.picture
+        assert "restore --action 17" in console.picture
+        await console.press("a")
+        assert went == [(("prod", "public", "mail"), "restore", (), {"action": "17"})]
+        assert console.is_at(AuditScreen)
 
 
 async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
@@ -118,13 +123,13 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
-        await until(console, lambda: not at._fetch.busy)
+        await console.until(lambda: not at._fetch.busy)
         at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
         assert [*at.table.keys] == [AuditRow(ENTRY).key]
         await console.press("escape")
         assert asked[-1][1] == AuditSearch()
-        await until(console, lambda: not at._fetch.busy)
+        await console.until(lambda: not at._fetch.busy)
         at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         assert len(at.table.keys) == 2
         await console.press("slash")
@@ -132,47 +137,25 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         await console.pilot.pause()
         assert "not a duration" in words(at, "#audit-head")
         await console.press("escape", "escape")
-        assert not is_at(console, AuditScreen)
+        assert not console.is_at(AuditScreen)
 
 
-async def test_a_connection_that_fails_is_told_beside_what_others_have() -> None:
+async def test_a_connection_that_fails_is_told_and_nothing_that_came_is_not_nothing_done() -> None:
     async with alone(connections=[conn("prod"), conn("stage")]) as console:
-        at = await shown(console, AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))
-        assert len(at.table.keys) == 2, "numbers are a database's own"
-        error = ConnectionFailedError("Could not read the audit.", why="refused")
-        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))
-        await console.pilot.pause()
-        assert "stage: refused" in words(at, "#audit-head")
-        assert len(at.table.keys) == 2, "what it said before stays"
-
-
-async def test_nothing_came_is_not_nothing_done() -> None:
-    async with alone(connections=[conn("prod")]) as console:
-        error = ConnectionFailedError("Could not read the audit.", why="refused", next_step="Wait.")
         at = await shown(console)
         assert "No actions here yet" in console.picture
+        error = ConnectionFailedError("Could not read the audit.", why="refused", next_step="Wait.")
         at.show(AuditEntries(errors=(("prod", error),)))
         await console.pilot.pause()
         for part in ("Could not read the audit.", "refused", "Wait."):
             assert part in console.picture
         assert "Nobody" not in console.picture
-
-
-async def test_from_a_purge_to_the_form_that_brings_back_what_it_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with alone(connections=[conn("prod")]) as console:
-        went: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(
-            console.app, "open_action", lambda *words, **options: went.append((*words, options))
-        )
-        await shown(console, AuditRow(ENTRY))
-        await console.press("enter")
-        assert is_at(console, AuditEntryDialog)
-        assert "restore --action 17" in console.picture
-        await console.press("a")
-        assert went == [(("prod", "public", "mail"), "restore", (), {"action": "17"})]
-        assert is_at(console, AuditScreen)
+        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"), AuditRow(ENTRY, None, "stage"))))
+        assert len(at.table.keys) == 2, "numbers are a database's own"
+        at.show(AuditEntries((AuditRow(ENTRY, None, "prod"),), (("stage", error),)))
+        await console.pilot.pause()
+        assert "stage: refused" in words(at, "#audit-head")
+        assert len(at.table.keys) == 2, "what it said before stays"
 
 
 def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:

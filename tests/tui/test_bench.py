@@ -28,8 +28,8 @@ from console.tui.screens.bench import BenchScreen, report, what_it_does
 from console.tui.screens.form import Stage
 from console.tui.text import TextView
 from tests.servers import value
-from tests.tui.alone import alone, conn, is_at, until
-from tests.tui.opened import Opened
+from tests.tui.feeds import FakeClock
+from tests.tui.opened import Opened, alone, conn
 
 SMALL = {"designs": "ring", "producers": "2", "consumers": "2", "seconds": "1", "warmup": "0"}
 LEFT = (
@@ -65,12 +65,7 @@ async def console_on(url: str, **more: Any) -> AsyncIterator[Opened]:
 
 
 async def bench_at(console: Opened, **options: str) -> BenchScreen:
-    console.app.open_bench("prod", **options)
-    await console.pilot.pause()
-    await console.pilot.pause()
-    at = console.app.screen
-    assert isinstance(at, BenchScreen)
-    return at
+    return await console.opens(BenchScreen, console.app.open_bench, "prod", **options)
 
 
 def written(path: Path) -> bool:
@@ -79,17 +74,17 @@ def written(path: Path) -> bool:
 
 async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
     """Enter, read what it would do, confirm."""
-    await until(console, lambda: at.stage is Stage.FORM)
+    await console.until(lambda: at.stage is Stage.FORM)
     await console.press("enter")
-    await until(console, lambda: at.stage is Stage.PLAN)
+    await console.until(lambda: at.stage is Stage.PLAN)
     assert not at.runs
     at.query_one("#confirm", Input).value = word
     await console.press("enter")
 
 
-def fake(console: Opened, *, wanted: BenchRequest | None = None, rounds: int = 2) -> BenchRun:
-    load = Load(seconds=10.0, warmup_seconds=0.0, rounds=rounds)
-    return BenchRun(wanted or BenchRequest(), load, console.app.context.clock.monotonic)
+def fake(clock: FakeClock) -> BenchRun:
+    load = Load(seconds=10.0, warmup_seconds=0.0, rounds=2)
+    return BenchRun(BenchRequest(), load, clock.clock.monotonic)
 
 
 @pytest.mark.long  # the form is tried here with a load made up, a real bench in tests/bench
@@ -99,7 +94,7 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
     async with console_on(database_url) as console:
         at = await bench_at(console, **SMALL, rounds="1")
         await begin(console, at)
-        await until(console, lambda: at.stage is Stage.RESULT)
+        await console.until(lambda: at.stage is Stage.RESULT)
         course = at._course
         assert course is not None
         assert course.complete
@@ -121,8 +116,8 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
             await console.press("w")
             at.query_one("#bench-file", Input).value = str(path)
             await console.press("enter")
-            await until(console, lambda: not at.query_one("#bench-file").display)
-            await until(console, partial(written, path))
+            await console.until(lambda: not at.query_one("#bench-file").display)
+            await console.until(partial(written, path))
             assert path.read_text().startswith(begins)
         assert json.loads(path.read_text())["results"][0]["popped"] == popped
 
@@ -132,17 +127,17 @@ async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
         one = {"producers": "1", "consumers": "1", "seconds": "60"}
         at = await bench_at(console, **{**SMALL, **one})
         await begin(console, at)
-        await until(console, lambda: at._course is not None and at._course.live)
+        await console.until(lambda: at._course is not None and at._course.live)
         assert value(database_url, LEFT[0]) != 0
         assert "ring, round 1 of 3" in console.picture
         await console.press("escape")
-        assert is_at(console, BenchScreen)
-        await until(console, lambda: at.stage is Stage.RESULT)
+        assert console.is_at(BenchScreen)
+        await console.until(lambda: at.stage is Stage.RESULT)
         await console.pilot.pause()
         assert "stopped after 0 rounds" in console.picture
         assert [value(database_url, query) for query in LEFT] == [0, 0]
         await console.press("escape")
-        assert not is_at(console, BenchScreen)
+        assert not console.is_at(BenchScreen)
 
 
 @pytest.mark.long
@@ -150,15 +145,27 @@ async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
     async with console_on(database_url) as console:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})
         await begin(console, at)
-        await until(console, lambda: at._course is not None and at._course.live)
+        await console.until(lambda: at._course is not None and at._course.live)
         running = console.app.context.action_runs
     running.wait(lambda _: None)
     assert [value(database_url, query) for query in LEFT] == [0, 0]
 
 
-async def test_a_production_database_wants_its_name_and_says_what_comes(database_url: str) -> None:
+async def test_what_cannot_be_is_said_and_a_production_database_wants_its_name(
+    database_url: str,
+) -> None:
     async with console_on(database_url, production=True) as console:
-        at = await bench_at(console, **SMALL)
+        at = await bench_at(console, **{**SMALL, "designs": "rign"})
+        await console.until(lambda: at.stage is Stage.FORM)
+        await console.press("enter")
+        await console.until(lambda: "rign" in at.query_one("#problem", TextView).plain_text)
+        assert at.stage is Stage.FORM
+        at.form["designs"].value, right = "ring", at.form.fields[4].value
+        at.form.fields[4].value = "1,x"
+        await console.press("enter")
+        await console.pilot.pause()
+        assert "must be whole numbers, such as 1 or 1,10,100" in console.picture
+        at.form.fields[4].value = right
         await begin(console, at)
         assert "'y' does not match" in console.picture
         assert "PRODUCTION database" in console.picture
@@ -168,23 +175,8 @@ async def test_a_production_database_wants_its_name_and_says_what_comes(database
         assert not console.app.context.action_runs.all
 
 
-async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
-    async with console_on(database_url) as console:
-        at = await bench_at(console, designs="rign")
-        await until(console, lambda: at.stage is Stage.FORM)
-        await console.press("enter")
-        await until(console, lambda: "rign" in at.query_one("#problem", TextView).plain_text)
-        assert at.stage is Stage.FORM
-        at.form.fields[4].value = "1,x"
-        await console.press("enter")
-        await console.pilot.pause()
-        assert "must be whole numbers, such as 1 or 1,10,100" in console.picture
-        assert not console.app.context.action_runs.all
-
-
-@pytest.mark.parametrize("rights", [Rights.READ_ONLY, Rights.OPERATOR])
-async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
-    async with alone(connections=[conn(rights=rights)]) as console:
+async def test_without_the_right_there_is_no_form() -> None:
+    async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         at = await bench_at(console)
         await console.press("enter")
         assert at.stage is Stage.NOTHING
@@ -194,7 +186,7 @@ async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
 
 async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
     async with alone(connections=[conn()], size=(80, 24)) as console:
-        course = fake(console)
+        course = fake(console.clock)
         course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
         course.on_event(RoundFinished(RING, ROUND))
         for second in range(3):
@@ -230,34 +222,33 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         assert "b␛[31m" in console.picture
 
 
-async def test_how_long_the_rest_takes() -> None:
-    async with alone(connections=[conn()]) as console:
-        course = fake(console)
-        assert course.seconds_left() is None
-        course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
-        assert course.next_round == (RING, 1)
-        before = course.seconds_left()
-        assert before is not None
-        assert before >= 4 * 10
-        console.clock.now += 12.0
-        course.on_event(RoundFinished(RING, ROUND))
-        assert course.next_round == (FIFO, 1)
-        assert course.seconds_left() == pytest.approx(3 * 12.0)
-        console.clock.now += 2.0
-        assert course.seconds_left() == pytest.approx(34.0)
-        for one in (FIFO, RING, FIFO):
-            course.on_event(RoundFinished(one, ROUND))
-        assert [course.done, course.next_round] == [4, None]
-        assert report(course, ".svg").startswith("<svg ")
+def test_how_long_the_rest_takes() -> None:
+    clock = FakeClock()
+    course = fake(clock)
+    assert course.seconds_left() is None
+    course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
+    assert course.next_round == (RING, 1)
+    before = course.seconds_left()
+    assert before is not None
+    assert before >= 4 * 10
+    clock.now += 12.0
+    course.on_event(RoundFinished(RING, ROUND))
+    assert course.next_round == (FIFO, 1)
+    assert course.seconds_left() == pytest.approx(3 * 12.0)
+    clock.now += 2.0
+    assert course.seconds_left() == pytest.approx(34.0)
+    for one in (FIFO, RING, FIFO):
+        course.on_event(RoundFinished(one, ROUND))
+    assert [course.done, course.next_round] == [4, None]
+    assert report(course, ".svg").startswith("<svg ")
 
 
 async def test_the_command_line_has_what_the_form_says() -> None:
     async with alone(connections=[conn()]) as console:
         at = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
-        await until(console, lambda: at.stage is Stage.FORM)
+        await console.until(lambda: at.stage is Stage.FORM)
         await console.press("ctrl+o")
-        dialog = console.app.screen
-        assert isinstance(dialog, CommandDialog)
+        dialog = console.on_top(CommandDialog)
         words = "dbq-console bench --profile prod --designs ring,fifo --rounds 5 --held-xmin"
         assert dialog.command == words
 

@@ -97,6 +97,8 @@ def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither
     assert heads(ring()) == ["ready", "▄ push/s", "gap", "sample latency"]
     assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "sample latency"]
     assert heads(queue("q", "heap")) == ["ready", "▄ push/s", "sample latency"]
+    for name in ("pgmq", "graphile-worker", "wheel"):
+        assert heads(queue("q", name)), "a library, or a design that is not known"
 
 
 def latency(p50: float | None = 0.1, messages: int | None = 40) -> Latency:
@@ -146,14 +148,9 @@ async def test_latencies_are_among_the_figures_and_their_charts_can_be_reached()
         assert seen == ["ready", "▄", "gap", "waiting", "sample"]
         await console.press("left_square_bracket")
         assert "waiting ▄ p50 100 ms" in console.picture
-        await console.pilot.resize_terminal(160, 48)
+        await console.resize(160, 48)
         assert len({one.region for one in screen.query_one(Charts).shown}) == 5
         assert all(one.region.height >= 7 for one in screen.query_one(Charts).shown)
-
-
-def test_a_library_and_a_design_that_is_not_known_have_their_charts() -> None:
-    for name in ("pgmq", "graphile-worker", "wheel"):
-        assert drawings(Series(), KEY, queue("q", name), SPANS[0], NOW)
 
 
 NOW = ChartTime(1000.0, AT, UTC)
@@ -169,12 +166,7 @@ def history(console: Opened, *readies: int | None, **figures: object) -> None:
 
 
 async def open_orders(console: Opened, tab: str = "findings") -> QueueScreen:
-    console.app.open_queue(KEY, tab)
-    await console.pilot.pause()
-    await console.pilot.pause()
-    screen = console.app.screen
-    assert isinstance(screen, QueueScreen)
-    return screen
+    return await console.opens(QueueScreen, console.app.open_queue, KEY, tab)
 
 
 def text_of(chart: Chart) -> str:
@@ -234,26 +226,23 @@ async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to
 
 async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small() -> None:
     async with opened(size=(160, 48)) as console:
-        history(console, 1, 2, 3)
+        history(console, 1, push_per_second=None, pop_per_second=None)
         screen = await open_orders(console)
+        rates = text_of(screen.query_one(Charts).shown[1])
+        assert "nothing sampled yet" in rates
+        assert "┤" not in rates
+        history(console, 1, 2, 3)
+        screen.draw()
+        await console.pilot.pause()
         assert shown(screen) == ["ready", "▄", "gap", "sample"]
         assert invisible(console.app) == []
         assert "02:14" in console.picture
         regions = [chart.region for chart in screen.query_one(Charts).shown]
         assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
-            await console.pilot.resize_terminal(*size)
+            await console.resize(*size)
             await console.press("right_square_bracket", "z")
         assert shown(screen) == ["▄"]
-
-
-async def test_before_anything_was_seen_it_says_so() -> None:
-    async with opened(size=(160, 48)) as console:
-        history(console, 1, push_per_second=None, pop_per_second=None)
-        screen = await open_orders(console)
-        rates = text_of(screen.query_one(Charts).shown[1])
-        assert "nothing sampled yet" in rates
-        assert "┤" not in rates
 
 
 MONDAY = datetime(2026, 3, 23, 9, 20, tzinfo=UTC)

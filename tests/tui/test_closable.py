@@ -1,13 +1,16 @@
 """What waits for a screen that is closed meanwhile does nothing, to it or to what lies below."""
 
+from typing import Any
+
 import pytest
 from textual.screen import Screen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from console.tui.context import Closable
+from console.tui.dialogs.command_line import Palette
 from console.tui.dialogs.verbs import VerbsDialog
-from tests.tui.alone import alone, conn
+from tests.tui.opened import alone, conn
 
 KEY = ("prod", "public", "mail")
 
@@ -31,11 +34,14 @@ async def test_what_was_put_off_is_not_done_once_it_is_closed() -> None:
         assert done == ["later"]
 
 
-@pytest.mark.parametrize("how", ["close", "dismiss"])
-async def test_closed_twice_it_leaves_what_lies_below(how: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "how"), [(Closed, "close"), (Closed, "dismiss"), (Palette, "dismiss")]
+)
+async def test_closed_twice_it_leaves_what_lies_below(kind: type[Screen[Any]], how: str) -> None:
+    """Under load a second Enter is heard by a palette that is gone already."""
     async with alone() as console:
         below = console.app.screen
-        await console.app.push_screen(screen := Closed())
+        await console.app.push_screen(screen := kind())
         for _ in range(2):
             getattr(screen, how)()
         await console.pilot.pause()

@@ -20,17 +20,16 @@ from console.tui.context import Context
 from console.tui.dialogs.command_line import (
     CommandLineDialog,
     ConsoleCommands,
-    Palette,
     completions,
     entries,
 )
 from console.tui.screens.adopt import AdoptScreen
 from console.tui.store import Store
-from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.feeds import FakeClock, nine, queue
-from tests.tui.opened import opened
+from tests.tui.opened import alone, conn, opened
 
 KEY = ("prod", "public", "mail")
+ORDERS = ("prod", "public", "orders")
 
 
 class Followed:
@@ -58,7 +57,7 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Command
 @pytest.mark.parametrize(
     ("line", "went"),
     [
-        ("q orders state=error", ("open_messages", ("prod", "public", "orders"), ["state=error"])),
+        ("q orders state=error", ("open_messages", ORDERS, ["state=error"])),
         (":queue mail errors", ("open_queue", KEY, "errors")),
         ("errors", ("open_queue", KEY, "errors")),
         ("queue prod/public.mail", ("open_queue", KEY, "")),
@@ -72,19 +71,13 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Command
                 {"unknown": "yes", "batch": "50"},
             ),
         ),
-        (
-            "resize orders 20000",
-            ("open_action", ("prod", "public", "orders"), "resize", [], {"size": "20000"}),
-        ),
+        ("resize orders 20000", ("open_action", ORDERS, "resize", [], {"size": "20000"})),
         ('requeue error~"no route"', ("open_action", KEY, "requeue", ["error~no route"])),
         (
             'note "deployed 1.4"',
             ("open_action", KEY, "note", {"text": "deployed 1.4", "all": "yes"}),
         ),
-        (
-            'note "deployed 1.4" orders',
-            ("open_action", ("prod", "public", "orders"), "note", {"text": "deployed 1.4"}),
-        ),
+        ('note "deployed 1.4" orders', ("open_action", ORDERS, "note", {"text": "deployed 1.4"})),
         ("note mail", ("open_action", KEY, "note")),
         ("waits prod", ("open_waits", "prod")),
         ("audit", ("open_audit",)),
@@ -201,7 +194,7 @@ async def test_the_line_completes_remembers_and_answers() -> None:
         gone: list[Any] = []
         console.app.open_waits = gone.append  # type: ignore[assignment, method-assign]
         await console.press("colon", "r", "e", "l", "tab", "tab")
-        assert is_at(console, CommandLineDialog)
+        assert console.is_at(CommandLineDialog)
         line = console.app.screen.query_one(Input)
         assert line.value == "release"
         line.value = "release mial"
@@ -215,15 +208,7 @@ async def test_the_line_completes_remembers_and_answers() -> None:
         await console.press("colon", "up", "up")
         assert console.app.screen.query_one(Input).value == "release mial"
         await console.press("escape")
-        assert not is_at(console, CommandLineDialog)
-
-
-async def test_themes_and_quit() -> None:
-    async with alone(connections=[conn()]) as console:
-        for theme in ("light", "contrast", "dark"):
-            commands.run(console.app.command_context(console.app.screen), f"theme {theme}")
-            await console.pilot.pause()
-            assert console.app.theme == theme
+        assert not console.is_at(CommandLineDialog)
         commands.run(console.app.command_context(console.app.screen), "quit")
         await console.pilot.pause()
         assert not console.app.is_running
@@ -243,17 +228,6 @@ def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
 @given(st.text(min_size=1))
 def test_a_name_that_is_offered_is_read_back(name: str) -> None:
     assert words_of(quoted(name)) == [name]
-
-
-async def test_a_palette_that_is_closed_twice_closes_nothing_else() -> None:
-    """Under load a second Enter is heard by a palette that is gone already."""
-    async with opened() as console:
-        app = console.app
-        here = app.screen
-        await app.push_screen(palette := Palette())
-        palette.dismiss()
-        palette.dismiss()
-        assert app.screen is here
 
 
 async def test_a_palette_that_was_left_does_not_search_for_what_was_typed_last(
@@ -290,5 +264,5 @@ async def test_a_second_enter_does_not_close_where_the_first_one_went() -> None:
         line = dialog.query_one(Input)
         for _ in range(2):
             dialog.post_message(Input.Submitted(line, line.value))
-        await until(console, lambda: "Adopt a table" in console.picture)
-        assert is_at(console, AdoptScreen)
+        await console.until(lambda: "Adopt a table" in console.picture)
+        assert console.is_at(AdoptScreen)

@@ -21,10 +21,8 @@ from console.tui.dialogs.dialog import PasswordDialog
 from console.tui.open_connection import open_profile
 from console.tui.screens.connections import ConnectionFormDialog, ConnectionsScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.widgets.field import Field
 from console.tui.widgets.keyed_table import KeyedTable
-from tests.tui.alone import alone, conn, is_at, until
-from tests.tui.opened import Opened, picture
+from tests.tui.opened import Opened, alone, conn, picture
 
 PROMPT = """\
 [profiles.prod]
@@ -46,43 +44,29 @@ async def test_it_shows_how_to_get_something_to_look_at() -> None:
         await pilot.press("ctrl+q")
 
 
-@pytest.mark.parametrize("size", [(50, 14), (160, 48)])
-async def test_each_has_a_line_and_the_chosen_one_is_told_whole(size: tuple[int, int]) -> None:
+async def test_each_has_a_line_and_the_chosen_one_is_told_whole() -> None:
     here = replace(conn(), url="postgresql+psycopg://u@h/[x]", origin="/etc/dbq.toml:3")
     options = {"rights": "read-only by this session only", "config_path": Path("/etc/dbq.toml")}
-    async with alone("prod", "stage", connections=[here], size=size, **options) as console:
+    async with alone("prod", "stage", connections=[here], size=(50, 14), **options) as console:
         console.feeds[0].give(production=True)
         console.feeds[1].fail()
         console.app.open_connections()
         await console.pilot.pause()
-        assert "PRODUCTION" in console.picture
-        assert "connection refused" in console.picture
-        assert "postgresql+psycopg://u@h/[x]" in console.picture
-        table = console.app.screen.query_one("#connection-table", KeyedTable)
+        for size in ((50, 14), (160, 48)):
+            await console.resize(*size)
+            assert "PRODUCTION" in console.picture
+            assert "connection refused" in console.picture
+            assert "postgresql+psycopg://u@h/[x]" in console.picture
+        screen = console.on_top(ConnectionsScreen)
+        table = screen.query_one("#connection-table", KeyedTable)
         assert table.cells("stage")["state"].text == "lost"
         assert table.cells("prod")["production"].text == "PRODUCTION"
-
-
-async def test_a_test_says_what_the_login_can_do_or_why_it_failed() -> None:
-    async with alone(connections=[conn()]) as console:
-        console.app.open_connections()
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, ConnectionsScreen)
+        # What comes of its test is said below.
         error = ConnectionFailedError("Could not connect.", why="refused", next_step="Start it.")
         screen.show_tested("prod", error)
         await console.pilot.pause()
         for part in ("Could not connect.", "refused", "Start it."):
             assert part in console.picture
-
-
-def form(console: Opened, name: str, value: str) -> Field:
-    """As if it was typed, without a key for each letter."""
-    field = console.app.screen.query_one(f"#field-{name}", Field)
-    field.value = value
-    field.touched = True
-    field.post_message(Field.Changed(field))
-    return field
 
 
 async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
@@ -91,20 +75,20 @@ async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
         console.app.open_connections()
         await console.pilot.pause()
         await console.press("n")
-        assert is_at(console, ConnectionFormDialog)
-        form(console, "name", "prod")
-        url = form(console, "url", "postgresql+psycopg://u:secret@h/x")
+        assert console.is_at(ConnectionFormDialog)
+        console.fill("name", "prod")
+        url = console.fill("url", "postgresql+psycopg://u:secret@h/x")
         await console.pilot.pause()
         assert url.has_error
         await console.press("enter")
         assert not path.exists()
-        form(console, "url", "postgresql+psycopg://u@h/x")
-        source = form(console, "password", "env")
-        form(console, "source", "no name")
+        console.fill("url", "postgresql+psycopg://u@h/x")
+        source = console.fill("password", "env")
+        console.fill("source", "no name")
         await console.press("enter")
         assert not path.exists()
         assert source.display
-        form(console, "source", "ORDERS_PASSWORD")
+        console.fill("source", "ORDERS_PASSWORD")
         await console.press("enter")
         assert 'password = "${env:ORDERS_PASSWORD}"' in path.read_text()
         assert 'rights = "read-only"' in path.read_text()
@@ -117,17 +101,17 @@ async def test_a_new_connection_opens_without_a_restart(
     path = tmp_path / "new" / "config.toml"
     app = ConsoleApp(setup=Setup(config_path=path))
     async with app.run_test(size=(80, 24)) as pilot:
-        console = Opened(pilot, [], None)  # type: ignore[arg-type]
+        console = Opened(pilot)
         await console.press("n")
-        form(console, "name", "prod")
-        form(console, "url", "${env:A_TEST_URL}")
+        console.fill("name", "prod")
+        console.fill("url", "${env:A_TEST_URL}")
         await console.press("enter")
-        await until(console, lambda: isinstance(app.screen, OverviewScreen))
-        await until(console, lambda: "● prod" in console.picture)
+        await console.until(lambda: isinstance(app.screen, OverviewScreen))
+        await console.until(lambda: "● prod" in console.picture)
         app.open_connections()
-        await until(console, lambda: "alive" in console.picture)
+        await console.until(lambda: "alive" in console.picture)
         await console.press("t")
-        await until(console, lambda: "it answers" in console.picture)
+        await console.until(lambda: "it answers" in console.picture)
         assert "superuser" in console.picture
         assert database_url not in path.read_text()
         conn = app.context.connections["prod"]
@@ -145,12 +129,12 @@ async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) 
         credentials()
     assert "typed" in caught.value.why
     async with alone("prod", connections=[opening.conn]) as console:
-        assert is_at(console, PasswordDialog)
+        assert console.is_at(PasswordDialog)
         console.app.screen.query_one(Input).value = "s3cret"
         await console.pilot.pause()
         assert "s3cret" not in console.picture
         await console.press("enter")
-        assert not is_at(console, PasswordDialog)
+        assert not console.is_at(PasswordDialog)
         assert console.feed.samples_requested == 1
     assert credentials().password == "s3cret"
     assert not credentials.needs_typing

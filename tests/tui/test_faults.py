@@ -30,9 +30,7 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.widgets.keyed_table import KeyedTable
 from tests.servers import connect, fresh_database
 from tests.tui.acting import database_at, make
-from tests.tui.alone import until
-from tests.tui.one_tab import jobs_ended
-from tests.tui.opened import Opened, ended, opened
+from tests.tui.opened import Opened, opened, threads_ended
 
 MAIL: QueueKey = ("here", "public", "mail")
 RING: QueueKey = ("here", "public", "orders")
@@ -46,11 +44,10 @@ async def watching(database: Database) -> AsyncIterator[Opened]:
     feed = Sampler(database, interval_seconds=0.2, name="here")
     app = ConsoleApp([feed], Setup([conn], rights="admin"))
     async with app.run_test(size=(80, 24)) as pilot:
-        console = Opened(pilot, (), None)  # type: ignore[arg-type]
-        await until(console, lambda: bool(views(console)))
+        console = Opened(pilot)
+        await console.until(lambda: bool(views(console)))
         yield console
-    ended()
-    jobs_ended()
+    threads_ended()
 
 
 def views(console: Opened) -> list[str]:
@@ -104,7 +101,7 @@ FEW = {"messages", "slots", "waits", "action", "audit"}
 
 async def seen(console: Opened, words: str) -> None:
     """Wait until the pattern is on the screen."""
-    await until(console, lambda: re.search(words, console.picture) is not None)
+    await console.until(lambda: re.search(words, console.picture) is not None)
 
 
 def cursor(console: Opened) -> str | None:
@@ -132,14 +129,13 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
                 kind.open(console.app, message)
                 await seen(console, kind.words)
                 for size in SIZES:
-                    await console.pilot.resize_terminal(*size)
-                    await console.pilot.pause()
+                    await console.resize(*size)
                 assert re.search(kind.words, console.picture), kind.name
                 while len(console.app.screen_stack) > depth:
                     console.app.pop_screen()
                 await console.pilot.pause()
             own_server.kill()
-            await until(console, lambda: "lost" in console.picture)
+            await console.until(lambda: "lost" in console.picture)
             for kind in kinds:
                 kind.open(console.app, message)
                 await console.press("r", "j", "space", "space", "enter")
@@ -149,7 +145,7 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
                 await console.pilot.pause()
             own_server.restart()
             console.app.context.sample_now()
-            await until(console, lambda: len(views(console)) == 2)
+            await console.until(lambda: len(views(console)) == 2)
 
 
 @pytest.mark.parametrize(
@@ -169,14 +165,14 @@ async def test_the_server_dies_and_comes_back_under_it(
             await console.press("j")
             before = cursor(console)
             own_server.kill()
-            await until(console, lambda: "lost" in console.picture)
+            await console.until(lambda: "lost" in console.picture)
             assert not views(console)
             await console.press("r")
             assert cursor(console) == before
             own_server.restart()
             await console.press("r")
-            await until(console, lambda: len(views(console)) == 2)
-            await until(console, lambda: "lost" not in console.picture)
+            await console.until(lambda: len(views(console)) == 2)
+            await console.until(lambda: "lost" not in console.picture)
             assert re.search(kind.words, console.picture)
             assert cursor(console) == before
 
@@ -186,20 +182,20 @@ async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
         async with watching(database) as console:
             console.app.open_queue(MAIL, "messages")
             tab = console.app.screen
-            await until(console, lambda: bool(tab.query(MessagesTab)))
+            await console.until(lambda: bool(tab.query(MessagesTab)))
             pane = tab.query_one(MessagesTab)
-            await until(console, lambda: len(pane.table.keys) == 14)
+            await console.until(lambda: len(pane.table.keys) == 14)
             holder.execute("BEGIN")
             holder.execute("LOCK TABLE mail IN ACCESS EXCLUSIVE MODE")
             await console.press("r")
-            await until(console, lambda: "lock" in console.picture)
+            await console.until(lambda: "lock" in console.picture)
             assert len(pane.table.keys) == 14
-            await until(console, lambda: "?" in row(console))
+            await console.until(lambda: "?" in row(console))
             assert not re.search(r"\b0\b", row(console))
             holder.execute("ROLLBACK")
             await console.press("r")
-            await until(console, lambda: "lock" not in console.picture)
-            await until(console, lambda: "?" not in row(console))
+            await console.until(lambda: "lock" not in console.picture)
+            await console.until(lambda: "?" not in row(console))
 
 
 def row(console: Opened) -> str:
@@ -227,7 +223,7 @@ async def test_a_login_that_may_see_no_other_sessions(database_url: str) -> None
         try:
             async with watching(little) as console:
                 console.app.open_waits("here")
-                await until(console, lambda: "Not visible" in console.picture)
+                await console.until(lambda: "Not visible" in console.picture)
                 assert "pg_read_all_stats" in console.picture
         finally:
             little.close()
@@ -240,24 +236,22 @@ ODD = "[bold]\u202eq\u2066"
 PAYLOAD = "[bold]\x1b[31mred\x1b]0;title\x07\u202eright\u2066" + "x" * 10_000_000
 
 
-async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database_url: str) -> None:
-    with database_at(database_url) as database:
-        odd = make(database, ODD, "fifo", {"payload": "text"})
-        with database.transaction("push") as connection:
-            push_many(connection, odd, [PAYLOAD])
-        key = read_page(database, odd, limit=100).messages[-1].key
-        async with watching(database) as console:
-            await until(console, lambda: "[bold]" in console.picture)
-            console.app.open_message(("here", "public", ODD), key)
-            screen = console.app.screen
-            assert isinstance(screen, MessageScreen)
-            await until(console, lambda: screen.message is not None)
-            await console.press("enter")
-            await until(console, lambda: "[31mred" in console.picture)
-            for bad in "\x1b\x07\u202e\u2066":
-                assert bad not in console.picture
-            assert "[bold]␛[31mred␛]0;title␇" in console.picture
-            assert re.search(r"10[,.]0\d\d|9\.5|10\.0 M", console.picture)
+async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database: Database) -> None:
+    odd = make(database, ODD, "fifo", {"payload": "text"})
+    with database.transaction("push") as connection:
+        push_many(connection, odd, [PAYLOAD])
+    key = read_page(database, odd, limit=100).messages[-1].key
+    async with watching(database) as console:
+        await console.until(lambda: "[bold]" in console.picture)
+        console.app.open_message(("here", "public", ODD), key)
+        screen = console.on_top(MessageScreen)
+        await console.until(lambda: screen.message is not None)
+        await console.press("enter")
+        await console.until(lambda: "[31mred" in console.picture)
+        for bad in "\x1b\x07\u202e\u2066":
+            assert bad not in console.picture
+        assert "[bold]␛[31mred␛]0;title␇" in console.picture
+        assert re.search(r"10[,.]0\d\d|9\.5|10\.0 M", console.picture)
 
 
 class Small(App[None]):
@@ -288,13 +282,12 @@ async def test_a_queue_goes_while_its_form_is_open(database_url: str) -> None:
     with queues_on(database_url) as (database, _):
         async with watching(database) as console:
             console.app.open_action(MAIL, "requeue")
-            screen = console.app.screen
-            assert isinstance(screen, ActionScreen)
-            await until(console, lambda: screen.stage is Stage.FORM)
+            screen = console.on_top(ActionScreen)
+            await console.until(lambda: screen.stage is Stage.FORM)
             conn = console.app.context.connections["here"]
             uninstall(database, conn.find(*MAIL[1:]), keep_archive=False, with_messages=True)
             await console.press("enter")
-            await until(console, lambda: "was dropped or changed" in console.picture)
+            await console.until(lambda: "was dropped or changed" in console.picture)
             assert screen.stage is Stage.FORM
             await console.press("escape", "escape")
-            await until(console, lambda: views(console) == ["orders"])
+            await console.until(lambda: views(console) == ["orders"])

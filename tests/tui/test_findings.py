@@ -1,10 +1,10 @@
 """Findings on the overview and in their dialog: what is shown of them, and how one is repaired."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-
-import pytest
+from typing import Any
 
 from console.actions.install import install
 from console.actions.pop import pop_many
@@ -26,14 +26,14 @@ from console.tui.dialogs.finding import FindingDialog, Phase
 from console.tui.open_connection import OpenConnection
 from console.tui.store import Store
 from console.tui.tabs.findings import FindingsTable
-from tests.tui.alone import conn, until
 from tests.tui.feeds import queue
-from tests.tui.opened import Opened, ended, opened, picture
+from tests.tui.opened import Opened, conn, opened, picture, threads_ended
 
 GRAVE = Code("orphan", Severity.CRITICAL, "")
 BAD = Code("claims_gone", Severity.WARNING, "")
 NOTE = Code("bloat", Severity.NOTE, "")
 NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
+Mending = tuple[Opened, FindingDialog, list[object]]
 
 
 @dataclass
@@ -58,10 +58,6 @@ class FakeRepair:
         if self.refuses:
             raise RefusedError("Could not release.", why="a lock", next_step="Try again.")
         return ["released 4"]
-
-
-def operated() -> OpenConnection:
-    return conn("prod-orders", Rights.OPERATOR)
 
 
 def a_queue(name: str, kind: str = "claim") -> Queue:
@@ -101,9 +97,7 @@ def rows(console: Opened) -> list[str]:
 
 
 def dialog(console: Opened) -> FindingDialog:
-    screen = console.app.screen
-    assert isinstance(screen, FindingDialog)
-    return screen
+    return console.on_top(FindingDialog)
 
 
 async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest() -> None:
@@ -189,31 +183,7 @@ async def test_of_several_connections_that_one_is_named_whose_doctor_failed() ->
         assert "the doctor failed on mail: too many" in console.words("#summary")
 
 
-@pytest.mark.long
-async def test_rows_that_no_queue_needs_are_for_findings() -> None:
-    """Nothing is out of sight above empty rows; what is more is scrolled to."""
-    async with opened() as console:
-        await console.give(queue("a"))
-        found = [finding(BAD, f"of a {number}", minutes=number) for number in range(1, 31)]
-        await told(console, diagnosis("a", *found[:7]))
-        await settled_rows(console)
-        assert len(rows(console)) == 7
-        assert "Tab" not in console.words("#summary")
-        await told(console, diagnosis("a", *found))
-        await settled_rows(console)
-        assert console.table.size.height == 1 + console.table.HEADER_LINES, "empty rows"
-        assert f"Tab ↓{30 - len(rows(console))}" in console.words("#summary")
-        await console.press("tab", "G")
-        assert "of a 1 " in rows(console)[-1]
-
-
-async def settled_rows(console: Opened) -> None:
-    for _ in range(3):
-        console.overview.draw()
-        await console.pilot.pause()
-
-
-async def test_only_four_lines_at_24_and_the_others_are_counted() -> None:
+async def test_rows_that_no_queue_needs_are_for_findings_and_the_others_are_counted() -> None:
     async with opened() as console:
         names = [f"q{number}" for number in range(13)]
         await console.give(*(queue(name, errors=10) for name in names))
@@ -225,6 +195,19 @@ async def test_only_four_lines_at_24_and_the_others_are_counted() -> None:
         view = console.overview.query_one(FindingsTable).row
         assert view is not None
         assert view.label in rows(console)[-1]
+        # Nothing is out of sight above empty rows.
+        await console.give(queue("q0"))
+        found = [finding(BAD, f"of q0 {number}", minutes=number) for number in range(1, 31)]
+        for shown in (found[:7], found):
+            await told(console, diagnosis("q0", *shown))
+            for _ in range(3):
+                console.overview.draw()
+                await console.pilot.pause()
+            assert ("Tab" in console.words("#summary")) == (shown is found)
+        assert console.table.size.height == 1 + console.table.HEADER_LINES, "empty rows"
+        assert f"Tab ↓{30 - len(rows(console))}" in console.words("#summary")
+        await console.press("tab", "G")
+        assert "of q0 1 " in rows(console)[-1]
 
 
 async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_finding() -> None:
@@ -246,60 +229,58 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
         assert console.app.focused is console.table
 
 
-async def mending(console: Opened, repair: FakeRepair) -> list[object]:
+@asynccontextmanager
+async def mending(repair: FakeRepair, **options: Any) -> AsyncIterator[Mending]:
     """A finding with a repair, its dialog open; and what the doctor is asked from then on."""
-    heard: list[object] = []
-    console.app.examine = lambda key=None: heard.append(key)  # type: ignore[method-assign]
-    await console.give(queue("mail", "claim", claimed=4, stuck=4))
-    await told(console, diagnosis("mail", finding(BAD, "4 claims", minutes=3, repair=repair)))
-    await console.press("tab", "enter")
-    return heard
+    where = conn("prod-orders", Rights.OPERATOR)
+    async with opened(connections=[where], **options) as console:
+        heard: list[object] = []
+        console.app.examine = lambda key=None: heard.append(key)  # type: ignore[method-assign]
+        await console.give(queue("mail", "claim", claimed=4, stuck=4))
+        await told(console, diagnosis("mail", finding(BAD, "4 claims", minutes=3, repair=repair)))
+        await console.press("tab", "enter")
+        yield console, dialog(console), heard
 
 
 async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
     repair = FakeRepair()
-    async with opened(connections=[operated()]) as console:
-        heard = await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
+    async with mending(repair) as (console, screen, heard):
+        await console.until(lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (1, 0)
         screen.phase = Phase.PLANNING
         await console.press("y")  # before the plan
         screen.phase = Phase.PLANNED
         assert repair.done == 0
-        assert "4 messages [bold]" in picture(console.app)
-        assert "y runs it" in picture(console.app)
+        assert "4 messages [bold]" in console.picture
+        assert "y runs it" in console.picture
         await console.press("y")
-        await until(console, lambda: screen.phase is Phase.DONE)
+        await console.until(lambda: screen.phase is Phase.DONE)
         assert repair.done == 1
-        assert "released 4" in picture(console.app)
+        assert "released 4" in console.picture
         assert heard == [("prod-orders", "public", "mail")]
         await console.press("y")
         assert repair.done == 1
         console.clock.now += 1
         await told(console, diagnosis("mail"))
-        await until(console, lambda: "no longer finds it" in picture(console.app))
+        await console.until(lambda: "no longer finds it" in console.picture)
 
 
 async def test_on_production_the_queues_name_is_typed() -> None:
     repair = FakeRepair()
-    async with opened(connections=[operated()], production={"prod-orders"}) as console:
-        await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
+    async with mending(repair, production={"prod-orders"}) as (console, screen, _):
+        await console.until(lambda: screen.phase is Phase.PLANNED)
         await console.press("y", "enter")
         assert repair.done == 0
-        await until(console, lambda: "That is not the queue" in picture(console.app))
+        await console.until(lambda: "That is not the queue" in console.picture)
         await console.press("backspace", *"mail", "enter")
-        await until(console, lambda: screen.phase is Phase.DONE)
+        await console.until(lambda: screen.phase is Phase.DONE)
         assert repair.done == 1
 
 
 async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
     repair = FakeRepair(rights=Rights.ADMIN)
-    async with opened(connections=[operated()]) as console:
-        await mending(console, repair)
-        assert "It needs the right admin; this connection has operator" in picture(console.app)
+    async with mending(repair) as (console, _, _):
+        assert "It needs the right admin; this connection has operator" in console.picture
         await console.press("y")
         assert (repair.planned, repair.done) == (0, 0)
         await console.press("o")
@@ -310,22 +291,20 @@ async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
 
 async def test_nothing_is_done_on_old_figures_and_an_error_is_told_whole() -> None:
     repair = FakeRepair(refuses=True)
-    async with opened(connections=[operated()]) as console:
-        await mending(console, repair)
-        screen = dialog(console)
-        await until(console, lambda: screen.phase is Phase.PLANNED)
+    async with mending(repair) as (console, screen, _):
+        await console.until(lambda: screen.phase is Phase.PLANNED)
         console.feed.fail()
         await console.pilot.pause()
         await console.press("y")
         assert repair.done == 0
-        assert "nothing is done on old figures" in picture(console.app)
+        assert "nothing is done on old figures" in console.picture
         await console.give(queue("mail", stuck=1))
-        await until(console, lambda: screen.phase is Phase.PLANNED)
+        await console.until(lambda: screen.phase is Phase.PLANNED)
         assert (repair.planned, repair.done) == (2, 0)
         await console.press("y")
-        await until(console, lambda: screen.phase is Phase.FAILED)
+        await console.until(lambda: screen.phase is Phase.FAILED)
         for words in ("Could not release.", "a lock", "Try again."):
-            assert words in picture(console.app)
+            assert words in console.picture
 
 
 async def test_evidence_is_data() -> None:
@@ -340,11 +319,10 @@ async def test_evidence_is_data() -> None:
         await console.press("tab", "enter")
         dialog(console)
         await console.press("j", "pagedown", "k", "pageup")
-        await console.pilot.resize_terminal(120, 40)
-        await console.pilot.pause()
-        assert "[bold]␛[2J" in picture(console.app)
-        assert "[red]who: pid 4,711  x ␛[31m" in picture(console.app)
-        assert "n: 1.5" in picture(console.app)
+        await console.resize(120, 40)
+        assert "[bold]␛[2J" in console.picture
+        assert "[red]who: pid 4,711  x ␛[31m" in console.picture
+        assert "n: 1.5" in console.picture
 
 
 def codes(snapshot: QueueSnapshot, *findings: Finding) -> list[str]:
@@ -407,46 +385,41 @@ def test_since_is_the_servers_word_or_else_when_it_was_seen_first() -> None:
     assert found[GRAVE.name].since_seconds == 140.0
 
 
-def stuck_queue(url: str) -> Queue:
+def stuck_queue(database: Database, url: str) -> Queue:
     """A queue with four claims of a session that the server has ended."""
-    database, victim = open_database(url), open_database(url)
-    try:
-        mail = a_queue("mail")
-        install(database, mail)
-        with database.transaction("push") as connection:
-            push_many(connection, mail, ["a", "b", "c", "d"])
-        with victim.session("claim") as session:
-            with session.transaction("claim") as connection:
-                assert len(pop_many(connection, mail, 4)) == 4
-                pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-            with database.autocommit("kill the owner") as connection:
-                connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
-    finally:
-        victim.close()
-        database.close()
+    mail, victim = a_queue("mail"), open_database(url)
+    install(database, mail)
+    with database.transaction("push") as connection:
+        push_many(connection, mail, ["a", "b", "c", "d"])
+    with closing(victim), victim.session("claim") as session:
+        with session.transaction("claim") as connection:
+            assert len(pop_many(connection, mail, 4)) == 4
+            pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        with database.autocommit("kill the owner") as connection:
+            connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
     return mail
 
 
-async def test_three_keys_release_the_claims_whose_owner_is_gone(database_url: str) -> None:
-    mail = stuck_queue(database_url)
+async def test_three_keys_release_the_claims_whose_owner_is_gone(
+    database: Database, database_url: str
+) -> None:
+    mail = stuck_queue(database, database_url)
     limits = replace(DEFAULTS, stuck_after_seconds=0.05)
-    database = open_database(database_url)
     where = OpenConnection("here", database, Rights.OPERATOR, lambda _: limits)
     feed = Sampler(database, interval_seconds=0.1, stuck_after_seconds=0.05, name="here")
     app = ConsoleApp([feed], Setup(connections=[where]))
     async with app.run_test(size=(80, 24)) as pilot:
-        console = Opened(pilot, (), None)  # type: ignore[arg-type]
+        console = Opened(pilot)
         table = console.overview.query_one(FindingsTable)
-        await until(console, lambda: bool(table.row and table.row.code == GONE.name))
+        await console.until(lambda: bool(table.row and table.row.code == GONE.name))
         await console.press("tab", "enter")
         screen = dialog(console)
         while screen.phase not in {Phase.RUNNING, Phase.DONE}:
             # Where a look fails just then, nothing is done on old figures: a new plan comes.
-            await until(console, lambda: screen.phase is Phase.PLANNED)
+            await console.until(lambda: screen.phase is Phase.PLANNED)
             await console.press("y")
-        await until(console, lambda: screen.phase is Phase.DONE)
-        await until(console, lambda: "no longer finds it" in picture(app))
-    ended()
+        await console.until(lambda: screen.phase is Phase.DONE)
+        await console.until(lambda: "no longer finds it" in picture(app))
+    threads_ended()
     with database.transaction("pop") as connection:
         assert len(pop_many(connection, mail, 9)) == 4
-    database.close()

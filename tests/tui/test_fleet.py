@@ -1,6 +1,6 @@
 """Many connections: groups with totals, folded and open, and hosts that fall silent."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import pytest
 
 from console.config import load
 from console.engines import open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import app_on
@@ -19,8 +18,7 @@ from console.tui.views import Link
 from tests.template import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
-from tests.tui.one_tab import jobs_ended
-from tests.tui.opened import Opened, ended, opened, until
+from tests.tui.opened import Opened, opened, threads_ended
 
 NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
 
@@ -71,15 +69,6 @@ async def test_a_group_adds_up_what_answers_and_says_how_many_do() -> None:
         assert "2 of 3 connections" not in console.picture
 
 
-async def test_what_is_not_known_of_all_is_at_least_that() -> None:
-    async with grouped("shops/a") as console:
-        unknown = queue("h", "heap", ready=2, gap=None, unknown=("age_seconds", "gap"))
-        ring = queue("r", "ring", ready=None, gap=4, capacity=9, unknown=("ready",))
-        await console.give(unknown, queue("q", ready=3, age_seconds=60.0), ring)
-        row = console.row(console.order[1])
-        assert (row["ready"], row["age"], row["gap"]) == ("≥5", "≥1 min", "?")
-
-
 async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:
     async with grouped("shops/a", "shops/b", "shops/c", size=(200, 48)) as console:
         filling = ring("fills", gap=40, push_per_second=1.0)  # 60 slots left, one a second
@@ -106,6 +95,12 @@ async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full(
         await console.pilot.pause()
         told = [line(console, title)["full_in"] for title in ("shops", "a", "b", "c")]
         assert told == ["not filling", "", "not filling", "?"]
+        # What is not known of all is at least that.
+        unknown = queue("h", "heap", ready=2, gap=None, unknown=("age_seconds", "gap"))
+        silent = ring("r", ready=None, gap=4, unknown=("ready",))
+        await console.give(unknown, queue("q", ready=3, age_seconds=60.0), silent)
+        row = line(console, "a")
+        assert (row["ready"], row["age"], row["gap"]) == ("≥5", "≥1 min", "?")
 
 
 async def test_what_nobody_looked_at_is_a_gap_in_the_trend_of_all() -> None:
@@ -175,9 +170,11 @@ async def test_what_is_filtered_is_in_sight_though_all_is_folded() -> None:
         assert len(console.order) == 4
 
 
-async def test_nothing_is_done_to_whatever_stands_first() -> None:
+async def test_what_stands_first_is_not_acted_on_and_a_form_names_connection_and_queue() -> None:
     async with grouped("shops/a", "shops/b") as console:
-        await console.give(queue("mail"))
+        for feed in console.feeds:
+            feed.give(queue("mail", "claim", errors=2))
+        await console.pilot.pause()
         depth = len(console.app.screen_stack)
         for key in "adwBio":
             await console.press(key)
@@ -185,19 +182,12 @@ async def test_nothing_is_done_to_whatever_stands_first() -> None:
             assert len(console.app.screen_stack) == depth
         await console.press("j", "w")
         assert console.app.screen.connection == "shops/a"  # type: ignore[attr-defined]
-
-
-async def test_the_form_of_an_action_names_connection_and_queue() -> None:
-    async with grouped("shops/a", "shops/b") as console:
-        for feed in console.feeds:
-            feed.give(queue("mail", "claim", errors=2))
-        await console.pilot.pause()
-        await console.press("z", "G", "a")
+        await console.press("escape", "z", "G", "a")
         assert "Actions on public.mail on shops/b" in console.picture
         await console.press("escape")
-        key = console.table.queue_key
-        assert key == ("shops/b", "public", "mail")
-        console.app.open_action(key, "requeue")
+        key_ = console.table.queue_key
+        assert key_ == ("shops/b", "public", "mail")
+        console.app.open_action(key_, "requeue")
         await console.pilot.pause()
         assert "requeue public.mail on shops/b" in console.picture
 
@@ -208,21 +198,17 @@ async def test_of_very_many_connections_that_one_is_told_of_which_the_screen_is_
         for feed in console.feeds:
             feed.give(queue("mail"), production=feed.name == "shops/7")
         console.feeds[3].fail()
-        await until(console.pilot, lambda: "PRODUCTION among them" in console.picture)
-        assert "shops/3  lost" in console.words("#connections")  # the worst
+        await console.until(lambda: "PRODUCTION among them" in console.picture)
+        first, second = console.words("#connections").splitlines()
+        assert "shops/3  lost" in first  # the worst
+        assert "+ 11 more connections, all of them answer" in second
         console.app.open_queue(("shops/7", "public", "mail"))
         others = "+ 11 more connections, 1 of them do not answer"
-        await until(console.pilot, lambda: others in console.picture)
+        await console.until(lambda: others in console.picture)
         first, second, *_ = console.picture.splitlines()
         assert "shops/7" in first
         assert "PRODUCTION " in first
         assert others in second
-
-
-@pytest.fixture
-def servers() -> Iterator[Sequence[EmbeddedServer]]:
-    with CopiedServer.start(settings={"max_connections": "400"}) as one:
-        yield [one]
 
 
 @asynccontextmanager
@@ -231,9 +217,8 @@ async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
     profiles = load({**fleet.environment, "DBQ_INTERVAL": "0.5s"}).in_fleet(NAME)
     app = app_on(profiles, config_path=None, by_group=True)
     async with app.run_test(size=(160, 48)) as pilot:
-        yield Opened(pilot, (), None)  # type: ignore[arg-type]
-    ended()
-    jobs_ended()
+        yield Opened(pilot)
+    threads_ended()
 
 
 @pytest.mark.long
@@ -242,16 +227,19 @@ async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
     [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)],
 )
 async def test_hosts_that_fall_silent_cost_nobody_else(
-    servers: Sequence[EmbeddedServer], tmp_path: Path, hosts: int, queues: int, silent: int
+    tmp_path: Path, hosts: int, queues: int, silent: int
 ) -> None:
-    with fleet_on([one.url for one in servers], tmp_path, hosts, queues) as fleet:
+    with (
+        CopiedServer.start(settings={"max_connections": "400"}) as server,
+        fleet_on([server.url], tmp_path, hosts, queues) as fleet,
+    ):
         async with on_fleet(fleet) as console:
-            await until(console.pilot, lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
+            await console.until(lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
             for proxy in fleet.proxies[-silent:]:
                 proxy.freeze()
             dead = {f"{NAME}/{fleet.title(place)}" for place in range(hosts - silent, hosts)}
             left = f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
-            await until(console.pilot, lambda: left in head(console))
+            await console.until(lambda: left in head(console))
             assert not_answering(console) == dead
             # What does not answer stands first, and says since when.
             for words in console.order[1 : 1 + silent]:
@@ -261,13 +249,13 @@ async def test_hosts_that_fall_silent_cost_nobody_else(
             # The others are sampled as before.
             before = console.row(head(console))["ready"]
             fleet.push(0)
-            await until(console.pilot, lambda: console.row(head(console))["ready"] != before)
-            await until(console.pilot, lambda: not_answering(console) == dead)
+            await console.until(lambda: console.row(head(console))["ready"] != before)
+            await console.until(lambda: not_answering(console) == dead)
             for proxy in fleet.proxies[-silent:]:
                 proxy.thaw()
             await console.press("r")
-            await until(console.pilot, lambda: not not_answering(console))
-            await until(console.pilot, lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
+            await console.until(lambda: not not_answering(console))
+            await console.until(lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
 
 
 def head(console: Opened) -> str:

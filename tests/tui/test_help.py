@@ -10,8 +10,7 @@ from console.tui.dialogs.command_line import CommandLineDialog
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.screens.help import HelpScreen, keys_of
 from console.tui.screens.live import LiveScreen
-from tests.tui.alone import alone, conn, is_at
-from tests.tui.opened import opened
+from tests.tui.opened import alone, conn, opened
 
 KEY = ("prod", "public", "mail")
 
@@ -20,7 +19,7 @@ async def test_the_help_is_made_from_the_screen_below_it() -> None:
     async with alone(connections=[conn()], size=(100, 60)) as console:
         console.app.open_audit("prod")
         await console.pilot.pause()
-        assert is_at(console, LiveScreen)
+        assert console.is_at(LiveScreen)
         await console.press("question_mark")
         shown = console.picture
         assert "show the whole action" in shown
@@ -46,39 +45,35 @@ async def test_every_key_of_every_screen_has_words() -> None:
             assert told[":"] == "enter a command"
         console.app.action_help()
         await console.pilot.pause()
-        assert is_at(console, HelpScreen)
+        assert console.is_at(HelpScreen)
         assert "connect, and see the login's rights" in console.picture
 
 
-async def test_the_keys_of_the_digits_are_a_range_and_brackets_are_brackets() -> None:
-    async with opened() as console:
-        console.app.open_queue(KEY)
-        await console.pilot.pause()
-        bindings = console.app.screen.active_bindings.values()
-        keys = {words: keys for keys, words in keys_of(bindings)}
-        assert keys["the tab of that number"] == "0-9"
-        assert keys["the previous chart"] == "["
-        assert keys["one level back; never quits"] == "Escape q"
-
-
-async def test_escape_and_q_are_the_same_on_the_overview() -> None:
+async def test_keys_are_named_as_they_are_on_the_keyboard() -> None:
     async with opened() as console:
         keys = keys_of(console.app.screen.active_bindings.values())
         assert ("Escape q", "one level back; never quits") in keys
         await console.press("escape")
         assert "Ctrl-Q quits" in console.picture
+        console.app.open_queue(KEY)
+        await console.pilot.pause()
+        bindings = console.app.screen.active_bindings.values()
+        of_words = {words: keys for keys, words in keys_of(bindings)}
+        assert of_words["the tab of that number"] == "0-9"
+        assert of_words["the previous chart"] == "["
+        assert of_words["one level back; never quits"] == "Escape q"
 
 
 @pytest.mark.parametrize("key", ["question_mark", "f1"])
 async def test_dialogs_have_help_too(key: str) -> None:
     async with opened() as console:
         await console.press("o")
-        assert is_at(console, CommandDialog)
+        assert console.is_at(CommandDialog)
         await console.press(key)
-        assert is_at(console, HelpScreen)
+        assert console.is_at(HelpScreen)
         assert "copy the command again" in console.picture
         await console.press("escape")
-        assert is_at(console, CommandDialog)
+        assert console.is_at(CommandDialog)
 
 
 async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
@@ -86,7 +81,7 @@ async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
         for key in ("colon", "a", "s", "x"):
             console.app.post_message(Key(key, ":" if key == "colon" else key))
         await console.pilot.pause()
-        assert is_at(console, CommandLineDialog)
+        assert console.is_at(CommandLineDialog)
         assert console.app.screen.query_one(Input).value == "asx"
         await console.press("colon")
         assert console.app.screen.query_one(Input).value == "asx:"
@@ -106,7 +101,7 @@ async def test_what_is_typed_right_after_a_screen_is_asked_for_waits_for_it(
         await console.until(lambda: screen.query_one("#help").scroll_offset.y == 1)
 
 
-async def test_the_topics_come_after_the_keys_and_are_turned_like_pages(*, long: bool) -> None:
+async def test_topics_come_after_the_keys_and_are_turned_or_opened_by_digits(*, long: bool) -> None:
     every = list(topics().values())
     async with opened(size=(120, 200)) as console:
         await console.press("question_mark")
@@ -121,15 +116,11 @@ async def test_the_topics_come_after_the_keys_and_are_turned_like_pages(*, long:
         assert ":messages" in console.picture
         await console.press("left")
         assert console.app.screen.query_one(Markdown).source == every[-1].text
-
-
-async def test_a_digit_opens_its_topic_and_escape_goes_back_to_the_keys() -> None:
-    async with opened() as console:
-        await console.press("question_mark", "3")
+        await console.press("3")
         await console.pilot.pause()
         assert "Databases you use every day" in console.picture
         await console.press("escape")
-        assert is_at(console, HelpScreen)
+        assert console.is_at(HelpScreen)
         assert not console.app.screen.query(Markdown)
         await console.press("escape")
-        assert not is_at(console, HelpScreen)
+        assert not console.is_at(HelpScreen)

@@ -4,6 +4,7 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
+from console.engines import Database
 from console.errors import ConnectionFailedError
 from console.rights import Rights
 from console.tui.open_connection import OpenConnection
@@ -12,9 +13,9 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.messages import MessagesTab
 from tests.hostile import TEXTS, obeyed
-from tests.tui.acting import database_at, make
+from tests.tui.acting import make
 from tests.tui.feeds import broken, queue
-from tests.tui.opened import Opened, opened, picture, until
+from tests.tui.opened import Opened, opened
 
 NAMES = [text for text in TEXTS if text.strip()]
 WORST = "\x1b[2J\x9b31m\u202eq\u2028[red]r\ns: all clear"
@@ -37,7 +38,11 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
             assert obeyed(console.picture) == [], keys
         console.app.open_queue((WORST, NAMES[0], NAMES[0]))
         await console.pilot.pause()
-        assert isinstance(console.app.screen, QueueScreen)
+        assert console.is_at(QueueScreen)
+        assert obeyed(console.picture) == []
+        console.app.open_queue((WORST, "public", "x"))
+        await console.pilot.pause()
+        assert "[red" in console.picture, "its problem"
         assert obeyed(console.picture) == []
         await console.press("colon")
         console.app.screen.query_one(Input).value = "queue "
@@ -56,49 +61,48 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
 
 
 async def _out(console: Opened) -> None:
-    while not isinstance(console.app.screen, OverviewScreen):
+    while not console.is_at(OverviewScreen):
         await console.press("escape")
     await console.press("escape")
 
 
 @pytest.mark.long
-async def test_messages_of_any_kind_on_every_screen_of_a_queue(database_url: str) -> None:
-    with database_at(database_url) as database:
-        name = "\x1b[2J\x9b1m\u202eq [red]x"
-        made = make(database, name, "status", {})
-        with database.autocommit("make its messages hostile") as connection:
-            for column, text in (("text_data", WORST), ("errors", WORST), ("title", WORST)):
-                connection.exec_driver_sql(
-                    f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
-                    {"text": text},
-                )
-        conn = OpenConnection("here", database, Rights.ADMIN, cli_options=("--profile", WORST))
-        async with opened("here", size=(120, 40), connections=[conn]) as console:
-            await console.give(queue(name, "status", ready=7, errors=4, claimed=3, done=2))
-            console.app.open_queue(("here", "public", name), "messages")
-            await until(console.pilot, lambda: console.app.screen.query(MessagesTab))
-            for digit in "34562":
-                await console.press(digit)
-                await console.pilot.pause(0.2)
-                assert obeyed(console.picture) == [], digit
-            pane = console.app.screen.query_one(MessagesTab)
-            await until(console.pilot, lambda: len(pane.table.keys) > 9)
-            assert obeyed(console.picture) == []
-            await console.press("slash")
-            pane.query_one(Input).value = "error~clear"
-            await console.press("enter")
-            await until(console.pilot, lambda: len(pane.table.keys) == 4)
-            assert "␛[2J" in console.picture
-            await console.press("enter")
-            await until(console.pilot, lambda: isinstance(console.app.screen, MessageScreen))
-            await until(console.pilot, lambda: "all clear" in picture(console.app))
-            assert obeyed(console.picture) == []
-            await console.press("o")
-            assert obeyed(console.picture) == []
-            await console.press("escape", "escape")
-            console.app.open_action(
-                ("here", made.schema, name), "requeue", [f"error~{WORST}"], to=WORST
+async def test_messages_of_any_kind_on_every_screen_of_a_queue(database: Database) -> None:
+    name = "\x1b[2J\x9b1m\u202eq [red]x"
+    made = make(database, name, "status", {})
+    with database.autocommit("make its messages hostile") as connection:
+        for column, text in (("text_data", WORST), ("errors", WORST), ("title", WORST)):
+            connection.exec_driver_sql(
+                f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
+                {"text": text},
             )
-            await until(console.pilot, lambda: console.app.screen.query(Input))
-            await console.pilot.pause(0.3)
-            assert obeyed(console.picture) == []
+    conn = OpenConnection("here", database, Rights.ADMIN, cli_options=("--profile", WORST))
+    async with opened("here", size=(120, 40), connections=[conn]) as console:
+        await console.give(queue(name, "status", ready=7, errors=4, claimed=3, done=2))
+        console.app.open_queue(("here", "public", name), "messages")
+        await console.until(lambda: console.app.screen.query(MessagesTab))
+        for digit in "34562":
+            await console.press(digit)
+            await console.pilot.pause(0.2)
+            assert obeyed(console.picture) == [], digit
+        pane = console.app.screen.query_one(MessagesTab)
+        await console.until(lambda: len(pane.table.keys) > 9)
+        assert obeyed(console.picture) == []
+        await console.press("slash")
+        pane.query_one(Input).value = "error~clear"
+        await console.press("enter")
+        await console.until(lambda: len(pane.table.keys) == 4)
+        assert "␛[2J" in console.picture
+        await console.press("enter")
+        await console.until(lambda: console.is_at(MessageScreen))
+        await console.until(lambda: "all clear" in console.picture)
+        assert obeyed(console.picture) == []
+        await console.press("o")
+        assert obeyed(console.picture) == []
+        await console.press("escape", "escape")
+        console.app.open_action(
+            ("here", made.schema, name), "requeue", [f"error~{WORST}"], to=WORST
+        )
+        await console.until(lambda: console.app.screen.query(Input))
+        await console.pilot.pause(0.3)
+        assert obeyed(console.picture) == []

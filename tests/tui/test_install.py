@@ -1,13 +1,11 @@
 """A new queue: the form, its SQL, the whole way to smoke test and audit on a real server."""
 
-import asyncio
-
 import pytest
 
 from console.actions import smoke
 from console.actions.smoke_result import SmokeProgress, SmokeResult
 from console.bench.call_log import Latency
-from console.engines import open_database
+from console.engines import Database
 from console.errors import UsageError
 from console.rights import Rights
 from console.tui.open_connection import OpenConnection
@@ -19,30 +17,12 @@ from console.tui.widgets.field import Field
 from console.tui.widgets.plan_pane import SqlView
 from console.verbs.queues import INSTALL
 from console.verbs.verb import texts_from_words
-from tests.tui.alone import alone, conn, is_at, until
-from tests.tui.opened import Opened
-from tests.tui.test_terminal import install_queue
+from tests.tui.acting import make
+from tests.tui.opened import Opened, alone, conn
 
 
 async def form(console: Opened) -> InstallScreen:
-    console.app.open_install("prod")
-    await console.pilot.pause()
-    screen = console.app.screen
-    assert isinstance(screen, InstallScreen)
-    return screen
-
-
-def fill(screen: InstallScreen, name: str, value: str) -> Field:
-    """As if it was typed, without a key for each letter."""
-    field = screen.query_one(f"#field-{name}", Field)
-    field.value = value
-    field.touched = True
-    field.post_message(Field.Changed(field))
-    return field
-
-
-def is_form(screen: InstallScreen) -> bool:
-    return screen.stage is Stage.FORM
+    return await console.opens(InstallScreen, console.app.open_install, "prod")
 
 
 async def choose(console: Opened, screen: InstallScreen, design: str) -> None:
@@ -51,24 +31,18 @@ async def choose(console: Opened, screen: InstallScreen, design: str) -> None:
     await console.pilot.pause()
 
 
-async def test_it_begins_with_fifo() -> None:
-    async with alone(connections=[conn()]) as console:
-        screen = await form(console)
-        assert screen.design.name == "fifo"
-        table = screen.table
-        assert (*table.keys[:2], table.cursor_key) == ("fifo", "naive", "fifo")
-
-
 async def test_each_design_has_its_paragraph_and_its_own_options() -> None:
     async with alone(connections=[conn()], size=(50, 14)) as console:
         screen = await form(console)
+        table = screen.table
+        assert (*table.keys[:2], table.cursor_key) == ("fifo", "naive", "fifo")
         await choose(console, screen, "ring")
         await console.pilot.pause()
         shown = {field.field_name for field in screen.query(Field) if field.display}
         assert {"size", "in_hand", "max_bytes"} <= shown
         assert not {"order", "dequeue", "conversation"} & shown
         assert "Promises" in console.picture
-        await console.pilot.resize_terminal(160, 48)
+        await console.resize(160, 48)
         assert "preallocated ring with two" in console.picture
         assert screen.query_one("#field-max_bytes", Field).value == "1000"
         await choose(console, screen, "fifo")
@@ -83,18 +57,18 @@ async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
     async with alone(connections=[conn()]) as console:
         screen = await form(console)
         await choose(console, screen, "ring")
-        size = fill(screen, "size", "many")
-        name = fill(screen, "name", "x" * 60)
+        size = console.fill("size", "many")
+        name = console.fill("name", "x" * 60)
         await console.pilot.pause()
         assert [field.has_error for field in (size, name)] == [True, True]
         assert "at most" in str(name.query_one(".field-help").render())
-        fill(screen, "size", "20")
-        fill(screen, "name", "orders")
+        console.fill("size", "20")
+        console.fill("name", "orders")
         await console.pilot.pause()
         assert [field.has_error for field in (size, name)] == [False, False]
         assert screen.install_request() is not None
-        fill(screen, "in_hand", "on")
-        fill(screen, "archive_at_pop", "on")
+        console.fill("in_hand", "on")
+        console.fill("archive_at_pop", "on")
         await console.pilot.pause()
         assert screen.install_request() is None
         assert "exclude each other" in console.picture
@@ -102,10 +76,14 @@ async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
 
 async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
     async with alone(connections=[conn()], size=(160, 48)) as console:
-        console.app.open_install("prod", design="ring", name="-late", option="size=20 in_hand=on")
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, InstallScreen)
+        screen = await console.opens(
+            InstallScreen,
+            console.app.open_install,
+            "prod",
+            design="ring",
+            name="-late",
+            option="size=20 in_hand=on",
+        )
         assert screen.design.name == "ring"
         wanted = screen.install_request()
         assert wanted is not None
@@ -123,22 +101,22 @@ async def test_without_the_right_the_sql_can_be_read_and_nothing_runs() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
-        fill(screen, "name", "[bold]orders")
+        console.fill("name", "[bold]orders")
         await console.press("enter", "enter")
-        assert screen.stage is Stage.PLAN
+        await console.until(lambda: screen.stage is Stage.PLAN)
         sql = screen.query_one(SqlView).text
         assert 'CREATE TABLE "public"."[bold]orders"' in sql
         assert not screen.query_one("#confirm").display
         assert "installing needs admin" in console.picture
         await console.press("escape")
-        assert is_form(screen)
+        assert screen.stage is Stage.FORM
 
 
 async def test_on_production_only_the_name_confirms() -> None:
     async with alone(connections=[conn(production=True)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
-        fill(screen, "name", "orders")
+        console.fill("name", "orders")
         wanted = screen.install_request()
         assert wanted is not None
         screen.show_plan(wanted)
@@ -155,12 +133,9 @@ async def test_on_production_only_the_name_confirms() -> None:
 
 async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
     async with alone() as console:
-        console.app.open_install("")
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, InstallScreen)
-        fill(screen, "connection", "/mssql")
-        fill(screen, "name", "orders")
+        screen = await console.opens(InstallScreen, console.app.open_install, "")
+        console.fill("connection", "/mssql")
+        console.fill("name", "orders")
         await console.pilot.pause()
         assert "broker" in screen.table.keys
         assert screen.query_one("#field-schema", Field).value == "dbo"
@@ -169,57 +144,51 @@ async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
         assert "SET XACT_ABORT ON" in screen.query_one(SqlView).text
 
 
-async def test_from_the_form_to_the_smoke_test_to_the_audit(database_url: str) -> None:
-    database = open_database(database_url, label="prod")
+async def test_from_the_form_to_the_smoke_test_to_the_audit(database: Database) -> None:
     async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
-        fill(screen, "name", "orders")
+        console.fill("name", "orders")
         await console.press("enter", "enter")
-        await until(console, lambda: screen.stage is Stage.PLAN)
+        await console.until(lambda: screen.stage is Stage.PLAN)
         await console.press("y", "enter")
-        await until(console, lambda: "Installed public.orders" in console.picture)
+        await console.until(lambda: "Installed public.orders" in console.picture)
         await console.press("enter")
-        smoke = console.app.screen
-        assert isinstance(smoke, SmokeScreen)
+        assert console.is_at(SmokeScreen)
         await console.press("enter")
-        await until(console, lambda: "ok   fifo, 340 messages" in console.picture)
+        await console.until(lambda: "ok   fifo, 340 messages" in console.picture)
         assert "340 of 340" in console.picture
         await console.press("escape")
-        console.app.open_audit(key=("prod", "public", "orders"))
-        await console.pilot.pause()
-        audit = console.app.screen
-        assert isinstance(audit, AuditScreen)
+        audit = await console.opens(
+            AuditScreen, console.app.open_audit, key=("prod", "public", "orders")
+        )
         table = audit.table
-        await until(console, lambda: table.keys)
+        await console.until(lambda: table.keys)
         assert table.row is not None
         assert (table.row.entry.verb, table.row.entry.queue) == ("install", "orders")
         # A name that is taken is said by its field, before anything runs.
         await console.press("escape")
         screen = await form(console)
         await choose(console, screen, "fifo")
-        name = fill(screen, "name", "orders")
+        name = console.fill("name", "orders")
         await console.press("enter", "enter")
-        await until(console, lambda: name.has_error)
-        assert is_at(console, InstallScreen)
-    database.close()
+        await console.until(lambda: name.has_error)
+        assert console.is_at(InstallScreen)
 
 
 async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smoke, "_MESSAGES_EACH", 5_000)
-    database = open_database(database_url, label="prod")
+    make(database, "orders", "fifo", {})
     async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
-        await asyncio.to_thread(install_queue, database_url, "orders")
-        console.app.open_smoke(("prod", "public", "orders"))
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, SmokeScreen)
+        screen = await console.opens(
+            SmokeScreen, console.app.open_smoke, ("prod", "public", "orders")
+        )
         await console.press("enter")
-        await until(console, lambda: screen._trial is not None and screen._trial.progress)
+        await console.until(lambda: screen._trial is not None and screen._trial.progress)
         await console.press("t")
-        await until(console, lambda: not screen.runs)
+        await console.until(lambda: not screen.runs)
         await console.pilot.pause()
         assert "stopped" in console.picture
         with database.transaction("look", read_only=True) as connection:
@@ -227,15 +196,13 @@ async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
                 "SELECT count(*) FROM pg_class WHERE starts_with(relname, 'dbq_smoke_')"
             ).scalar_one()
         assert left == 0
-    database.close()
 
 
 async def test_what_a_smoke_test_found_wrong_is_said() -> None:
     async with alone(connections=[conn()]) as console:
-        console.app.open_smoke(("prod", "public", "orders"))
-        await console.pilot.pause()
-        screen = console.app.screen
-        assert isinstance(screen, SmokeScreen)
+        screen = await console.opens(
+            SmokeScreen, console.app.open_smoke, ("prod", "public", "orders")
+        )
         trial = Trial()
         latency = Latency(1.0, 2.0, 3.0)
         trial.take(SmokeProgress(100, 40, 340, 2.0, latency, latency))

@@ -17,6 +17,7 @@ from console import audit
 from console.actions.export import reveal
 from console.actions.pop import complete, pop_many
 from console.actions.push import push_many
+from console.engines import Database
 from console.errors import ConnectionFailedError, RefusedError
 from console.monitor.message import PastAttempt
 from console.monitor.messages import read_page
@@ -26,10 +27,9 @@ from console.tui.open_connection import OpenConnection
 from console.tui.payloads import PayloadForm
 from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.text import TextView
-from tests.tui.acting import database_at, make
-from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended
-from tests.tui.opened import Opened, until
+from tests.tui.acting import make
+from tests.tui.one_tab import KEY, Remembering
+from tests.tui.opened import Opened, alone, threads_ended
 from tests.tui.test_messages import message
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
@@ -55,11 +55,11 @@ async def opened(
         console.app.push_screen(screen)
         await console.pilot.pause()
         yield console, screen, navigator
-    jobs_ended()
+    threads_ended()
 
 
 async def laid_out(console: Opened, screen: MessageScreen) -> None:
-    await until(console.pilot, lambda: screen.view.layout_result and not screen.view.laying_out)
+    await console.until(lambda: screen.view.layout_result and not screen.view.laying_out)
 
 
 def said(screen: MessageScreen, name: str) -> str:
@@ -73,6 +73,11 @@ def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage
 
 async def test_states_times_owner_error_and_then_it_is_gone() -> None:
     async with opened() as (console, screen, navigator):
+        screen.show_result(ReadMessage(None))
+        await console.press("a", "y", "enter")
+        assert "gone: popped, purged or archived" in said(screen, "head")
+        await console.press("w", *"q1x", "escape")
+        assert console.app.screen is screen
         screen.show_result(ReadMessage(FAILED, Evidence.GONE))
         await console.pilot.pause()
         drawn = console.picture
@@ -90,6 +95,8 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         assert "attempts 3" in said(screen, "head")
         screen.show_error(ConnectionFailedError("Could not look.", why="it is away"))
         assert "it is away" in said(screen, "foot")
+        await console.press("escape")
+        assert console.app.screen is not screen
 
 
 async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_its_error() -> None:
@@ -124,17 +131,6 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
         assert navigator.went == wanted, "what is gone cannot be requeued"
 
 
-async def test_it_opens_on_a_message_that_is_gone() -> None:
-    async with opened() as (console, screen, _):
-        screen.show_result(ReadMessage(None))
-        await console.press("a", "y", "enter")
-        assert "gone: popped, purged or archived" in said(screen, "head")
-        await console.press("w", *"q1x", "escape")
-        assert console.app.screen is screen
-        await console.press("escape")
-        assert console.app.screen is not screen
-
-
 async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as (console, screen, _):
         copied: list[str] = []
@@ -145,13 +141,17 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
         assert screen.view.form is PayloadForm.JSON
         assert '"evil": "[bold]<U+202E>\\u0000"' in console.picture
         await console.press("j", "j", "enter")
-        await until(console.pilot, lambda: '▸ "in": { … }' in console.picture)
+        await console.until(lambda: '▸ "in": { … }' in console.picture)
         await console.press("v")
-        await until(console.pilot, lambda: screen.view.layout_result.form is PayloadForm.TEXT)  # type: ignore[union-attr]
+        await console.until(lambda: screen.view.layout_result.form is PayloadForm.TEXT)  # type: ignore[union-attr]
         await console.press("v")
-        await until(console.pilot, lambda: "00000000  7b 22 6e 22" in console.picture)
+        await console.until(lambda: "00000000  7b 22 6e 22" in console.picture)
         await console.press("y")
         assert copied == [text]
+        screen.show_result(payload(b"\x00\xff" * 500))
+        for size in ((160, 48), (50, 14), (60, 20)):
+            await console.resize(*size)
+            await console.until(lambda: "00000000  00 ff" in console.picture)
 
 
 async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
@@ -178,103 +178,80 @@ async def test_ten_megabytes_hold_nothing_up() -> None:
         assert "xxxx" in console.picture
 
 
-async def test_it_fits() -> None:
-    async with opened(size=(160, 48)) as (console, screen, _):
-        screen.show_result(payload(b"\x00\xff" * 500))
-        await laid_out(console, screen)
-        for size in ((160, 48), (80, 24), (50, 14), (60, 20)):
-            await console.pilot.resize_terminal(*size)
-            await until(console.pilot, lambda: "00000000  00 ff" in console.picture)
-
-
 def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:
     return OpenConnection("prod", database, rights, masks=(re.compile(r"card \d+"),))
 
 
-async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
+async def test_on_a_server(database: Database, tmp_path: Path) -> None:
     """Masked until it is revealed, which the audit has; written to a file; gone in the end."""
-    with database_at(database_url) as database:
-        queue = make(database, "mail", "claim", {"payload": "text"})
-        with database.transaction("push") as connection:
-            push_many(connection, queue, ["card 4711 is [b]mine"])
-        key = read_page(database, queue, limit=100).messages[7].key
-        async with opened(masking(database), key) as (console, screen, _):
-            await until(console.pilot, lambda: screen.message is not None)
-            assert (screen.message or FAILED).state == "ready"
-            await console.press("enter")
-            await until(console.pilot, lambda: "*** is [b]mine" in console.picture)
-            await write(console, screen, tmp_path / "masked")
-            assert (tmp_path / "masked").read_text() == "*** is [b]mine"
-            await console.press("R", "escape", "R", "enter")
-            assert not screen.revealed
-            await console.press("R", "y")
-            await until(console.pilot, lambda: "card 4711 is [b]mine" in console.picture)
-            assert "The audit has it" in said(screen, "foot")
-            with database.transaction("look") as connection:
-                entries = audit.entries(connection, audit.EntryFilter(verb="reveal"))
-            assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
-            await write(console, screen, tmp_path / "masked")
-            assert "is there already" in said(screen, "foot")
-            pop_all(database, queue)
-            screen._load()
-            await until(console.pilot, lambda: "claimed for" in said(screen, "head"))
-            assert "owner" in said(screen, "head")
-            complete_all(database, queue)
-            screen._load()
-            await until(console.pilot, lambda: screen.gone)
-            assert "card 4711 is [b]mine" in console.picture
+    queue = make(database, "mail", "claim", {"payload": "text"})
+    with database.transaction("push") as connection:
+        push_many(connection, queue, ["card 4711 is [b]mine"])
+    key = read_page(database, queue, limit=100).messages[7].key
+    async with opened(masking(database), key) as (console, screen, _):
+        await console.until(lambda: screen.message is not None)
+        assert (screen.message or FAILED).state == "ready"
+        await console.press("enter")
+        await console.until(lambda: "*** is [b]mine" in console.picture)
+        await write(console, screen, tmp_path / "masked")
+        assert (tmp_path / "masked").read_text() == "*** is [b]mine"
+        await console.press("R", "escape", "R", "enter")
+        assert not screen.revealed
+        await console.press("R", "y")
+        await console.until(lambda: "card 4711 is [b]mine" in console.picture)
+        assert "The audit has it" in said(screen, "foot")
+        with database.transaction("look") as connection:
+            entries = audit.entries(connection, audit.EntryFilter(verb="reveal"))
+        assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
+        await write(console, screen, tmp_path / "masked")
+        assert "is there already" in said(screen, "foot")
+        with database.transaction("pop") as connection:
+            taken = pop_many(connection, queue, 100, "tester")
+        screen._load()
+        await console.until(lambda: "claimed for" in said(screen, "head"))
+        assert "owner" in said(screen, "head")
+        with database.transaction("complete") as connection:
+            for one in taken:
+                complete(connection, queue, one)
+        screen._load()
+        await console.until(lambda: screen.gone)
+        assert "card 4711 is [b]mine" in console.picture
 
 
 async def write(console: Opened, screen: MessageScreen, path: Path) -> None:
     await console.press("w")
     screen.query_one("#message-file", Input).value = str(path)
     await console.press("enter")
-    await until(console.pilot, lambda: "writing" not in said(screen, "foot"))
+    await console.until(lambda: "writing" not in said(screen, "foot"))
 
 
-_taken: list[Any] = []
-
-
-def pop_all(database: Any, queue: Any) -> None:
-    with database.transaction("pop") as connection:
-        _taken[:] = pop_many(connection, queue, 100, "tester")
-
-
-def complete_all(database: Any, queue: Any) -> None:
-    with database.transaction("complete") as connection:
-        for taken in _taken:
-            complete(connection, queue, taken)
-
-
-async def test_revealing_wants_the_rights_of_an_operator(database_url: str) -> None:
-    with database_at(database_url) as database:
-        queue = make(database, "mail", "fifo", {})
-        key = read_page(database, queue).messages[0].key
-        async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
-            await until(console.pilot, lambda: screen.message is not None)
-            await console.press("R", "y")
-            await until(console.pilot, lambda: "needs the right operator" in said(screen, "foot"))
-            assert not screen.revealed
+async def test_revealing_wants_the_rights_of_an_operator(database: Database) -> None:
+    queue = make(database, "mail", "fifo", {})
+    key = read_page(database, queue).messages[0].key
+    async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
+        await console.until(lambda: screen.message is not None)
+        await console.press("R", "y")
+        await console.until(lambda: "needs the right operator" in said(screen, "foot"))
+        assert not screen.revealed
     last = json.loads(audit.local_file().read_text().splitlines()[-1])
     assert (last["verb"], last["outcome"]) == ("reveal", "refused")
 
 
 def test_where_the_database_cannot_keep_it_this_machine_does_or_nothing_is_shown(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise RefusedError("Could not begin.", why="it is a standby")
 
-    with database_at(database_url) as database:
-        queue = make(database, "mail", "fifo", {})
-        key = read_page(database, queue).messages[0].key
-        monkeypatch.setattr(audit.ActionRecord, "begin", refuse)
-        revealed = reveal(database, queue, key, rights=Rights.OPERATOR, payload_bytes=100)
-        assert (revealed.only_locally, revealed.message is not None) == (True, True)
-        last = json.loads(audit.local_file().read_text().splitlines()[-1])
-        assert (last["verb"], last["outcome"]) == ("reveal", "done")
-        assert last["detail"] == "only here: it is a standby"
-        (tmp_path / "state").touch()
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        with pytest.raises(RefusedError, match="not shown"):
-            reveal(database, queue, key, rights=Rights.OPERATOR)
+    queue = make(database, "mail", "fifo", {})
+    key = read_page(database, queue).messages[0].key
+    monkeypatch.setattr(audit.ActionRecord, "begin", refuse)
+    revealed = reveal(database, queue, key, rights=Rights.OPERATOR, payload_bytes=100)
+    assert (revealed.only_locally, revealed.message is not None) == (True, True)
+    last = json.loads(audit.local_file().read_text().splitlines()[-1])
+    assert (last["verb"], last["outcome"]) == ("reveal", "done")
+    assert last["detail"] == "only here: it is a standby"
+    (tmp_path / "state").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with pytest.raises(RefusedError, match="not shown"):
+        reveal(database, queue, key, rights=Rights.OPERATOR)

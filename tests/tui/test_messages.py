@@ -12,17 +12,17 @@ from textual.widgets import Input
 
 from console.catalog import installed_queue
 from console.designs import design
+from console.engines import Database
 from console.errors import ConnectionFailedError, UsageError
 from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.scans import ScanKey as Place
 from console.tui.tabs.messages import LoadedPage, MessagesTab, PageRequest
-from console.tui.text import TextView
 from console.tui.widgets.keyed_table import LEFT, merge_keys
 from console.tui.widgets.messages import by_key
-from tests.tui.acting import database_at, make
-from tests.tui.one_tab import KEY, Shown, one_tab
+from tests.tui.acting import make
+from tests.tui.one_tab import KEY, one_tab
 
 CLAIM = design("claim", "postgresql")
 QUEUE = installed_queue("public", "mail", CLAIM, CLAIM.complete_options({}))
@@ -65,22 +65,25 @@ def asked(pane: MessagesTab, monkeypatch: pytest.MonkeyPatch) -> list[PageReques
     return found
 
 
-def head(shown: Shown[MessagesTab]) -> str:
-    return shown.tab.query_one(".pane-head", TextView).plain_text
-
-
 ABC = tuple(message(name) for name in "abcdef")
 
 
-async def test_a_page_and_that_there_is_more() -> None:
+async def test_a_page_that_there_is_more_and_what_failed_since() -> None:
     async with one_tab(MessagesTab) as shown:
         give(shown.tab, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
         await shown.pilot.pause()
-        assert "7 messages, more below" in head(shown)
+        assert "7 messages, more below" in shown.words(".pane-head")
         assert "[bold]x" in shown.picture
         assert "no␛[31m route" in shown.picture
         await shown.press("enter")
         assert shown.navigator.went == [("message", KEY, "ready,,a")]
+        shown.tab.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
+        await shown.pilot.pause()
+        assert all(
+            words in shown.words(".pane-head")
+            for words in ("Could not look.", "gone", "wait", "as of")
+        )
+        assert "7 messages" in shown.words(".pane-head")
 
 
 async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,41 +100,38 @@ async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         await shown.pilot.pause()
         assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
         assert pane.table.cursor_key == "id=f"
-        assert "7 messages" in head(shown)
-        assert "more" not in head(shown)
+        assert "7 messages" in shown.words(".pane-head")
+        assert "more" not in shown.words(".pane-head")
 
 
-async def test_marks_become_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_marks_become_filters_and_all_matching_means_the_filters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC)
         await shown.press("a")
         await shown.press("x", "j", "X", "a")
-        assert "3 marked" in head(shown)
+        assert "3 marked" in shown.words(".pane-head")
         await shown.press("escape", "shift+down", "a")
         await shown.press("asterisk")
-        assert "all matching" in head(shown)
+        assert "all matching" in shown.words(".pane-head")
         await shown.press("a")
-        asks = asked(pane, monkeypatch)
-        await shown.press("escape", "t")
+        filters = parse(["state=error", "error~no route"])
+        pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
+        await shown.press("asterisk", "a")
         assert [went[2:] for went in shown.navigator.went] == [
             ("id=a",),
             ("id=a", "id=b", "id=c"),
             ("id=c", "id=d"),
             (),
+            ("state=error", "error~no route"),
         ]
+        assert "oldest first" in shown.words(".pane-head")
+        assert 'filter "error~no route"' in shown.words(".pane-head")
+        asks = asked(pane, monkeypatch)
+        await shown.press("escape", "t")
         assert [ask.filters for ask in asks] == [Filters(state="ready")]
-
-
-async def test_all_matching_means_the_filters() -> None:
-    async with one_tab(MessagesTab) as shown:
-        pane = shown.tab
-        filters = parse(["state=error", "error~no route"])
-        pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
-        await shown.press("asterisk", "a")
-        assert shown.navigator.went == [("actions", KEY, "state=error", "error~no route")]
-        assert "oldest first" in head(shown)
-        assert 'filter "error~no route"' in head(shown)
 
 
 async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +151,12 @@ async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.Mo
         pane.show_error(UsageError("The queue 'mail' has no messages in a state 'x'."))
         assert pane.request.filters == NOTHING
         assert [*pane.table.keys] == [f"id={name}" for name in "abcdef"]
-        assert "has no messages in a state" in head(shown)
+        assert "has no messages in a state" in shown.words(".pane-head")
 
 
-async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_letters_typed_into_the_filter_are_letters_and_pasted_they_are_taken_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab
         give(pane, *ABC)
@@ -162,9 +164,15 @@ async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.Mon
         await shown.press("slash", *"xatsqo/19", "escape")
         assert (asks, shown.navigator.went, pane.table.marks) == ([], [], ())
         assert not pane.typing
+        await shown.press("slash")
+        for key in (*"id=17", "enter"):  # all of them before the first is heeded
+            character = None if key == "enter" else key
+            shown.app.post_message(events.Key({"=": "equals_sign"}.get(key, key), character))
+        await shown.until(lambda: asks)
+        assert [ask.filters for ask in asks] == [Filters(ids=("17",))]
         screen = pane.screen
         assert shown.app.screen is screen
-        await shown.press("escape")
+        await shown.press("escape", "escape")
         assert shown.app.screen is not screen
 
 
@@ -183,15 +191,6 @@ async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> No
         assert pane.table.cells("id=b")["state"].text == "claimed"
         give(pane, message("f"))  # another list
         assert list(pane.table.keys) == ["id=f"]
-
-
-async def test_a_failure_leaves_what_was_seen() -> None:
-    async with one_tab(MessagesTab) as shown:
-        give(shown.tab, *ABC)
-        shown.tab.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
-        await shown.pilot.pause()
-        assert all(words in head(shown) for words in ("Could not look.", "gone", "wait", "as of"))
-        assert "6 messages" in head(shown)
 
 
 def test_a_message_met_in_two_states_is_one_row() -> None:
@@ -249,7 +248,7 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
                 if step == "refresh":
                     give(pane, *(message(name, state) for name, state in value), again=True)
                 else:
-                    await shown.pilot.resize_terminal(*value)
+                    await shown.resize(*value)
                 await shown.pilot.pause()
                 meant = {m.id for m in table.selected_rows}
                 after = (table.cursor_key, set(table.marks), meant)
@@ -284,36 +283,21 @@ def test_a_quotation_that_is_not_closed_is_said() -> None:
         words_of('error~"no route')
 
 
-async def test_on_a_server(database_url: str) -> None:
-    with database_at(database_url) as database:
-        from console.tui.open_connection import OpenConnection as Connection  # noqa: PLC0415  # a Key is one, too
+async def test_on_a_server(database: Database) -> None:
+    from console.tui.open_connection import OpenConnection as Connection  # noqa: PLC0415  # a Key is one, too
 
-        make(database, "mail", "claim", {})
-        conn = Connection("prod", database)
-        async with one_tab(MessagesTab, connections=[conn]) as shown:
-            pane = shown.tab
-            pane.poll()
-            await shown.until(lambda: pane.page is not None)
-            states = [cell["state"].text for cell in map(pane.table.cells, pane.table.keys)]
-            assert states == ["ready"] * 7 + ["claimed"] * 3 + ["error"] * 4
-            await shown.press("slash", *"error~GOOD", "enter")
-            await shown.until(lambda: len(pane.table.keys) == 4)
-            await shown.press("slash", "ctrl+u", *"state=scheduled", "enter")
-            await shown.until(lambda: "no messages in a state" in head(shown))
-            assert len(pane.table.keys) == 4
-            await shown.press("escape", "escape")
-            await shown.until(lambda: len(pane.table.keys) == 14)
-
-
-async def test_a_filter_that_is_pasted_with_its_enter_is_taken_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with one_tab(MessagesTab) as shown:
-        give(shown.tab, *ABC)
-        asks = asked(shown.tab, monkeypatch)
-        await shown.press("slash")
-        for key in (*"id=17", "enter"):  # all of them before the first is heeded
-            character = None if key == "enter" else key
-            shown.app.post_message(events.Key({"=": "equals_sign"}.get(key, key), character))
-        await shown.until(lambda: asks)
-        assert [ask.filters for ask in asks] == [Filters(ids=("17",))]
+    make(database, "mail", "claim", {})
+    conn = Connection("prod", database)
+    async with one_tab(MessagesTab, connections=[conn]) as shown:
+        pane = shown.tab
+        pane.poll()
+        await shown.until(lambda: pane.page is not None)
+        states = [cell["state"].text for cell in map(pane.table.cells, pane.table.keys)]
+        assert states == ["ready"] * 7 + ["claimed"] * 3 + ["error"] * 4
+        await shown.press("slash", *"error~GOOD", "enter")
+        await shown.until(lambda: len(pane.table.keys) == 4)
+        await shown.press("slash", "ctrl+u", *"state=scheduled", "enter")
+        await shown.until(lambda: "no messages in a state" in shown.words(".pane-head"))
+        assert len(pane.table.keys) == 4
+        await shown.press("escape", "escape")
+        await shown.until(lambda: len(pane.table.keys) == 14)

@@ -40,22 +40,15 @@ def refreshed() -> Iterator[list[tuple[Widget, tuple[Region, ...]]]]:
 
 async def open_queue(console: Opened) -> QueueScreen:
     await console.press("enter")
-    screen = console.app.screen
-    assert isinstance(screen, QueueScreen)
-    return screen
+    return console.on_top(QueueScreen)
 
 
-async def test_the_same_figures_again_paint_nothing() -> None:
+async def test_the_same_figures_again_paint_nothing_and_others_their_row_alone() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine())
         with refreshed() as found:
             await console.give(*nine())
         assert found == []
-
-
-async def test_a_row_that_differs_is_painted_and_no_other() -> None:
-    async with opened(size=LARGE) as console:
-        await console.give(*nine())
         table, (first, *others) = console.table, nine()
         place = table.keys.index(repr((console.feed.name, first.schema, first.queue)))
         assert first.push_per_second is not None
@@ -67,26 +60,9 @@ async def test_a_row_that_differs_is_painted_and_no_other() -> None:
         ]
 
 
-async def test_what_is_covered_is_not_drawn_and_has_nothing_painted() -> None:
-    async with opened(size=LARGE) as console:
-        await console.give(*nine())
-        await open_queue(console)
-        await console.give(*nine())
-        with (
-            mock.patch.object(OverviewScreen, "draw_body") as drawn,
-            mock.patch.object(Compositor, "render_full_update") as painted,
-        ):
-            await console.give(*(replace(one, ready=7) for one in nine()))
-            # Any message that comes to it had all of both screens painted.
-            came = asyncio.Event()
-            console.overview.call_later(came.set)
-            await came.wait()
-            await console.pilot.pause()
-        assert not drawn.called
-        assert not painted.called
-
-
-async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell() -> None:
+async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell_and_what_is_covered_never() -> (
+    None
+):
     async with opened(size=LARGE) as console:
         await console.give(*nine())
         screen = await open_queue(console)
@@ -103,11 +79,30 @@ async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell() -> None:
             console.clock.now += cell
             await console.give(*(replace(one, ready=7) for one in nine()))
         assert built.call_count == len(screen.query_one(Charts).shown)
+        # What is covered is not drawn and has nothing painted.
+        with (
+            mock.patch.object(OverviewScreen, "draw_body") as drawn,
+            mock.patch.object(Compositor, "render_full_update") as painted,
+        ):
+            await console.give(*(replace(one, ready=8) for one in nine()))
+            # Any message that comes to it had all of both screens painted.
+            came = asyncio.Event()
+            console.overview.call_later(came.set)
+            await came.wait()
+            await console.pilot.pause()
+        assert not drawn.called
+        assert not painted.called
 
 
-async def test_times_run_on_where_no_reading_brings_them() -> None:
-    async with opened() as console:
+async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_work() -> None:
+    async with opened(rights="admin") as console:
         await console.give(*nine())
+        keys = console.overview.query_one(KeyFooter)
+        with mock.patch.object(keys, "refresh", wraps=keys.refresh) as drawn_keys:
+            await console.give(*nine())
+            drawn_keys.assert_not_called()
+            await console.press("slash")
+            drawn_keys.assert_called()
         with mock.patch.object(OverviewScreen, "draw_body") as drawn:
             console.overview.draw_times()
             assert not drawn.called
@@ -135,14 +130,3 @@ async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_styles
         assert not mounted.called
         assert styled
         assert not [one for one in styled if any(c.startswith("text--") for c in one.classes)]
-
-
-async def test_the_keys_at_the_bottom_are_drawn_again_only_where_others_work() -> None:
-    async with opened(rights="admin") as console:
-        await console.give(*nine())
-        keys = console.overview.query_one(KeyFooter)
-        with mock.patch.object(keys, "refresh", wraps=keys.refresh) as drawn:
-            await console.give(*nine())
-            assert not drawn.called
-            await console.press("slash")
-            assert drawn.called

@@ -9,7 +9,6 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from console.actions.upgrade import How, InstalledObject
-from console.audit import Entry
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Code, Diagnosis, Finding
@@ -27,6 +26,7 @@ from console.tui.text import style_of
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
+from tests.tui.test_audit import ENTRY, RUNNING
 
 AT = datetime(2026, 3, 29, 1, 58, 11, tzinfo=UTC)
 
@@ -47,9 +47,7 @@ async def open_queue(
     await console.give(*(queues or nine()))
     console.app.open_queue(of(name), tab)
     await settled(console.pilot)
-    screen = console.app.screen
-    assert isinstance(screen, QueueScreen)
-    return screen
+    return console.on_top(QueueScreen)
 
 
 def figures(screen: QueueScreen) -> str:
@@ -92,9 +90,8 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_a
 async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
     async with opened(size=(160, 48)) as console:
         ring = next(one for one in nine() if one.queue == "orders")
-        screen = await open_queue(
-            console, "orders", "", replace(ring, filling_per_second=(100.0, 200.0), holders=2)
-        )
+        filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
+        screen = await open_queue(console, "orders", "", filling)
         told = figures(screen)
         assert "gap 9,412 of 10,000" in told
         assert "full in ≈3.4 s (2.9 s to 5.9 s)" in told
@@ -105,27 +102,13 @@ async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None
         options = ring_design.complete_options({"size": "10000"}, "postgresql")
         screen.show_options(installed_queue("public", "orders", ring_design, options))
         assert "size=10000" in figures(screen)
-
-
-async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
-    async with opened() as console:
-        ring = next(one for one in nine() if one.queue == "orders")
-        filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
-        screen = await open_queue(console, "orders", "", filling)
+        # A line more of figures does not make the rest jump.
+        await console.resize(80, 24)
+        await settled(console.pilot)
         line = screen.query_one(TabBar).region.y
         await console.give(ring)
         assert screen.query_one(TabBar).region.y == line
         assert len(figures(screen).splitlines()) == screen.query_one(FiguresPanel).size.height
-
-
-async def test_names_and_problems_are_data() -> None:
-    name = "[bold]x\x1b[31m\u202e"
-    sick = queue(name, "ring", problem="\x1b[2J[red]gone[/red]", capacity=10, gap=1)
-    async with opened(size=(160, 48)) as console:
-        screen = await open_queue(console, name, "", sick)
-        assert "[bold]x" in figures(screen)
-        assert "[red]gone" in console.picture
-        assert not {"\x1b", "\u202e"} & set(console.picture)
 
 
 # Tabs.
@@ -154,6 +137,12 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         await console.pilot.click(TabBar, offset=(3, 0))
         await console.pilot.pause()
         assert names[0] == screen.tab.NAME
+        # However fast they are changed, one is in sight.
+        await asyncio.gather(*(screen.action_tab(number) for number in (1, 4, 2, 5, 3)))
+        await settled(console.pilot)
+        assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
+        assert [one.NAME for one in screen._tabs if one.shown] == [names[3]]
+        assert screen.tab is screen._tabs[3]
 
 
 ABSENT = {
@@ -195,17 +184,6 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
             await console.press(digit)
             await settled(console.pilot)
             assert why in console.picture
-
-
-async def test_however_fast_tabs_are_changed_one_is_in_sight() -> None:
-    async with opened() as console:
-        screen = await open_queue(console, "orders")
-        names = [one.NAME for one in screen._tabs]
-        await asyncio.gather(*(screen.action_tab(conn) for conn in (1, 4, 2, 5, 3)))
-        await settled(console.pilot)
-        assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
-        assert [one.NAME for one in screen._tabs if one.shown] == [names[3]]
-        assert screen.tab is screen._tabs[3]
 
 
 async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
@@ -340,7 +318,7 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
             assert words in console.picture
         assert "\x1b" not in console.picture
         await console.press("enter")
-        assert isinstance(console.app.screen, FindingDialog)
+        assert console.is_at(FindingDialog)
 
 
 async def test_all_clear_is_said_only_after_a_look_at_everything_without_notes() -> None:
@@ -384,7 +362,7 @@ async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() ->
             ((80, 24), [(True, False), (False, True)]),
             ((160, 48), [(True, True)]),
         ):
-            await console.pilot.resize_terminal(*size)
+            await console.resize(*size)
             await settled(console.pilot)
             rows = [line for line in console.picture.splitlines() if "'[bold]'" in line]
             marks = [
@@ -409,21 +387,12 @@ def test_lines_that_both_have_are_not_marked() -> None:
     ]
 
 
-def entry(number: int, outcome: str, **more: object) -> Entry:
-    ended = None if outcome == "running" else AT
-    plainly = Entry(
-        *(number, "public", "orders", "requeue", AT, AT, ended, "ann@etl01", "ann", "s"),
-        *("prod-orders", "state=error", AT, 100, 60, 50, 10, 0, outcome, ""),
-    )
-    return replace(plainly, **more)  # type: ignore[arg-type]
-
-
 async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
     async with opened(size=(160, 48)) as console:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)
-        seen = ((entry(3, "running"), True), (entry(2, "running"), False), (entry(1, "done"), None))
-        tab.show_result([AuditRow(one, alive) for one, alive in seen])
+        cut_off = replace(RUNNING, action_id=19)
+        tab.show_result([AuditRow(RUNNING, True), AuditRow(cut_off, False), AuditRow(ENTRY)])
         await settled(console.pilot)
         for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
             assert words in console.picture

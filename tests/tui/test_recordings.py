@@ -1,13 +1,10 @@
 """What the console sees is recorded while it runs, and shown again in the tab History."""
 
-import os
-import re
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +27,12 @@ from console.monitor.sampler import Reading
 from console.tui.open_connection import RETRY_SECONDS, ConnectionRecorder, Recordings
 from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
-from console.tui.widgets.charts import Chart, y_limits
-from tests.servers import PATIENCE_SECONDS, wait_until
-from tests.tui.alone import alone, conn, until
-from tests.tui.feeds import queue
+from console.tui.widgets.charts import Chart, Drawing, y_limits
+from tests.servers import wait_until
+from tests.tui.feeds import BEGIN, Taken, queue
 from tests.tui.one_tab import Shown, one_tab
-from tests.tui.recorded import BEGIN, Taken
-from tests.tui.test_terminal import install_queue
+from tests.tui.opened import alone, conn
+from tests.tui.test_terminal import install_queue, on_terminal
 
 READING = Reading("prod", (queue("mail", ready=3),), next_seconds=1.0)
 
@@ -60,7 +56,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
         )
         console.app._on_examined("prod")(examined)
         reader = RecordReader(tmp_path, "prod")
-        await until(console, lambda: reader.rows(FINDINGS, ALWAYS))
+        await console.until(lambda: reader.rows(FINDINGS, ALWAYS))
         console.app.open_connections()
         await console.pilot.pause()
         assert "recorded to" in console.picture
@@ -90,7 +86,7 @@ async def test_what_stops_it_is_on_the_screen(tmp_path: Path) -> None:
     wall.write_text("a file")
     async with alone(connections=[conn()], recordings=wall) as console:
         console.feed.give(queue("mail"))
-        await until(console, lambda: "! prod: not recorded:" in console.picture)
+        await console.until(lambda: "! prod: not recorded:" in console.picture)
         assert "Not a directory" in console.picture
 
 
@@ -126,16 +122,8 @@ def test_ending_waits_for_nobody_even_where_the_disk_hangs(
 
 
 def started(url: str, state: Path) -> "pexpect.spawn[str]":
-    environment = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state)}
     words = ["-m", "console.cli", "--url", url]
-    return pexpect.spawn(
-        sys.executable,
-        words,
-        dimensions=(24, 100),
-        env=environment,
-        encoding="utf-8",
-        timeout=PATIENCE_SECONDS,
-    )
+    return on_terminal(words, columns=100, XDG_STATE_HOME=str(state))
 
 
 @pytest.mark.long
@@ -163,13 +151,6 @@ def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: P
         wait_for(lambda: not left.exists())
         assert [*segments.closed(root, SAMPLES, name)]
         assert kept()[: len(before)] == before
-        # Another one beside it looks all the same, and does not record.
-        with started(database_url, tmp_path) as third:
-            third.expect("letters")
-            third.send("c")
-            third.expect(re.escape("recorded by another console"))
-            third.send("\x11")
-            third.expect(pexpect.EOF)
         second.send("\x11")
         second.expect(pexpect.EOF)
     wait_for(lambda: not segments.open_segments(root, name))
@@ -182,8 +163,10 @@ LAST = 4_440
 LATENCY = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles())
 
 
-def recorded(root: Path) -> None:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     """Seen from 01:40 to 01:55 and, idle, from 02:10 on."""
+    root = tmp_path_factory.mktemp("recordings")
     taken = Taken(root)
     for second in range(2400, 3300, 10):
         mail = queue("mail", ready=second, age_seconds=2.0, latency=LATENCY)
@@ -193,59 +176,58 @@ def recorded(root: Path) -> None:
     for second in (2400, 2460, 2520):
         taken.found(second, "mail", ["odd"] if second == 2460 else [])
     taken.acted(3000, "mail", "purge")
+    taken.noted(3060, "deployed 1.4")
     taken.close()
+    return Recordings(root)
 
 
-def charts(shown: Shown[HistoryTab]) -> list[Chart]:
-    return [one for one in shown.tab.query(Chart) if one.display]
+def charts(shown: Shown[HistoryTab]) -> list[Drawing]:
+    found = [one.drawing for one in shown.tab.query(Chart) if one.display]
+    return [one for one in found if one is not None]
 
 
-@pytest.mark.parametrize(("size", "seen"), [((80, 24), 1), ((160, 48), 4), ((50, 14), 1)])
-async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
-    tmp_path: Path, size: tuple[int, int], seen: int
-) -> None:
-    recorded(tmp_path)
-    async with one_tab(HistoryTab, size=size) as shown:
-        shown.app.context.recordings = Recordings(tmp_path)
+async def test_what_was_recorded_is_drawn_with_gaps_as_gaps(recorded: Recordings) -> None:
+    async with one_tab(HistoryTab) as shown:
+        shown.app.context.recordings = recorded
         shown.tab.poll()
         await shown.until(lambda: shown.tab.result)
-        assert len(charts(shown)) == seen
-        drawing = charts(shown)[0].drawing
-        assert drawing is not None
-        assert "up to 3.29 k" in "".join(text for text, _ in drawing.title)
-        # Nothing was seen for a quarter of an hour; pauses that were meant are none.
-        assert [len(run) for run in drawing.curves[0].runs] == [60, 5]
-        told = [one.drawing for one in charts(shown) if one.drawing is not None]
-        latencies = [one for one in told if one.title[0][0] == "waiting p50, p95, p99 "]
-        assert [len(one.curves) for one in latencies] == ([3] if seen == 4 else [])
-        assert all("up to 2 s" in one.title[1][0] for one in latencies)
+        for size, seen in (((80, 24), 1), ((50, 14), 1), ((160, 48), 4)):
+            await shown.resize(*size)
+            await shown.until(lambda seen=seen: len(charts(shown)) == seen)  # type: ignore[misc]
+            first = charts(shown)[0]
+            assert "up to 3.29 k" in "".join(text for text, _ in first.title)
+            # Nothing was seen for a quarter of an hour; pauses that were meant are none.
+            assert [len(run) for run in first.curves[0].runs] == [60, 5]
+            # A note of the database is on the charts of each queue, wherever the cursor is.
+            noted_at = (BEGIN + timedelta(seconds=3060)).timestamp()
+            assert all(one.notes == (noted_at,) for one in charts(shown))
+        (waiting,) = (one for one in charts(shown) if one.title[0][0] == "waiting p50, p95, p99 ")
+        assert len(waiting.curves) == 3
+        assert "up to 2 s" in waiting.title[1][0]
 
 
-async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> None:
-    recorded(tmp_path)
+async def test_marks_are_told_and_another_span_is_read_anew(recorded: Recordings) -> None:
     async with one_tab(HistoryTab, size=(100, 40)) as shown:
-        shown.app.context.recordings = Recordings(tmp_path)
+        shown.app.context.recordings = recorded
         shown.tab.poll()
         await shown.until(lambda: shown.tab.result)
         table = shown.tab.table
         told = shown.tab.query_one("#history-told", Paragraph)
-        assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge", "! odd"]
-        assert "ok, 3 of 3, ann" in told.plain_text
+        assert [table.cells(key)["name"].text for key in table.keys] == [
+            "◆ ann",
+            "▶ purge",
+            "! odd",
+        ]
+        assert "deployed 1.4" in told.plain_text
         table.move_cursor(1)
         await shown.pilot.pause()
+        assert "ok, 3 of 3, ann" in told.plain_text
+        table.move_cursor(2)
+        await shown.pilot.pause()
         assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.plain_text
-        drawing = charts(shown)[0].drawing
-        assert drawing is not None
+        drawing = charts(shown)[0]
         assert drawing.marker is not None
         assert drawing.moment.now - drawing.marker == pytest.approx(33 * 60 + 7, abs=1)
-
-
-async def test_another_span_is_read_anew(tmp_path: Path) -> None:
-    recorded(tmp_path)
-    async with one_tab(HistoryTab) as shown:
-        shown.app.context.recordings = Recordings(tmp_path)
-        shown.tab.poll()
-        await shown.until(lambda: shown.tab.result)
         first = shown.tab.result
         shown.tab.poll()
         assert not shown.tab._fetch.busy, "it is read again at once"
@@ -258,16 +240,14 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
         assert shown.tab.result.points == (first.points if first else ())
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+    recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded(tmp_path)
     hour = Expected(Band(3_600, 14_400, 25_200), None, None)
     known = Forecast(dict.fromkeys(range(HOURS), hour), UTC, 8, 56, BEGIN)
     monkeypatch.setattr("console.tui.tabs.history.read_forecast", lambda *_: known)
-    async with one_tab(HistoryTab, size=size) as shown:
-        shown.app.context.recordings = Recordings(tmp_path)
+    async with one_tab(HistoryTab, size=(160, 48)) as shown:
+        shown.app.context.recordings = recorded
         shown.tab.action_zoom(1)  # 24 h
         await shown.until(lambda: shown.tab.result)
         drawings = list(shown.tab._drawings())
@@ -277,10 +257,11 @@ async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
         assert pushes.ahead_seconds == 6 * 3600
         assert len(pushes.bands) == 24 + 6 + 1  # the first of them had begun before
         assert y_limits(pushes)[1] >= 7.0
-        for _ in range(1 if size[0] == 80 else 0):
-            shown.tab.action_chart(1)
         await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
         assert "90 % of such hours and their median, of 8 weeks" in shown.picture
+        await shown.resize(80, 24)
+        shown.tab.action_chart(1)
+        await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
         short = Forecast(days=12, why="no forecast: 12 days of history, 21 are needed")
         assert shown.tab.result is not None
         shown.tab.show_result((shown.tab.result, short))

@@ -1,8 +1,5 @@
 """The console on a recording: what is seen is what was seen then, and nothing can be done."""
 
-import os
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,11 +9,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pexpect  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from textual.pilot import Pilot
 
 from console import tui
 from console.errors import UsageError
@@ -28,10 +23,9 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
 from tests.cli.calls import call
-from tests.servers import PATIENCE_SECONDS
-from tests.tui.feeds import queue
-from tests.tui.opened import picture, until
-from tests.tui.recorded import BEGIN, Taken
+from tests.tui.feeds import BEGIN, Taken, queue
+from tests.tui.opened import Running, threads_ended
+from tests.tui.test_terminal import on_terminal, quit_at_once
 
 PRAGUE = ZoneInfo("Europe/Prague")
 MAIL = ("prod", "public", "mail")
@@ -54,9 +48,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass
-class Played:
-    pilot: Pilot[None]
-    app: ReplayApp
+class Played(Running):
     now: list[float]
     key: QueueKey = MAIL
 
@@ -65,25 +57,21 @@ class Played:
         assert self.app.context.replay is not None
         return (self.app.context.replay.player.at - BEGIN).total_seconds()
 
-    @property
-    def picture(self) -> str:
-        return picture(self.app)
-
     def ready(self) -> int | None:
         store = self.app.context.store
         found = {view.key: view for view in store.queues(self.app.context.clock.monotonic())}
         return found[self.key].snapshot.ready if self.key in found else None
 
     async def comes_to(self, seconds: float) -> None:
-        await until(self.pilot, lambda: self.at == seconds and self.app.context.replay)
-        await until(self.pilot, lambda: self.ready() is not None)
+        await self.until(lambda: self.at == seconds and self.app.context.replay)
+        await self.until(lambda: self.ready() is not None)
 
     async def plays(self, seconds: float) -> None:
         """So many seconds go by for who watches."""
         for _ in range(round(seconds * 2)):
             before = self.at
             self.now[0] += 0.5
-            await until(self.pilot, partial(self._is_after, before))
+            await self.until(partial(self._is_after, before))
 
     def _is_after(self, seconds: float) -> bool:
         return self.at > seconds
@@ -97,12 +85,10 @@ async def played(
     replay = open_replay(root, at, UTC, lambda: now[0])
     app = ReplayApp(replay, **how)
     async with app.run_test(size=size) as pilot:
-        found = Played(pilot, app, now, key)
-        await until(pilot, lambda: found.ready() is not None)
+        found = Played(pilot, now, key)
+        await found.until(lambda: found.ready() is not None)
         yield found
-    for thread in threading.enumerate():
-        if thread.name == "replay":
-            thread.join(20)
+    threads_ended()
 
 
 async def test_it_is_as_it_was_and_goes_on(recording: Path) -> None:
@@ -150,29 +136,22 @@ def _keys(console: Played) -> set[tuple[str, str, str]]:
 
 
 async def test_what_was_not_recorded_is_no_trouble_of_its_connection(tmp_path: Path) -> None:
-    """A connection that was closed on purpose, while the console went on with another."""
-    for name, until_ in (("closed", 60), ("prod", 600)):
+    """One was closed on purpose while the console went on with another; one had failed by then."""
+    for name, last in (("closed", 60), ("prod", 600)):
         taken = Taken(tmp_path, name)
-        for second in range(0, until_ + 1, 5):
+        for second in range(0, last + 1, 5):
             taken.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
         taken.close()
-    async with played(tmp_path, "01:07:00") as console:
+    failed = Taken(tmp_path, "failed")
+    failed.fail(0, "Could not look.")
+    failed.close()
+    async with played(tmp_path, "01:07:00", (160, 48)) as console:
         assert "closed  not recorded for 6 m" in console.picture
+        assert "failed  not recorded yet" in console.picture
         assert "no answer" not in console.picture
         views = console.app.context.store.queues(console.app.context.clock.monotonic())
         assert [view.stale_seconds for view in views] == [360, None]
         assert console.app.context.store.findings(console.app.context.clock.monotonic()) == ()
-
-
-async def test_what_failed_when_the_recording_ended_is_not_failing_still(tmp_path: Path) -> None:
-    taken, other = Taken(tmp_path, "closed"), Taken(tmp_path, "prod")
-    taken.fail(0, "Could not look.")
-    for second in (0, 600):
-        other.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=600.0)
-    taken.close()
-    other.close()
-    async with played(tmp_path, "01:07:00") as console:
-        assert "closed  not recorded yet" in console.picture
 
 
 async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
@@ -187,27 +166,27 @@ async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
         taken.close()
     key = (names[0], "public", "mail")
     async with played(tmp_path, "01:01", (160, 48), key) as console:
-        await until(console.pilot, lambda: "▾ shops: 9 connections, 18 queues" in console.picture)
+        await console.until(lambda: "▾ shops: 9 connections, 18 queues" in console.picture)
         lines = [line.strip() for line in console.picture.splitlines()]
         assert any("odd/one: 2 queues" in line for line in lines)
         assert sum("▸ host" in line for line in lines) == 9
         assert any("▾ shops" in line and " 45 " in line for line in lines)
         await console.pilot.press("z", "z")  # the groups alone
-        await until(console.pilot, lambda: "▸ shops: 9 connections" in console.picture)
+        await console.until(lambda: "▸ shops: 9 connections" in console.picture)
     profiles = {name: "eu" if name < "shops/host4" else "us" for name in names}
     async with played(tmp_path, "01:01", (160, 48), key, groups=profiles) as console:
-        await until(console.pilot, lambda: "eu: 4 connections, 8 queues" in console.picture)
+        await console.until(lambda: "eu: 4 connections, 8 queues" in console.picture)
         assert "us: 5 connections, 10 queues" in console.picture
 
 
 async def test_a_time_can_be_typed(recording: Path) -> None:
     async with played(recording, "01:01") as console:
         await console.pilot.press("at", *"01:20", "enter")
-        assert isinstance(console.app.screen, SeekDialog)
+        assert console.is_at(SeekDialog)
         assert "Nothing is recorded at 2026-03-29 01:20:00 UTC" in console.picture
         await console.pilot.press(*["backspace"] * 5, *"1:05", "enter")
         await console.comes_to(300)
-        assert isinstance(console.app.screen, OverviewScreen)
+        assert console.is_at(OverviewScreen)
 
 
 async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording: Path) -> None:
@@ -235,7 +214,7 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             assert isinstance(app.screen, OverviewScreen)
             assert len(app._notifications) == before + 1
         app.open_queue(MAIL, "messages")
-        await until(console.pilot, lambda: "A recording has no messages" in console.picture)
+        await console.until(lambda: "A recording has no messages" in console.picture)
         screen = app.screen
         assert isinstance(screen, QueueScreen)
         for place, one in enumerate(screen._tabs):
@@ -245,7 +224,7 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
                 words = "has no slots" if one.NAME == "slots" else "A recording has no"
                 assert words in console.picture
         screen.show_tab("history")
-        await until(console.pilot, lambda: "ready up to 420" in console.picture)
+        await console.until(lambda: "ready up to 420" in console.picture)
         assert "claims_odd" in console.picture
 
 
@@ -312,21 +291,10 @@ def test_there_must_be_something_at_that_time(tmp_path: Path, recording: Path) -
 @pytest.mark.long
 def test_it_plays_in_a_terminal(recording: Path) -> None:
     words = ["-m", "console.cli", "--replay", str(recording), "--at", "01:07"]
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    console = pexpect.spawn(
-        sys.executable,
-        words,
-        dimensions=(24, 80),
-        env=environment,
-        encoding="utf-8",
-        timeout=PATIENCE_SECONDS,
-    )
+    console = on_terminal(words)
     console.expect("REPLAY")
     console.expect("claims_odd it is")
-    console.send("\x11")
-    console.expect(pexpect.EOF)
-    console.close()
-    assert console.exitstatus == 0
+    quit_at_once(console)
 
 
 def test_wrong_use_is_said_before_anything_is_drawn(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.engines import open_database
+from console.engines import Database, open_database
 from console.errors import ConsoleError, UsageError
 from console.pipeline import launch, runs
 from console.pipeline import spark as sessions
@@ -26,10 +26,9 @@ from console.tui.screens.runs import RunDialog, RunsScreen, size
 from console.tui.text import TextView
 from console.tui.widgets.field import Form
 from tests.servers import wait_until
-from tests.tui.acting import Acting, acting, database_at, make, states
-from tests.tui.alone import alone, conn, is_at, until
+from tests.tui.acting import Acting, acting, make, states
 from tests.tui.feeds import queue
-from tests.tui.opened import Opened
+from tests.tui.opened import Opened, Running, alone, conn
 
 KEY = ("prod", "public", "jobs")
 TOLD = "export: 2 of 4 ranges, 200,000 rows"
@@ -81,10 +80,7 @@ def posted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def shown(console: Opened, *found: Run) -> RunsScreen:
     """The screen, with these on it."""
-    console.app.open_runs()
-    await console.pilot.pause()
-    at = console.app.screen
-    assert isinstance(at, RunsScreen)
+    at = await console.opens(RunsScreen, console.app.open_runs)
     at.show(RunList(found))
     await console.pilot.pause()
     return at
@@ -108,6 +104,9 @@ async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None)
         assert (done["ended"], done["rows"], done["size"], done["rate"], done["took"]) == (
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
         )
+        assert [size(number) for number in (None, 7, 4_200, 90 * 10**9)] == [
+            *("", "7 B", "4.2 kB", "90.0 GB"),
+        ]
         await console.press("j")
         table = at.table
         at.show(RunList((WRONG, RUNNING, DONE), unreadable=2))
@@ -117,49 +116,43 @@ async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None)
         assert cells(at, "4")["outcome"] == RunOutcome.MISMATCH
 
 
-async def test_it_fits_and_says_what_was_killed(posted: None) -> None:
-    async with alone(connections=[conn()], size=(80, 24)) as console:
-        at = await shown(console, KILLED, FAILED, DONE)
-        assert "ended without a word" in console.picture
+async def test_nothing_yet_what_was_killed_and_nothing_to_be_read(posted: None) -> None:
+    async with alone(connections=[conn()]) as console:
+        at = await shown(console)
+        assert "No job has been run on this machine yet" in console.picture
+        assert ":pipeline archive QUEUE" in console.picture
+        at.show(RunList((KILLED, FAILED, DONE)))
+        await console.pilot.pause()
         assert f"ended without a word; before that: {TOLD}" in console.picture
         assert "ended without a word  " in console.picture, "not cut off in the table"
         assert cells(at, "3")["mark"] == "✖"
         await console.press("j")
         assert "[bold]no␛[31m gone" in console.picture
         assert "dbq-console pipeline archive jobs" in console.picture
-        await console.pilot.resize_terminal(50, 14)
-        await console.pilot.pause()
+        await console.resize(50, 14)
         assert "archive" in console.picture
+        at._failed(ConsoleError("The runs cannot be read.", why="no disk"))
+        await console.pilot.pause()
+        assert "no disk" in console.picture
+        assert "archive" in console.picture, "what was read stays"
+        await console.press("o")
+        assert console.is_at(CommandDialog)
 
 
 async def test_enter_shows_the_result_whole(posted: None) -> None:
     async with alone(connections=[conn()], size=(120, 50)) as console:
         await shown(console, DONE, KILLED)
         await console.press("enter")
-        await until(console, lambda: is_at(console, RunDialog))
+        await console.until(lambda: console.is_at(RunDialog))
         for words in ("done (exit 0)", "plan 7: exported", '"exported": 400000', "ann@etl01"):
             assert words in console.picture
         await console.press("y")
         assert '"bytes": 122300000' in console.app.clipboard
         await console.press("escape", "j", "enter")
-        await until(console, lambda: is_at(console, RunDialog))
+        await console.until(lambda: console.is_at(RunDialog))
         await console.pilot.pause()
         assert "The same command continues where it stopped" in console.picture
         assert "[bold]somebody␛[0m" in console.picture
-
-
-async def test_nothing_yet_and_nothing_to_be_read(posted: None) -> None:
-    async with alone(connections=[conn()]) as console:
-        at = await shown(console)
-        assert "No job has been run on this machine yet" in console.picture
-        assert ":pipeline archive QUEUE" in console.picture
-        at.show(RunList((DONE,)))
-        at._failed(ConsoleError("The runs cannot be read.", why="no disk"))
-        await console.pilot.pause()
-        assert "no disk" in console.picture
-        assert "archive" in console.picture, "what was read stays"
-        await console.press("o")
-        assert is_at(console, CommandDialog)
 
 
 async def test_it_is_stopped_by_a_word_and_not_by_a_key(
@@ -170,15 +163,15 @@ async def test_it_is_stopped_by_a_word_and_not_by_a_key(
     async with alone(connections=[conn()]) as console:
         await shown(console, RUNNING, DONE)
         await console.press("s", "escape")
-        assert is_at(console, RunsScreen)
+        assert console.is_at(RunsScreen)
         await console.press("s")
-        assert is_at(console, ConfirmDialog)
+        assert console.is_at(ConfirmDialog)
         assert TOLD in console.picture
         await console.press("y", "enter")
-        await until(console, lambda: stopped)
+        await console.until(lambda: stopped)
         assert stopped == ["2"]
         await console.press("j", "s")
-        assert is_at(console, RunsScreen), "it has ended"
+        assert console.is_at(RunsScreen), "it has ended"
 
 
 # -- what is begun
@@ -241,21 +234,20 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     return found
 
 
-def at_stage(console: Opened, stage: Stage) -> bool:
-    at = console.app.screen
-    return isinstance(at, PipelineScreen) and at.stage is stage
+def at_stage(console: Running, stage: Stage) -> bool:
+    return console.is_at(PipelineScreen) and console.on_top(PipelineScreen).stage is stage
 
 
 async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         console.feed.give(queue("jobs"))
         console.app.open_pipeline("archive", KEY, lake="/srv/lake")
-        await until(console, lambda: at_stage(console, Stage.FORM))
+        await console.until(lambda: at_stage(console, Stage.FORM))
         assert "drain its archive" in console.picture
         filled = console.app.screen.query_one(Form)
         filled.fields[1].value = "9h"
         await console.press("enter")
-        await until(console, lambda: "Nothing is so old" in console.picture)
+        await console.until(lambda: "Nothing is so old" in console.picture)
         assert at_stage(console, Stage.FORM)
         filled.fields[1].value = "no time"
         await console.press("enter")
@@ -265,7 +257,7 @@ async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) ->
         equivalent_command = "pipeline archive --lake=/srv/lake --schema public --profile prod jobs"
         assert console.app.clipboard == f"dbq-console {equivalent_command}"
         await console.press("escape", "enter")
-        await until(console, lambda: at_stage(console, Stage.PLAN))
+        await console.until(lambda: at_stage(console, Stage.PLAN))
         assert "the plan of pipeline archive --dry-run --lake=/srv/lake" in console.picture
         await console.press("y", "enter")
         assert "'y' does not match" in console.picture
@@ -279,33 +271,31 @@ async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) ->
         assert not begun
         console.feed.give(queue("jobs"))
         await console.pilot.pause()
-        at = console.app.screen
-        assert isinstance(at, PipelineScreen)
+        at = console.on_top(PipelineScreen)
         at.confirm("jobs")
         at.confirm("jobs")
-        await until(console, lambda: is_at(console, RunsScreen))
+        await console.until(lambda: console.is_at(RunsScreen))
         assert [job.words[:4] for job in begun] == [("pipeline", "archive", "--yes", "jobs")]
-        at = console.app.screen
-        assert isinstance(at, RunsScreen)
-        await until(console, lambda: at.table.row is not None)
+        listed = console.on_top(RunsScreen)
+        await console.until(lambda: listed.table.row is not None)
         await console.press("escape")
-        assert not is_at(console, PipelineScreen)
+        assert not console.is_at(PipelineScreen)
 
 
 async def test_what_changes_nothing_wants_no_name_and_escape_leads_back(begun: list[Job]) -> None:
     async with alone() as console:
         console.app.open_runs()
         await console.press("n")
-        await until(console, lambda: at_stage(console, Stage.FORM))
+        await console.until(lambda: at_stage(console, Stage.FORM))
         await console.press("enter")
-        await until(console, lambda: at_stage(console, Stage.PLAN))
+        await console.until(lambda: at_stage(console, Stage.PLAN))
         assert "It deletes nothing" in " ".join(console.picture.split())
         await console.press("escape")
         assert at_stage(console, Stage.FORM)
         await console.press("enter")
-        await until(console, lambda: at_stage(console, Stage.PLAN))
+        await console.until(lambda: at_stage(console, Stage.PLAN))
         await console.press("y", "enter")
-        await until(console, lambda: is_at(console, RunsScreen))
+        await console.until(lambda: console.is_at(RunsScreen))
         assert [job.words for job in begun] == [("pipeline", "rollup")]
 
 
@@ -321,7 +311,7 @@ async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list
             assert "needs the right operator" in refusal(console)
             await console.press("enter", "enter", "escape")
         console.app.open_pipeline("verify", KEY)
-        await until(console, lambda: at_stage(console, Stage.FORM))
+        await console.until(lambda: at_stage(console, Stage.FORM))
         await console.press("escape")
         console.app.open_pipeline("verify", ("nowhere", "public", "x"))
         await console.pilot.pause()
@@ -347,53 +337,40 @@ def test_a_password_that_is_typed_cannot_be_handed_on(monkeypatch: pytest.Monkey
     assert jobs.why_no_job("rollup", one) == ""
 
 
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(None, ""), (7, "7 B"), (4_200, "4.2 kB"), (3_200_000, "3.2 MB"), (90 * 10**9, "90.0 GB")],
-)
-def test_sizes(number: int | None, words: str) -> None:
-    assert size(number) == words
-
-
 @pytest.mark.long
-async def test_a_real_run_from_the_dialog_to_its_result(database_url: str, tmp_path: Path) -> None:
-    with database_at(database_url) as database:
-        made = make(database, "jobs", "fifo", {"archive_at_pop": "on"})
-        with database.transaction("pop") as connection:
-            connection.exec_driver_sql("SELECT count(*) FROM public.jobs_pop_many(5)")
-        before = states(database, made)
-        async with acting(database, "jobs", rights=Rights.OPERATOR) as console:
-            console.app.open_actions(console.key("jobs"))
-            await console.until(lambda: isinstance(console.app.screen, VerbsDialog), "the verbs")
-            await console.until(lambda: bool(console.dialog.choices), "choices")
-            names = [one.verb for one in console.dialog.choices]
-            assert "to lake" in names
-            console.dialog.query_one(Menu).highlighted = names.index("to lake")
-            await console.pilot.press("enter")
-            await form(console, tmp_path / "lake")
-            await console.until(lambda: isinstance(console.app.screen, RunsScreen), "the runs")
+async def test_a_real_run_from_the_dialog_to_its_result(database: Database, tmp_path: Path) -> None:
+    made = make(database, "jobs", "fifo", {"archive_at_pop": "on"})
+    with database.transaction("pop") as connection:
+        connection.exec_driver_sql("SELECT count(*) FROM public.jobs_pop_many(5)")
+    before = states(database, made)
+    async with acting(database, "jobs", rights=Rights.OPERATOR) as console:
+        console.app.open_actions(console.key("jobs"))
+        await console.until(lambda: console.is_at(VerbsDialog))
+        await console.until(lambda: bool(console.dialog.choices))
+        names = [one.verb for one in console.dialog.choices]
+        assert "to lake" in names
+        console.dialog.query_one(Menu).highlighted = names.index("to lake")
+        await console.pilot.press("enter")
+        await form(console, tmp_path / "lake")
+        await console.until(lambda: console.is_at(RunsScreen))
 
-        def ended() -> bool:
-            return all(run.status is not None for run in runs.read(runs.folder()).runs)
+    def ended() -> bool:
+        return all(run.status is not None for run in runs.read(runs.folder()).runs)
 
-        # The console has ended; the run goes on.
-        wait_until(ended, "the end of the run")
-        (run,) = runs.read(runs.folder()).runs
-        assert (run.outcome, run.rows) == (RunOutcome.DONE, 5), run
-        assert states(database, made) == before
-        assert [*(tmp_path / "lake").rglob("*.parquet")]
+    # The console has ended; the run goes on.
+    wait_until(ended, "the end of the run")
+    (run,) = runs.read(runs.folder()).runs
+    assert (run.outcome, run.rows) == (RunOutcome.DONE, 5), run
+    assert states(database, made) == before
+    assert [*(tmp_path / "lake").rglob("*.parquet")]
 
 
 async def form(console: Acting, lake: Path) -> None:
-    def stage(wanted: Stage) -> bool:
-        at = console.app.screen
-        return isinstance(at, PipelineScreen) and at.stage is wanted
-
-    await console.until(lambda: stage(Stage.FORM), "a form")
+    await console.until(lambda: at_stage(console, Stage.FORM))
     filled = console.app.screen.query_one(Form)
     filled.fields[0].value = str(lake)
-    await console.pilot.press("enter")
-    await console.until(lambda: stage(Stage.PLAN), "a plan")
+    await console.press("enter")
+    await console.until(lambda: at_stage(console, Stage.PLAN))
     assert "5 rows into" in console.picture
     console.app.screen.query_one("#confirm", Input).value = "jobs"
-    await console.pilot.press("enter")
+    await console.press("enter")

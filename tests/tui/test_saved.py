@@ -1,6 +1,5 @@
 """What the configuration keeps for the screens: filters with names, the theme, colours."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from console.monitor.filters import Filters, Saved
 from console.tui import commands, terminal
 from console.tui.app import ConsoleApp
 from console.tui.commands import CommandContext, VisibleFilter
-from console.tui.context import Context, Setup
+from console.tui.context import Setup
 from console.tui.dialogs.command_line import completions
 from console.tui.open_connection import open_profile
 from console.tui.tabs.messages import MessagesTab
@@ -24,7 +23,6 @@ from console.tui.text import MARK
 from console.verbs import get_verb
 from console.verbs.parameters import FILTER
 from console.verbs.verb import Target, equivalent_command, values_from_texts
-from tests.tui.alone import until
 from tests.tui.feeds import FakeFeed, nine, queue
 from tests.tui.one_tab import one_tab
 from tests.tui.opened import Opened, opened
@@ -205,10 +203,12 @@ def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path
     assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
 
 
-def test_saved_filters_and_saving_are_offered() -> None:
+def test_saved_filters_and_saving_are_offered_wherever_one_is() -> None:
     found, _ = with_filters()
     assert completions(found, "purge mail @") == ["purge mail @late"]
     assert completions(found, "theme light ") == ["theme light --save"]
+    nowhere, _ = with_filters(None)
+    assert nowhere.filters == nowhere.context.filters(("gone", "s", "q")) == SAVED.messages
 
 
 def test_a_form_takes_saved_filters_and_its_equivalent_command_names_them() -> None:
@@ -267,37 +267,19 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         assert f"{MARK}b  " in console.picture
         await say(console, "theme contrast")
         # Styles are set anew widget by widget, and drawn as they are.
-        await until(
-            console,
+        await console.until(
             lambda: (
                 marks(console) == {colour(console.app, name) for name in ("blue", "red")} != both
             ),
         )
 
 
-def test_without_colours_there_are_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    appearance = Appearance(colors={"prod": "red"})
-    assert shown(ConsoleApp([FakeFeed("prod")], Setup(appearance=appearance))) == ["red"]
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert shown(ConsoleApp([FakeFeed("prod")], Setup(appearance=appearance))) == [""]
-
-
-def shown(app: ConsoleApp) -> list[str]:
-    return [one.color for one in app.context.store.connections(0.0)]
-
-
 @pytest.mark.parametrize(("said", "none"), [("", False), ("0", True), ("1", True)])
-def test_no_color_counts_unless_it_is_empty(
+def test_no_color_counts_unless_it_is_empty_and_takes_the_marks(
     said: str, none: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As its own rule has it: https://no-color.org."""
     monkeypatch.setenv("NO_COLOR", said)
-    assert ConsoleApp().no_color is none
-    os.environ.pop("NO_COLOR", None)
-
-
-def test_a_context_without_a_place_has_the_filters_of_all() -> None:
-    found, _ = with_filters(None)
-    assert isinstance(found.context, Context)
-    assert found.filters == SAVED.messages
-    assert found.context.filters(("gone", "s", "q")) == SAVED.messages
+    app = ConsoleApp([FakeFeed("prod")], Setup(appearance=Appearance(colors={"prod": "red"})))
+    assert app.no_color is none
+    assert [one.color for one in app.context.store.connections(0.0)] == ["" if none else "red"]

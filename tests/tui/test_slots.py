@@ -19,9 +19,8 @@ from console.tui.screens.overview import RingSlots
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
 from console.tui.widgets.slot_map import CellState, SlotMapView, SlotStrip, cell_state, strip_cells
-from tests.tui.alone import Plain
 from tests.tui.feeds import nine, queue
-from tests.tui.opened import Opened, opened
+from tests.tui.opened import Opened, Plain, opened
 
 RING = design("ring")
 QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}))
@@ -116,7 +115,7 @@ async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
     console.app.open_queue(KEY, "slots")
     await console.pilot.pause()
     await console.pilot.pause()
-    assert isinstance(console.app.screen, QueueScreen)
+    assert console.is_at(QueueScreen)
     tab = console.app.screen.query_one(SlotsTab)
     tab.show_result(QueueSlotMap(QUEUE, found))
     await console.pilot.pause()
@@ -125,24 +124,30 @@ async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
 
 async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
     async with opened() as console:
+        asked: list[tuple[object, str]] = []
+        console.app.open_message = lambda *what: asked.append(what)  # type: ignore[method-assign]
         tab = await open_slots(console)
         for words in ("4,812 ready", "21 orphans", "23 holes", "2 missing", "5,142 free"):
             assert words in console.picture
         assert "pop 1,044" in console.picture
         assert "push 5,856" in console.picture
-        await console.press("n")
+        await console.press("enter", "enter", "enter")
+        assert asked == [], "nothing is in the first slot"
+        await console.press("escape", "n")
         assert "2 orphans (1,023 to 1,024)" in console.picture
         await console.press("enter")
         assert "slot 1,023, number 1,023: orphan" in console.picture
+        await console.press("enter")
+        assert asked == [(KEY, "numbers,,1023")]
         tab.show_result(QueueSlotMap(QUEUE, replace(MAP, next_pop=1050)))
         assert tab.view.cursor == 1023
         await console.press("n", "enter")
         assert "slot 5,856, number 5,856: hole" in console.picture
         await console.press("escape")
         assert not tab.view.zoomed
-        assert isinstance(console.app.screen, QueueScreen)
+        assert console.is_at(QueueScreen)
         await console.press("escape")
-        assert not isinstance(console.app.screen, QueueScreen)
+        assert not console.is_at(QueueScreen)
 
 
 async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
@@ -162,17 +167,6 @@ async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
         tab.show_result(QueueSlotMap(QUEUE, MAP))
         await console.pilot.pause()
         assert "billing" not in console.picture
-
-
-async def test_enter_on_a_slot_with_a_message_opens_it_and_on_others_nothing() -> None:
-    async with opened() as console:
-        asked: list[tuple[object, str]] = []
-        console.app.open_message = lambda *what: asked.append(what)  # type: ignore[method-assign]
-        await open_slots(console)
-        await console.press("enter", "enter", "enter")
-        assert asked == []
-        await console.press("n", "enter", "enter")
-        assert asked == [(KEY, "numbers,,1023")]
 
 
 def test_the_message_of_a_slot_is_named_as_a_page_of_messages_names_it() -> None:
@@ -245,10 +239,7 @@ def test_a_cell_shows_the_gravest_of_its_slots_and_every_slot_has_one(
 
 
 def test_long_ranges_are_the_same_as_many_short_ones() -> None:
-    long = [
-        SlotRange(0, 499, "ready", 500, 0, 499),
-        SlotRange(500, 999, "free", 500, None, None),
-    ]
+    long = [SlotRange(0, 499, "ready", 500, 0, 499), SlotRange(500, 999, "free", 500, None, None)]
     assert strip_cells(long, 1000, 10) == [CellState.LIVE] * 5 + [CellState.FREE] * 5
 
 
@@ -301,6 +292,5 @@ async def test_a_large_overview_has_the_slots_of_the_ring_under_the_cursor() -> 
         assert console.cursor == "two"
         assert "slots of two" in slots.plain_text
         assert "■" not in slots.plain_text
-        await console.pilot.resize_terminal(80, 24)
-        await console.pilot.pause()
+        await console.resize(80, 24)
         assert not slots.display

@@ -1,106 +1,284 @@
-"""Pictures of the screens: fixed size, fixed clock, posted readings. Update: --snapshot-update."""
+"""Pictures of the screens, one for each state: fixed size, fixed clock, posted data.
+
+Update: --snapshot-update.
+"""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
+from console.monitor.messages import Page
+from console.monitor.snapshot import QueueSnapshot
+from console.rights import Rights
 from console.tui import ConsoleApp
 from console.tui.context import Setup
+from console.tui.dialogs.audit_entry import AuditRow
+from console.tui.dialogs.finding import FindingDialog, Phase
+from console.tui.screens import audit
+from console.tui.screens.audit import AuditScreen
+from console.tui.screens.connections import ConnectionsScreen
+from console.tui.screens.install import InstallScreen
+from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
+from console.tui.screens.queue import TABS
+from console.tui.tabs.messages import LoadedPage, MessagesTab
+from console.tui.tabs.slots import QueueSlotMap, SlotsTab
 from tests.tui.feeds import FakeClock, FakeFeed, nine, queue
+from tests.tui.opened import Bare, Opened, conn, invisible
+from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
+from tests.tui.test_findings import BAD, NOW, FakeRepair, diagnosis, finding
+from tests.tui.test_messages import QUEUE, message
+from tests.tui.test_slots import MAP
+from tests.tui.test_slots import QUEUE as RING
 
 Compare = Callable[..., bool]
-Before = Callable[[Pilot[Any]], Awaitable[None]]
+Run = Callable[[Opened], Awaitable[None]]
+
+MAIL = ("prod", "public", "mail")
+ORDERS = ("prod", "public", "orders")
+SMALL, LARGE = (80, 24), (160, 48)
 
 
-def console(*names: str, **options: Any) -> tuple[ConsoleApp, list[FakeFeed], FakeClock]:
-    """A console on fake feeds, still to be run."""
+def taken(
+    compare: Compare,
+    run: Run | None = None,
+    size: tuple[int, int] = SMALL,
+    names: Sequence[str] = ("prod-orders",),
+    kind: type[ConsoleApp] = ConsoleApp,
+    **options: Any,
+) -> bool:
+    """The picture at the end of `run`, beside the one that is kept."""
     clock = FakeClock()
     feeds = [FakeFeed(name) for name in names]
-    return ConsoleApp(feeds, Setup(clock=clock.clock, **options)), feeds, clock
+    app = kind(feeds, Setup(clock=clock.clock, **options))
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await pilot.pause()
+        if run is not None:
+            await run(Opened(pilot, feeds, clock))
+        await pilot.pause()
+        await pilot.pause()
+        assert app.no_color or invisible(app) == []
+
+    return compare(app, terminal_size=size, run_before=before)
 
 
-def four_minutes(feed: FakeFeed, clock: FakeClock) -> None:
-    """Readings with a tide in them, so that the trends have a shape."""
-    for second in range(0, 240, 5):
-        tide = 0.5 + 0.5 * math.sin(second / 25) ** 2
-        feed.give(*(replace(one, ready=int((one.ready or 0) * tide)) for one in nine()))
-        clock.now += 5
-    feed.give(*nine(), production=True)
+def tide(
+    console: Opened, seconds: range, swing: float, figures: Sequence[str], missed: range = range(0)
+) -> None:
+    """Readings that rise and fall, so that trends and charts have a shape."""
+    for second in seconds:
+        high = 0.5 + 0.5 * math.sin(second / swing) ** 2
+        if second not in missed:
+            console.feed.give(*(_moved(one, high, figures) for one in nine()))
+        console.clock.now += seconds.step
+
+
+def _moved(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnapshot:
+    values = {name: getattr(one, name) for name in figures}
+    moved = {name: type(it)(it * high) for name, it in values.items() if it is not None}
+    return replace(one, **moved)
+
+
+# The overview.
 
 
 def test_overview_at_80_by_24(snap_compare: Compare) -> None:
-    app, (feed,), clock = console("prod-orders", rights="operator", banner="demo: a banner")
+    async def run(console: Opened) -> None:
+        tide(console, range(0, 240, 5), 25, ["ready"])
+        await console.give(*nine(), production=True)
+        await console.press("j")
 
-    async def before(pilot: Pilot[Any]) -> None:
-        four_minutes(feed, clock)
-        await pilot.pause()
-        await pilot.press("j")
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=(80, 24), run_before=before)
+    assert taken(snap_compare, run, rights="operator", banner="demo: a banner")
 
 
 def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> None:
-    app, (prod, stage, audit), clock = console("prod-orders", "stage", "audit", rights="operator")
-
-    async def before(pilot: Pilot[Any]) -> None:
-        await pilot.pause()
-        audit.give(queue("trail", "claim", claimed=2, stuck=0, errors=0, ready=4_711))
-        await pilot.pause()
-        four_minutes(prod, clock)
+    async def run(console: Opened) -> None:
+        prod, stage, audited = console.feeds
+        audited.give(queue("trail", "claim", claimed=2, stuck=0, errors=0, ready=4_711))
+        await console.pilot.pause()
+        tide(console, range(0, 240, 5), 25, ["ready"])
+        prod.give(*nine(), production=True)
         stage.give(queue("orders", "ring", ready=3, gap=3, capacity=100), queue("[bold]x"))
-        audit.fail(retry_seconds=22)
-        clock.now += 2
-        await pilot.pause()
-        await pilot.press("s")
-        await pilot.pause()
+        audited.fail(retry_seconds=22)
+        console.clock.now += 2
+        await console.pilot.pause()
+        await console.press("s")
 
-    assert snap_compare(app, terminal_size=(160, 48), run_before=before)
+    assert taken(snap_compare, run, LARGE, ("prod-orders", "stage", "audit"), rights="operator")
 
 
 def test_paused_and_filtered(snap_compare: Compare) -> None:
-    app, (feed,), clock = console("prod-orders")
+    async def run(console: Opened) -> None:
+        await console.give(*nine())
+        await console.press("space", "slash", *"errors:>0", "enter", "j")
+        console.clock.now += 65
+        await console.give(*nine())
 
-    async def before(pilot: Pilot[Any]) -> None:
-        feed.give(*nine())
-        await pilot.pause()
-        await pilot.press("space", "slash", *"errors:>0", "enter", "j")
-        clock.now += 65
-        feed.give(*nine())
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=(80, 24), run_before=before)
+    assert taken(snap_compare, run)
 
 
 def test_help(snap_compare: Compare) -> None:
-    app, (feed,), _ = console("prod-orders")
+    async def run(console: Opened) -> None:
+        await console.give(*nine())
+        await console.press("question_mark")
 
-    async def before(pilot: Pilot[Any]) -> None:
-        feed.give(*nine())
-        await pilot.pause()
-        await pilot.press("question_mark")
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=(80, 48), run_before=before)
+    assert taken(snap_compare, run, (80, 48))
 
 
 def test_nothing_configured(snap_compare: Compare) -> None:
-    app, _, _ = console(config_path=Path("~/.config/dbq-console/config.toml"))
-    assert snap_compare(app, terminal_size=(80, 24))
+    assert taken(snap_compare, names=(), config_path=Path("~/.config/dbq-console/config.toml"))
 
 
-def test_without_colours(snap_compare: Compare, monkeypatch: Any) -> None:
+def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    app, (feed,), clock = console("prod-orders")
 
-    async def before(pilot: Pilot[Any]) -> None:
-        four_minutes(feed, clock)
-        await pilot.pause()
-        await pilot.press("space")
-        await pilot.pause()
+    async def run(console: Opened) -> None:
+        tide(console, range(0, 240, 5), 25, ["ready"])
+        await console.give(*nine(), production=True)
+        await console.press("space")
 
-    assert snap_compare(app, terminal_size=(80, 24), run_before=before)
+    assert taken(snap_compare, run)
+
+
+# The screens behind it.
+
+
+@pytest.fixture
+def behind(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """As `taken`, without an overview and without queries."""
+    for tab in TABS:
+        monkeypatch.setattr(tab, "poll", lambda _: None)
+    monkeypatch.setattr(audit, "read_all", lambda *_: audit.AuditEntries())
+    monkeypatch.setattr(MessageScreen, "_load", lambda *_, **__: None)
+
+    def compare(run: Run, size: tuple[int, int] = SMALL, **options: Any) -> bool:
+        return taken(snap_compare, run, size, ("prod",), Bare, rights="admin", **options)
+
+    return compare
+
+
+async def tab_of(console: Opened, key: tuple[str, str, str], name: str) -> Any:
+    """A queue's tab, drawn."""
+    console.app.open_queue(key, name)
+    for _ in range(4):
+        await console.pilot.pause()
+    return console.app.screen
+
+
+def mended(console: Opened) -> None:
+    """The doctor has found something that it can repair."""
+    found = finding(BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair())
+    console.app.context.store.add_diagnoses(
+        "prod", [diagnosis("mail", found)], console.clock.now, NOW, next_seconds=30.0
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "160x48"])
+def test_a_queue_with_charts(behind: Callable[..., bool], size: tuple[int, int]) -> None:
+    async def run(console: Opened) -> None:
+        figures = ("ready", "gap", "age_seconds", "push_per_second")
+        tide(console, range(300), 40, figures, missed=range(140, 160))
+        await console.give(*nine())
+        mended(console)
+        await tab_of(console, MAIL, "findings")
+
+    assert behind(run, size)
+
+
+MESSAGES = (
+    message("4711", "error", error="no route\nto host", age_seconds=3_912.0, attempts=3),
+    message("4712", "error", error="[bold]\x1b[31mbad", age_seconds=64.0, attempts=1),
+    message("4713", "claimed", claimed_by="pid=4711 start=x consumer=etl", age_seconds=541.0),
+    *(message(f"48{number}", age_seconds=60.0 - number, pushed_at=AT) for number in range(10, 40)),
+)
+
+
+def test_messages(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        await console.give(*nine())
+        pane = (await tab_of(console, MAIL, "messages")).query_one(MessagesTab)
+        pane.show_page(LoadedPage(pane.request, Page(QUEUE, MESSAGES, None, complete=True)))
+        await console.pilot.pause()
+        await console.press("x", "j", "x", "j")
+
+    assert behind(run)
+
+
+def test_slots(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        await console.give(*nine())
+        screen = await tab_of(console, ORDERS, "slots")
+        screen.query_one(SlotsTab).show_result(QueueSlotMap(RING, MAP))
+        await console.pilot.pause()
+        await console.press("n")
+
+    assert behind(run, LARGE)
+
+
+def test_a_message_with_json(behind: Callable[..., bool]) -> None:
+    text = '{"order": 12345678901234567890, "price": 1.10, "lines": [{"sku": "[bold]"}, null]}'
+
+    async def run(console: Opened) -> None:
+        screen = await console.opens(MessageScreen, console.app.open_message, MAIL, "error,,17")
+        failed = replace(MESSAGES[0], pushed_at=AT, claimed_by="pid=4711 start=x consumer=etl")
+        told = replace(failed, payload=text, payload_bytes=len(text))
+        screen.show_result(ReadMessage(told, payload_bytes=FIRST_BYTES))
+        await console.until(lambda: screen.view.layout_result and not screen.view.laying_out)
+
+    assert behind(run)
+
+
+def test_the_plan_of_a_repair(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        await console.give(*nine())
+        mended(console)
+        found = console.app.context.store.findings(console.clock.now)
+        dialog = await console.opens(
+            FindingDialog,
+            console.app.open_finding,
+            next(one for one in found if one.code == BAD.name),
+        )
+        await console.until(lambda: dialog.phase is Phase.PLANNED)
+
+    assert behind(run, connections=(conn(),))
+
+
+def test_install(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        console.app.open_install("prod")
+        await console.pilot.pause()
+        assert console.is_at(InstallScreen)
+
+    assert behind(run, connections=(conn(),))
+
+
+def test_audit(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        console.app.open_audit("prod")
+        await console.pilot.pause()
+        later = replace(RUNNING, started_at=AT + timedelta(minutes=9))
+        lines = (AuditRow(later, alive=False), AuditRow(ENTRY), AuditRow(INSTALL))
+        screen = console.on_top(AuditScreen)
+        await console.until(lambda: not screen._fetch.busy)
+        screen.show(audit.AuditEntries(lines))
+
+    assert behind(run, connections=(conn(),))
+
+
+def test_connections(behind: Callable[..., bool]) -> None:
+    async def run(console: Opened) -> None:
+        console.feed.give(*nine(), production=True)
+        console.app.open_connections()
+        await console.pilot.pause()
+        assert console.is_at(ConnectionsScreen)
+
+    url = "postgresql+psycopg://ops@db1/orders"
+    here = replace(conn(rights=Rights.OPERATOR), url=url, origin="config.toml:3")
+    assert behind(run, connections=(here,))

@@ -1,10 +1,15 @@
-"""What is known of connections and queues, what their figures say, and what a filter finds."""
+"""What is known of connections and queues, what their figures say, what a filter finds; the laws of
+the history: nothing is invented, gaps stay gaps, memory is bounded."""
 
+import struct
+import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.errors import BusyError, ConnectionFailedError
@@ -12,6 +17,7 @@ from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.findings import full_in_seconds, queue_findings
+from console.tui.series import SPANS, ChartSpan, Run, Series
 from console.tui.store import Store
 from console.tui.views import Link, parse
 from console.tui.widgets.queue_detail import limit_words, pieces
@@ -20,8 +26,8 @@ from tests.tui.feeds import broken, nine, queue
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
 
 
-def reading(*queues: QueueSnapshot, production: bool = False) -> Reading:
-    return Reading("any", queues, latency_seconds=0.004, production=production)
+def reading(*queues: QueueSnapshot, **more: Any) -> Reading:
+    return Reading("any", queues, latency_seconds=0.004, **more)
 
 
 def test_a_connection_is_opening_until_it_answers() -> None:
@@ -33,8 +39,10 @@ def test_a_connection_is_opening_until_it_answers() -> None:
     assert (view.link, view.since_seconds, view.production) == (Link.ALIVE, 0, True)
 
 
-def test_a_lost_connection_counts_from_its_last_answer_and_to_its_next_try() -> None:
+def test_a_lost_connection_counts_from_its_last_answer_to_its_next_try_and_comes_back() -> None:
     store = Store({"a": 1.0}, now=0)
+    store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=1)
+    assert not store.connections(2)[0].ever_answered
     store.add_reading("a", reading(queue("q")), at=10)
     store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=12)
     (view,) = store.connections(15)
@@ -44,16 +52,9 @@ def test_a_lost_connection_counts_from_its_last_answer_and_to_its_next_try() -> 
     (row,) = store.queues(15)
     assert (row.stale_seconds, row.unreachable, row.level) == (5, True, Severity.CRITICAL)
     assert store.connections(99)[0].retry_in_seconds == 0
-
-
-def test_it_comes_back_by_itself() -> None:
-    store = Store({"a": 1.0}, now=0)
-    store.add_reading("a", Reading("any", error=LOST, retry_seconds=8), at=1)
-    assert not store.connections(2)[0].ever_answered
-    store.add_reading("a", reading(queue("q")), at=9)
-    assert store.connections(9)[0].link is Link.ALIVE
-    assert store.connections(9)[0].why == ""
-    assert store.queues(9)[0].stale_seconds is None
+    store.add_reading("a", reading(queue("q")), at=99)
+    assert (store.connections(99)[0].link, store.connections(99)[0].why) == (Link.ALIVE, "")
+    assert store.queues(99)[0].stale_seconds is None
 
 
 def test_an_error_that_is_no_lost_connection_has_another_word() -> None:
@@ -90,13 +91,6 @@ def test_a_name_alone_is_enough_unless_two_schemas_have_it() -> None:
     store.add_reading("a", reading(*namesakes, queue("other")), at=1)
     assert [view.label for view in store.queues(1)] == ["public.q", "x.y.q", "other"]
     assert len({view.key for view in store.queues(1)}) == 3
-
-
-def test_a_dropped_queue_goes() -> None:
-    store = Store({"a": 1.0}, now=0)
-    store.add_reading("a", reading(queue("q"), queue("r")), at=1)
-    store.add_reading("a", reading(queue("r")), at=2)
-    assert [view.label for view in store.queues(2)] == ["r"]
 
 
 def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
@@ -139,14 +133,6 @@ def found(text: str) -> set[str]:
 )
 def test_what_a_filter_finds(text: str, names: set[str]) -> None:
     assert found(text) == names
-
-
-def test_a_critical_queue_is_found_by_its_state() -> None:
-    store = Store({"prod": 1.0}, now=0)
-    full = queue("full", "ring", gap=10, capacity=10)
-    store.add_reading("prod", Reading("prod", (full, *nine())), at=0)
-    wanted = parse("state:critical")
-    assert [view.label for view in store.queues(0) if wanted.matches(view)] == ["full"]
 
 
 def test_no_filter_hides_nothing() -> None:
@@ -243,3 +229,179 @@ def test_limits_are_told_in_the_units_of_their_figures() -> None:
     )
     told = list(limit_words(queue("q", errors=0), thresholds))
     assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
+
+
+KEY = ("a", "public", "q")
+RAW, HOUR, DAY = SPANS
+
+
+def lost() -> Reading:
+    return Reading("any", error=LOST, retry_seconds=1.0)
+
+
+def filled(looks: Sequence[tuple[float, int | None]], interval: float = 1.0) -> Series:
+    series = Series()
+    for at, ready in looks:
+        series.add("a", reading(queue("q", ready=ready)), at, interval)
+    return series
+
+
+def values(runs: tuple[Run, ...]) -> list[float]:
+    return [value for run in runs for _, value in run]
+
+
+def single(value: float) -> float:
+    """As four bytes keep it."""
+    found: float = struct.unpack("f", struct.pack("f", value))[0]
+    return found
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[float, int | None, bool]]:
+    """Looks: how long after the one before, what was ready (None: not known), whether it failed."""
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.floats(0.05, 4000.0),
+                st.none() | st.integers(0, 10**7),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=60,
+        )
+    )
+    at, found = draw(st.floats(0.0, 10_000.0)), []
+    for pause, ready, fails in steps:
+        at += pause
+        found.append((at, ready, fails and draw(st.booleans())))
+    return found
+
+
+def played(history: Sequence[tuple[float, int | None, bool]]) -> Series:
+    series = Series()
+    for at, ready, fails in history:
+        told = lost() if fails else reading(queue("q", ready=ready, push_per_second=ready))
+        series.add("a", told, at, 1.0)
+    return series
+
+
+@settings(max_examples=50)
+@given(histories(), st.sampled_from(SPANS))
+def test_a_point_is_the_most_or_the_mean_of_what_was_seen_in_its_cell(
+    history: list[tuple[float, int | None, bool]], span: ChartSpan
+) -> None:
+    series, now = played(history), history[-1][0]
+    seen: dict[int, list[float]] = {}
+    for at, ready, fails in history:
+        if not fails and ready is not None and span.cell(at) > span.cell(now) - span.cells:
+            seen.setdefault(span.cell(at), []).append(float(ready))
+    for figure, expected in (("ready", max), ("push_per_second", lambda v: sum(v) / len(v))):
+        points = [point for run in series.runs(KEY, figure, span, now) for point in run]
+        assert [span.cell(at) for at, _ in points] == sorted(seen)
+        for at, value in points:
+            assert value == pytest.approx(expected(seen[span.cell(at)]), rel=1e-5, abs=1e-5)
+
+
+@settings(max_examples=50)
+@given(histories(), st.sampled_from(SPANS))
+def test_points_are_joined_only_where_no_look_between_them_was_missed_or_told_nothing(
+    history: list[tuple[float, int | None, bool]], span: ChartSpan
+) -> None:
+    """Seen from the other side: every gap that is longer than a cell stays one."""
+    series, now = played(history), history[-1][0]
+    looks = [(at, ready) for at, ready, fails in history if not fails]
+    for run in series.runs(KEY, "ready", span, now):
+        for (before, _), (after, _) in pairwise(run):
+            first, last = span.cell(before), span.cell(after)
+            between = [ready for at, ready in looks if first < span.cell(at) < last]
+            assert not between, "a look between them told nothing"
+            left = max(at for at, _ in looks if span.cell(at) == first)
+            assert span.cell(left + 3.0) >= last, "the next look came too late"
+            fails = [at for at, _, fails in history if fails and first < span.cell(at) < last]
+            assert not fails, "a look between them failed"
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0.5, 3600.0), max_size=40), st.floats(0.0, 200_000.0))
+def test_what_is_older_than_the_span_is_gone_and_nothing_comes_from_the_future(
+    pauses: list[float], later: float
+) -> None:
+    at, looks = 0.0, []
+    for pause in pauses:
+        at += pause
+        looks.append((at, 1))
+    series, now = filled(looks), at + later
+    for span in SPANS:
+        for run in series.runs(KEY, "ready", span, now):
+            for moment, _ in run:
+                assert now - span.seconds - span.step <= moment <= now + span.step
+
+
+@pytest.mark.parametrize("interval", [0.5, 1.0, 5.0, 60.0])
+@pytest.mark.parametrize("idle", [False, True])
+def test_looks_that_come_as_they_are_meant_to_are_one_run(interval: float, *, idle: bool) -> None:
+    """An idle database is looked at less often than its interval says."""
+    count = int(600 / interval) + 2
+    series = Series()
+    for n in range(count):
+        told = reading(queue("q", ready=n), next_seconds=interval if idle else None)
+        series.add("a", told, 1000 + n * interval, 0.5 if idle else interval)
+    now = 1000 + (count - 1) * interval
+    for span in SPANS:
+        (run,) = series.runs(KEY, "ready", span, now)
+        assert len(run) == len({span.cell(at) for at, _ in run})
+        assert run[-1][1] == count - 1
+
+
+def test_a_missed_an_unknown_and_a_failed_look_are_gaps_and_never_a_zero() -> None:
+    for looks, told in (
+        ([(1000, 5), (1001, 6), (1010, 7), (1011, 8)], [[5, 6], [7, 8]]),
+        ([(1000, 5), (1001, None), (1002, 6)], [[5], [6]]),
+    ):
+        series = filled(looks)
+        assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1012)] == told
+    (latency,) = series.latency("a", RAW, 1003)
+    assert [value for _, value in latency] == [single(0.004)] * 3
+    series = filled([(1000, 5)])
+    series.add("a", lost(), 1000.6, 1.0)
+    series.add("a", reading(queue("q", ready=6)), 1001.2, 1.0)
+    assert len(series.runs(KEY, "ready", RAW, 1002)) == len(series.latency("a", RAW, 1002)) == 2
+
+
+def test_a_queue_that_was_away_has_a_gap_and_keeps_what_was_before() -> None:
+    series = filled([(1000, 5)])
+    series.add("a", reading(queue("other")), 1001, 1.0)
+    assert series.seen_at(KEY) == 1000
+    assert values(series.runs(KEY, "ready", RAW, 1001)) == [5]
+    series.add("a", reading(queue("q", ready=6)), 1002, 1.0)
+    assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1003)] == [[5], [6]]
+
+
+def test_of_queues_that_come_and_go_only_the_last_are_remembered() -> None:
+    series = Series()
+    for n in range(200):
+        series.add("a", reading(queue(f"scratch {n}")), 1000.0 + n, 1.0)
+    left = [n for n in range(200) if series.seen_at(("a", "public", f"scratch {n}")) is not None]
+    assert 199 in left
+    assert len(left) <= 21
+
+
+def test_a_ring_has_its_gap_and_others_the_age_of_the_oldest() -> None:
+    series = Series()
+    both = (queue("r", "ring", gap=7, capacity=10, age_seconds=3.0), queue("f", age_seconds=2.0))
+    series.add("a", reading(*both), 1000, 1.0)
+    assert values(series.runs(("a", "public", "r"), "gap", RAW, 1001)) == [7]
+    assert values(series.runs(("a", "public", "f"), "age_seconds", RAW, 1001)) == [2]
+    assert series.runs(("a", "public", "f"), "gap", RAW, 1001) == ()
+
+
+def test_500_queues_fit_into_15_megabytes_whatever_the_time() -> None:
+    many = [queue(f"q{n}", "ring", ready=n, gap=n, capacity=9) for n in range(500)]
+    tracemalloc.start()
+    try:
+        series = Series()
+        for at in (1000.0, 5000.0, 100_000.0):
+            series.add("a", reading(*many), at, 1.0)
+        assert tracemalloc.get_traced_memory()[0] < 15_000_000
+    finally:
+        tracemalloc.stop()

@@ -1,43 +1,61 @@
-"""The console on a real terminal and a real server."""
+"""The console on a real terminal and a real server; any keys: nothing breaks, nothing changes."""
 
 import io
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pexpect  # type: ignore[import-untyped]
 import pytest
 
-from console import tui
+from console import audit, tui
+from console.actions.execute import Control
 from console.actions.install import install
-from console.catalog import installed_queue
+from console.actions.pop import fail, pop_many
+from console.actions.push import push_many
+from console.catalog import Queue, installed_queue
 from console.designs import design
-from console.engines import open_database
+from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import UsageError
-from tests.servers import PATIENCE_SECONDS, fresh_database
+from console.rights import Rights
+from console.verbs import get_verb
+from console.verbs.verb import Target, values_from_texts
+from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
+from tests.tui.acting import make, states
 
 _RUN = "import sys; from console import engines, tui; tui.run([engines.open_database(sys.argv[1])])"
 
 
-def spawn(
-    url: str, columns: int = 80, lines: int = 24, run: str = _RUN, folder: Path | None = None
+def on_terminal(
+    words: Sequence[str],
+    columns: int = 80,
+    lines: int = 24,
+    folder: Path | None = None,
+    **environment: str,
 ) -> "pexpect.spawn[str]":
-    """The console on a pseudo-terminal, in a folder."""
-    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": ""}
+    """Python with these words on a pseudo-terminal, in a folder."""
     return pexpect.spawn(
         sys.executable,
-        ["-c", run, url],
+        [*words],
         dimensions=(lines, columns),
-        env=environment,
+        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "", **environment},
         cwd=folder,
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
     )
+
+
+def spawn(url: str, columns: int = 80) -> "pexpect.spawn[str]":
+    """The console."""
+    return on_terminal(["-c", _RUN, url], columns)
 
 
 def install_queue(url: str, name: str) -> None:
@@ -113,21 +131,6 @@ def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
         console.kill()
 
 
-@pytest.mark.long  # each screen in `test_faults`
-def test_the_server_may_die_and_come_back(own_server: EmbeddedServer) -> None:
-    with fresh_database(own_server.url) as url:
-        install_queue(url, "letters")
-        console = spawn(url, columns=160)
-        console.expect("letters")
-        own_server.kill()
-        console.expect("lost")
-        console.expect("old")
-        own_server.restart()
-        console.send("r")
-        console.expect("all clear")
-        quit_at_once(console)
-
-
 @pytest.mark.long
 def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServer) -> None:
     with fresh_database(own_server.url) as url:
@@ -162,3 +165,181 @@ def test_without_a_terminal_it_is_wrong_use_told_in_one_line(
         tui.run([])
     assert caught.value.exit_status == 2
     assert len(str(caught.value).splitlines()) == 1
+
+
+_BEGUN = "SELECT 1 FROM dbq.action WHERE outcome = 'running' AND done > 0"
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+def test_ctrl_q_gives_the_terminal_back_and_stops_an_action_after_its_batch(
+    database: Database,
+    database_url: str,
+) -> None:
+    """And the same action again finishes it."""
+    queue = make(database, "mail", "claim", {})
+    with database.transaction("fill") as connection:
+        connection.exec_driver_sql("DELETE FROM mail")
+        push_many(connection, queue, [f"m{n}" for n in range(90)])
+        for message in pop_many(connection, queue, 90):
+            assert fail(connection, queue, message, "boom")
+    console = spawn(database_url)
+    console.expect(" 90 ")
+    # The dialog begins at requeue; in its form: batches of 10, 10 a second.
+    console.send("a")
+    console.expect("return errors")
+    console.send("\r")
+    console.expect("Enter makes the plan")
+    console.send("\t\t\t10\t10\r")
+    console.expect("type y and press Enter")
+    console.send("y\r")
+    console.expect("of 90")
+    with connect(database_url) as looking, connect(database_url) as other:
+        wait_until(lambda: looking.execute(_BEGUN).fetchone() is not None, "a batch")
+        other.execute("BEGIN")
+        assert other.execute(f"{_BEGUN} FOR UPDATE").fetchone() is not None
+        wait_until(lambda: looking.execute(_WAITING).fetchone() == (1,), "a batch kept out")
+        console.send("\x11")
+        console.expect(re.escape("\x1b[?1049l"))
+        assert console.isalive(), "it did not wait for its batch"
+        other.execute("ROLLBACK")
+    console.expect("stopped, action")
+    console.expect(re.compile(r"(\d+) of 90 done, 0 skipped, 0 failed"))
+    done = int(console.match.group(1))
+    console.wait()
+    assert console.exitstatus == 0
+    assert 0 < done < 90
+    assert states_of(database_url) == {"ready": done, "error": 90 - done}
+    with database.transaction("look", read_only=True) as connection:
+        (entry,) = audit.entries(connection, audit.EntryFilter(verb="requeue"))
+    assert (entry.outcome, entry.done, entry.planned) == ("stopped", done, 90)
+    requeue = get_verb("requeue")
+    rest = requeue.plan(Target(database, queue, Rights.ADMIN), values_from_texts(requeue, {}))
+    ended = rest.run(Control(), lambda _: None)
+    assert ended.ledger is not None
+    assert ended.ledger.out == rest.count == 90 - done
+    assert states_of(database_url) == {"ready": 90}
+
+
+def states_of(url: str) -> dict[str, int]:
+    """Counted by the table itself."""
+    with connect(url) as connection:
+        rows = connection.execute(
+            "SELECT CASE WHEN errors IS NULL THEN 'ready' ELSE 'error' END, count(*), "
+            "count(DISTINCT id), count(DISTINCT attempts) FROM mail GROUP BY 1"
+        ).fetchall()
+    assert all(count == distinct and attempts == 1 for _, count, distinct, attempts in rows)
+    return {state: count for state, count, _, _ in rows}
+
+
+# Without the right to install: Enter begins a smoke test, which keeps a line of its own.
+_RUN = """
+import sys
+from console import engines, tui
+from console.rights import Rights
+database = engines.open_database(sys.argv[1], label="here")
+tui.run([database], interval_seconds=0.5, rights=Rights.OPERATOR)
+"""
+_DESIGNS = {
+    "mail": ("claim", {}),
+    "letters": ("fifo", {}),
+    "orders": ("ring", {"size": "50"}),
+    "reports": ("status", {}),
+}
+_UP, _DOWN, _RIGHT, _LEFT = (f"\x1b[{letter}" for letter in "ABCD")
+_PALETTE = "\x10"
+_KEYS = (
+    *("\r", "\r", "\r", "\r", "\x1b", "\x1b", "\t", "\t", "\x1b[Z", " ", "\x7f"),
+    *(_UP, _DOWN, _DOWN, _RIGHT, _LEFT, "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"),
+    # All but y, which says yes; a q behind a colon would need an exclamation mark to quit.
+    *"abcdefghijklmnopqrstuvwxzADGIRSX0123456789/:?+-[]<>*",
+)
+_ENOUGH_SECONDS = 60.0
+
+
+def contents(database: Database, queues: list[Queue]) -> dict[str, Counter[str]]:
+    """How many messages of each state each queue has."""
+    return {queue.name: states(database, queue) for queue in queues}
+
+
+def drain(console: "pexpect.spawn[str]", seconds: float) -> None:
+    """Take what it draws, until it draws nothing for so long."""
+    try:
+        while True:
+            console.read_nonblocking(65_536, timeout=seconds)
+    except pexpect.TIMEOUT:
+        pass
+
+
+def type_anything(console: "pexpect.spawn[str]", chance: random.Random, count: int) -> str:
+    """Keys, slowly and in bursts; another size in the middle. What was typed."""
+    typed = []
+    lines, columns = console.getwinsize()
+    for number in range(count):
+        if number == count // 2:
+            console.setwinsize(72 - lines, 240 - columns)
+        key = chance.choice(_KEYS)
+        typed.append(key)
+        console.send(key)
+        if chance.random() < 0.02:
+            console.send(_PALETTE)
+            drain(console, 0.2)
+            console.send("\x1b")
+            drain(console, 0.2)
+        if chance.random() < 0.6:
+            drain(console, chance.choice([0.01, 0.05, 0.2]))
+    return repr("".join(typed))
+
+
+def words_of(drawn: io.StringIO) -> str:
+    """What was written, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+
+
+def go_out(console: "pexpect.spawn[str]") -> None:
+    """Escape goes out level by level; on the overview it tells what quits."""
+    deadline = time.monotonic() + _ENOUGH_SECONDS
+    while time.monotonic() < deadline:
+        console.send("\x1b")
+        if console.expect(["Ctrl-Q quits", pexpect.TIMEOUT], timeout=0.5) == 0:
+            return
+    pytest.fail("it does not come back to the overview")
+
+
+@pytest.mark.parametrize(
+    ("seed", "columns", "lines", "count"),
+    [
+        (1, 80, 24, 40),
+        *(
+            pytest.param(seed, *size, 300, marks=pytest.mark.long)
+            for seed in (1, 2, 3)
+            for size in ((80, 24), (160, 48))
+        ),
+    ],
+)
+def test_no_keys_break_it_or_change_anything(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    seed: int,
+    columns: int,
+    lines: int,
+    count: int,
+) -> None:
+    queues = [make(database, name, *of) for name, of in _DESIGNS.items()]
+    before = contents(database, queues)
+    actions = value(database_url, "SELECT count(*) FROM dbq.action")
+    console = on_terminal(["-c", _RUN, database_url], columns, lines, tmp_path)
+    console.delaybeforesend = None
+    drawn = console.logfile_read = io.StringIO()
+    console.expect("reports")
+    try:
+        typed = type_anything(console, random.Random(seed), count)
+        go_out(console)
+        quit_at_once(console)
+    except pexpect.EOF:
+        pytest.fail(f"it ended: {words_of(drawn)[-6000:]}")
+    words = words_of(drawn)
+    assert "Traceback" not in words, typed
+    assert "could not do that" not in words, typed
+    assert contents(database, queues) == before, typed
+    assert value(database_url, "SELECT count(*) FROM dbq.action") == actions, typed

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from console.engines import Database
 from console.errors import TooSlowError
 from console.monitor.activity import Activity, Lock, Session
 from console.monitor.waits import HorizonRow, Wait, WaitReport
@@ -13,10 +14,9 @@ from console.tui.tabs.waits import WaitsScreen, WaitsTab
 from console.tui.text import TextView
 from console.tui.widgets.waits_chart import WaitsChart, wait_key
 from tests.servers import connect
-from tests.tui.acting import database_at, make
-from tests.tui.alone import alone
-from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab
-from tests.tui.opened import until
+from tests.tui.acting import make
+from tests.tui.one_tab import KEY, Remembering, one_tab
+from tests.tui.opened import alone, threads_ended
 from tests.tui.test_messages import QUEUE
 
 LOCK = Lock("public", "mail", "mail", "relation", "ExclusiveLock", granted=True)
@@ -89,8 +89,7 @@ def detail(pane: WaitsTab) -> str:
 async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
         pane = shown.tab
-        pane.show_result(FULL)
-        await shown.pilot.pause()
+        await shown.show(FULL)
         assert "3 sessions wait for another" in head(pane)
         assert "in 7 of 10 samples" in head(pane)
         assert "Oldest snapshot: client backend ann" in head(pane)
@@ -119,6 +118,22 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         assert pane.waiters.cells("11")["does"].text == "left"
 
 
+async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> None:
+    async with one_tab(WaitsTab, size=(160, 48)) as shown:
+        pane = shown.tab
+        for _ in range(2):
+            pane.show_result(FULL)
+            pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
+        await shown.pilot.pause()
+        assert "1 s was over" in head(pane)
+        assert "3 sessions wait" in head(pane)
+        chart = pane.query_one(WaitsChart)
+        most, stacks = chart.stacks(5)
+        assert most == 2.5
+        assert stacks == [[4, 1, 0, 0, 0], None, [4, 1, 0, 0, 0]]
+        assert chart.ranked == [wait_key(wait) for wait in WAITS[:2]]
+
+
 async def test_of_a_connection_the_server_and_its_counters() -> None:
     async with alone("prod", size=(160, 48)) as console:
         navigator: Any = Remembering()
@@ -135,59 +150,37 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
         assert navigator.went == [("end-session", KEY, ("session", "10"))]
 
 
-async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() -> None:
-    async with one_tab(WaitsTab) as shown:
-        pane = shown.tab
-        why = "this login lacks pg_read_all_stats"
-        hidden = Wait(QUEUE, None, None, 1, 1.0, 1.0)
-        pane.show_result(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
-        await shown.pilot.pause()
-        assert f"Not visible: {why}" in head(pane)
-        assert "? (hidden)" in shown.picture
-        pane.show_result(report(samples=0, missing={"waits": "the server has no such views"}))
-        await shown.pilot.pause()
-        assert "Not visible: the server has no such views" in head(pane)
-        assert "Nobody waits" not in head(pane)
-
-
-async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> None:
-    async with one_tab(WaitsTab, size=(160, 48)) as shown:
-        pane = shown.tab
-        pane.show_result(FULL)
-        pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
-        pane.show_result(FULL)
-        pane.show_error(TooSlowError("Could not read the sessions.", why="1 s was over"))
-        await shown.pilot.pause()
-        assert "1 s was over" in head(pane)
-        assert "3 sessions wait" in head(pane)
-        chart = pane.query_one(WaitsChart)
-        most, stacks = chart.stacks(5)
-        assert most == 2.5
-        assert stacks == [[4, 1, 0, 0, 0], None, [4, 1, 0, 0, 0]]
-        assert chart.ranked == [wait_key(wait) for wait in WAITS[:2]]
-
-
-async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
+async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_drawn() -> None:
     circle = tuple(
         Session(key, state="active", blocked_by=(other,), locks=(LOCK,))
         for key, other in ((1, 2), (2, 1))
     )
     line = tuple(Session(key, blocked_by=(key - 1,), locks=(LOCK,)) for key in range(101, 200))
-    async with one_tab(WaitsTab, size=(50, 14)) as shown:
-        shown.tab.show_result(report(sessions=(*circle, *line)))
-        await shown.pilot.pause()
-        tree = shown.tab.waiters
-        cells = [tree.cells(key) for key in tree.keys]
+    async with one_tab(WaitsTab) as shown:
+        pane = shown.tab
+        why = "this login lacks pg_read_all_stats"
+        hidden = Wait(QUEUE, None, None, 1, 1.0, 1.0)
+        await shown.show(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
+        assert f"Not visible: {why}" in head(pane)
+        assert "? (hidden)" in shown.picture
+        await shown.show(report(samples=0, missing={"waits": "the server has no such views"}))
+        assert "Not visible: the server has no such views" in head(pane)
+        assert "Nobody waits" not in head(pane)
+        await shown.resize(50, 14)
+        await shown.show(report(sessions=(*circle, *line)))
+        cells = [pane.waiters.cells(key) for key in pane.waiters.keys]
         assert sum("DEADLOCK" in cell["does"].text for cell in cells) == 1
         assert len(cells) == 102
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ends", [False, True])
-async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_server(
+    database: Database, database_url: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session that holds the queue is the root; out of sight nothing goes on being asked."""
     monkeypatch.setattr(waits, "SAMPLE_SECONDS", 0.2)
-    with database_at(database_url) as database, connect(database_url) as holder:
+    with connect(database_url) as holder:
         make(database, "mail", "fifo", {})
         holder.execute("BEGIN")
         holder.execute("LOCK TABLE mail IN SHARE MODE")
@@ -197,11 +190,11 @@ async def test_on_a_server(database_url: str, ends: bool, monkeypatch: pytest.Mo
             await console.pilot.pause()
             if ends:
                 console.app.pop_screen()
-                await until(console.pilot, screen.tab._stopped.is_set)
-                jobs_ended()
+                await console.until(screen.tab._stopped.is_set)
+                threads_ended()
                 return
-            await until(console.pilot, lambda: screen.tab.result is not None)
+            await console.until(lambda: screen.tab.result is not None)
             tree = screen.tab.waiters
             assert repr(holder.info.backend_pid) in tree.keys
             assert "No session waits for another." in head(screen.tab)
-        jobs_ended()
+        threads_ended()

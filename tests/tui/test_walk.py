@@ -4,17 +4,17 @@ Each statement of the dialog, of the plan and of the run is sent in a thread of 
 and the form have done their part by then, and are not on its stack. The doctor looks beside it.
 """
 
-import asyncio
 import threading
 
 from sqlalchemy import Engine, event
 
+from console.engines import Database
 from console.tui.screens.form import Stage
-from tests.tui.acting import FAILED, acting, database_at, make, states
+from tests.tui.acting import FAILED, acting, make, states
 from tests.walks import MOST, walked
 
 
-def test_the_name_of_a_queue_passes_few_files_to_its_sql(database_url: str) -> None:
+async def test_the_name_of_a_queue_passes_few_files_to_its_sql(database: Database) -> None:
     catalogs = 0
 
     def sent(_: object, __: object, statement: str, *___: object) -> None:
@@ -22,24 +22,19 @@ def test_the_name_of_a_queue_passes_few_files_to_its_sql(database_url: str) -> N
         asked = threading.current_thread().name == "job"
         catalogs += asked and "catalog.queues " in statement
 
-    async def go() -> set[str]:
-        async with acting(database, "mail") as here:
-            event.listen(Engine, "before_cursor_execute", sent)
-            try:
-                with walked("mail", "job", "requeue mail") as files:
-                    here.app.open_actions(here.key("mail"), ("limit=1",), "error")
-                    await here.until(lambda: bool(here.dialog.choices), "verbs")
-                    await here.pilot.press("enter")
-                    await here.until(lambda: here.at(Stage.FORM), "a form")
-                    assert catalogs == 1, "the dialog has looked the queue up"
-                    await here.plan()
-                    await here.confirm("mail")
-            finally:
-                event.remove(Engine, "before_cursor_execute", sent)
-            return files
-
-    with database_at(database_url) as database:
-        queue = make(database, "mail", "status", {})
-        files = asyncio.run(go())
-        assert states(database, queue)["error"] == FAILED - 1
+    queue = make(database, "mail", "status", {})
+    async with acting(database, "mail") as here:
+        event.listen(Engine, "before_cursor_execute", sent)
+        try:
+            with walked("mail", "job", "requeue mail") as files:
+                here.app.open_actions(here.key("mail"), ("limit=1",), "error")
+                await here.until(lambda: bool(here.dialog.choices))
+                await here.press("enter")
+                await here.until(lambda: here.at(Stage.FORM))
+                assert catalogs == 1, "the dialog has looked the queue up"
+                await here.plan()
+                await here.confirm("mail")
+        finally:
+            event.remove(Engine, "before_cursor_execute", sent)
+    assert states(database, queue)["error"] == FAILED - 1
     assert len(files) <= MOST, "\n".join(sorted(files))

@@ -9,8 +9,8 @@ from console.tui.screens.names import NamesScreen  # type: ignore[import-untyped
 from textual.widgets import Input
 
 from console.tui.dialogs.command_line import entries
-from tests.tui.alone import alone, conn
 from tests.tui.feeds import queue
+from tests.tui.opened import alone, conn
 
 
 async def press_it() -> None:
@@ -20,7 +20,7 @@ async def press_it() -> None:
         assert console.app.screen.query_one(Input).value.strip() == "names"
         await console.press("enter")
         await console.pilot.pause()
-        assert isinstance(console.app.screen, NamesScreen)
+        assert console.is_at(NamesScreen)
         assert "mail, orders" in console.picture
         await console.press("n")
         assert "MAIL, ORDERS" in console.picture
@@ -28,7 +28,7 @@ async def press_it() -> None:
         await console.pilot.pause()
         assert "the names in upper case" in console.picture
         await console.press("escape", "escape")
-        assert not isinstance(console.app.screen, NamesScreen)
+        assert not console.is_at(NamesScreen)
         site = console.app.command_context(console.app.screen)
         assert any(entry[0] == "names" for entry in entries(site)), [*entries(site)]
 

@@ -29,18 +29,18 @@ async def press_it(url: str) -> None:
     with database_at(url) as database:
         make(database, "mail", "fifo", {})
         async with acting(database, "mail", size=(120, 40)) as here:
-            await here.pilot.press("a")
-            await here.until(lambda: "leave a word about it" in here.picture, "the list of verbs")
-            await here.pilot.press("escape", "colon", "t", "e", "l", "tab")
+            await here.press("a")
+            await here.until(lambda: "leave a word about it" in here.picture)
+            await here.press("escape", "colon", "t", "e", "l", "tab")
             assert here.app.screen.query_one(Input).value == "tell "
-            await here.pilot.press(*"mail moved", "enter")
-            await here.until(lambda: here.at(Stage.FORM), "a form")
+            await here.press(*"mail moved", "enter")
+            await here.until(lambda: here.at(Stage.FORM))
             assert "moved" in here.picture
-            await here.pilot.press("enter")
-            await here.until(lambda: here.at(Stage.PLAN), "a plan")
-            await here.pilot.press("ctrl+o")
-            await here.until(lambda: "dbq-console tell" in here.picture, "the command line")
-            await here.pilot.press("escape")
+            await here.press("enter")
+            await here.until(lambda: here.at(Stage.PLAN))
+            await here.press("ctrl+o")
+            await here.until(lambda: "dbq-console tell" in here.picture)
+            await here.press("escape")
             await here.confirm("y")
             assert "told moved" in here.picture
             await here.out()

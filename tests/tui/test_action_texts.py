@@ -1,7 +1,9 @@
-"""The equivalent command: click reads it back as the same call, whatever stands in the form."""
+"""What forms say: the equivalent command, which click reads back as the same call; plans, and what
+comes of those that the command line makes in its own way."""
 
 import shlex
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,11 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from console.actions.adopt import adopt
+from console.actions.availability import unavailable
+from console.actions.execute import Control
+from console.actions.pop import pop_many
+from console.audit import Ledger, Outcome
+from console.catalog import Queue
 from console.cli.context import BARE_YES, Call
-from console.designs import DESIGNS
-from console.errors import UsageError
+from console.designs import DESIGNS, design
+from console.engines import Database
+from console.errors import RefusedError, UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
 from console.monitor.filters import line_of
+from console.rights import Rights
 from console.verbs import MODULES, all_verbs, get_verb
 from console.verbs.parameters import (
     DURATION,
@@ -26,6 +36,9 @@ from console.verbs.parameters import (
     WholeNumber,
 )
 from console.verbs.verb import (
+    Plan,
+    Result,
+    Target,
     Verb,
     equivalent_command,
     option_words,
@@ -33,6 +46,7 @@ from console.verbs.verb import (
     values_from_texts,
 )
 from tests.cli.calls import command
+from tests.tui.acting import READY, make, states
 
 PLACE = ("--url", "postgresql+psycopg://ann@db:5432/app")
 GENERIC = {"name", "names", "yes", "dry_run"}
@@ -130,6 +144,12 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
             assert shlex.split(line)[-2:] == [">>", filled[one.name]]
         else:
             assert seen.pop(KEYS.get((verb.name, one.key), one.key)) == value_of(one)[1], one.name
+    # A line is read into the form that it came from.
+    options = [one for one in verb.parameters if one.placement is Placement.OPTION]
+    words = [word for one in options for word in option_words(one, filled[one.name])]
+    read = {**required(verb), **texts_from_words(verb, words)}
+    said = {**required(verb), **{one.name: filled[one.name] for one in options}}
+    assert values_from_texts(verb, read) == values_from_texts(verb, said)
     # And nothing that the command line has is missing in the form.
     left = {n for n, value in seen.items() if n not in GENERIC}
     assert left <= {
@@ -143,17 +163,6 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
         "idle_for",
         *("subscriber", "group", "fleet"),
     }, left
-
-
-@pytest.mark.parametrize("verb", all_verbs(), ids=lambda verb: verb.name)
-def test_a_line_is_read_into_the_form_that_it_came_from(verb: Verb) -> None:
-    options = [one for one in verb.parameters if one.placement is Placement.OPTION]
-    filled = {one.name: value_of(one)[0] for one in options}
-    words = [word for one in options for word in option_words(one, filled[one.name])]
-    read = texts_from_words(verb, words)
-    assert values_from_texts(verb, {**required(verb), **read}) == values_from_texts(
-        verb, {**required(verb), **filled}
-    )
 
 
 def required(verb: Verb) -> dict[str, str]:
@@ -192,3 +201,88 @@ def test_what_cannot_stand_in_a_field(verb: str, field: str, text: str) -> None:
 
 def test_all_filters_are_named() -> None:
     assert all(form in FILTER.help for form in FILTER_FORMS)
+
+
+def plan(database: Database, queue: Queue, verb: str, **said: str) -> Plan:
+    """As a screen makes it of what stands in its fields."""
+    of, texts = get_verb(verb), {name.replace("_", "-"): text for name, text in said.items()}
+    for parameter in of.parameters:
+        parameter.check(texts.get(parameter.name, parameter.default))
+    return of.plan(Target(database, queue, Rights.ADMIN), values_from_texts(of, texts))
+
+
+def do(database: Database, queue: Queue, verb: str, **said: str) -> Result:
+    """Planned and done."""
+    before = states(database, queue)
+    made = plan(database, queue, verb, **said)
+    assert states(database, queue) == before, "a plan changes nothing"
+    assert not made.obstacles
+    ended = made.run(Control(), lambda _: None)
+    assert ended.outcome is Outcome.DONE, ended
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [
+        ("ring", {"in_hand": "on", "size": "40"}),
+        ("claim", {}),
+        *(pytest.param(of, {}, marks=pytest.mark.long) for of in ("status", "split")),
+    ],
+)
+def test_messages_are_pushed_popped_and_finished(
+    database: Database, tmp_path: Path, of: str, options: dict[str, str]
+) -> None:
+    """As many are finished as are named; one that is not claimed is skipped, and told."""
+    queue = make(database, "mail", of, options)
+    do(database, queue, "push", payload="one more")
+    assert states(database, queue)["ready"] == READY + 1
+    do(database, queue, "pop", file=str(tmp_path / "popped"), complete="yes")
+    assert len((tmp_path / "popped").read_bytes().splitlines()) == 1
+    assert states(database, queue)["ready"] == READY
+    for verb, error in (("complete", {}), ("fail", {"error": "no 'good'"})):
+        with database.transaction("pop") as connection:
+            (one, *_) = pop_many(connection, queue, 1)
+        before = states(database, queue)
+        twice = do(database, queue, verb, id=f"{one.id} {one.id}", attempts="9", **error)
+        assert twice.ledger == Ledger(1, skipped={"not claimed (any more)": 1})
+        assert states(database, queue) == before
+        assert do(database, queue, verb, id=one.id, **error).ledger == Ledger(1, 1, 1)
+        assert states(database, queue)["claimed"] == before["claimed"] - 1
+
+
+def test_what_a_design_lacks_is_said_and_what_cannot_be_written_stays_in_the_queue(
+    database: Database, tmp_path: Path
+) -> None:
+    queue = make(database, "mail", "fifo", {})
+    assert unavailable(queue, "release").startswith("it has no claims")
+    with pytest.raises(UsageError, match="No session holds rows"):
+        plan(database, queue, "end-session")
+    for verb in all_verbs():
+        wanting = verb.name in {"end-session", "pop", "push"} or any(
+            one.required for one in verb.parameters
+        )
+        if not unavailable(queue, verb.name) and not wanting:
+            plan(database, queue, verb.name)
+    with pytest.raises(UsageError, match="keeps no popped messages"):
+        plan(database, queue, "pop", file="x", complete="yes")
+    with pytest.raises(UsageError, match="cannot be written"):
+        do(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
+    assert states(database, queue)["ready"] == READY
+
+
+def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) -> None:
+    with database.transaction("make a table") as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE jobs (job bigint PRIMARY KEY, started timestamptz, body text)"
+        )
+    roles = {"id": "job", "claimed_at": "started", "payload": "body"}
+    queue = adopt(database, "public", "jobs", design("claim"), roles)
+    can = {verb.name for verb in all_verbs() if not unavailable(queue, verb.name)}
+    of_its_entry = {"protect", "unprotect", "note", "forget"}
+    of_findings = {"doctor", "silence", "ack", "unsilence"}
+    assert can == {"release", "end-session", "purge", "maintain", *of_findings, *of_its_entry}
+    assert unavailable(queue, "requeue") == "it was adopted without a column for the role error"
+    assert "other programs" in unavailable(queue, "push")
+    with pytest.raises(RefusedError, match="has no archive"):
+        plan(database, queue, "purge")
