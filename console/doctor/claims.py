@@ -10,7 +10,7 @@ from console.doctor import states
 from console.doctor.context import CheckContext, CheckGroup, counted, first_few
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import release_claims
-from console.doctor.row_scan import scan_rows
+from console.doctor.row_scan import CountedRow, scan_rows
 from console.formats import duration
 from console.monitor.limits import Severity
 from console.monitor.owners import Evidence, Owner, claimant_evidence, owner_of
@@ -64,14 +64,9 @@ def scans(queue: Queue) -> list[Scan]:
 
 
 @dataclass(frozen=True)
-class ClaimedRow:
+class ClaimedRow(CountedRow):
     """A claim: the row of the statement `claimed`."""
 
-    key_time: str | None
-    key_id: str
-    position: int
-    looked: int
-    id: str | None
     claimed_by: str | None
     half: bool
     seconds: float | None

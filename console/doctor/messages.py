@@ -20,7 +20,7 @@ from console.doctor.context import (
 )
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import IncompleteMessages, MarkAsErrors, incomplete_messages
-from console.doctor.row_scan import SHOWN_IDS, RowTally, scan_rows
+from console.doctor.row_scan import SHOWN_IDS, CountedRow, RowTally, scan_rows
 from console.monitor.limits import Severity
 from console.monitor.message import pages
 from console.monitor.scans import Scan
@@ -212,12 +212,7 @@ POISON = Code(
 
 
 @dataclass(frozen=True)
-class AttemptsRow:
-    key_time: str | None
-    key_id: str
-    position: int
-    looked: int
-    id: str | None
+class AttemptsRow(CountedRow):
     attempts: int | None
 
 

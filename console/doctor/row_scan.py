@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from console import sql
 from console.doctor.context import CheckContext
 from console.formats import numbered
-from console.monitor.message import ReadBound, ScanRow, last_key, pages
+from console.monitor.message import ReadBound, last_key, pages
 from console.monitor.scan_query import MessageSource, query, values_of
 from console.monitor.scans import Scan, ScanKey, ScanRequest
 
@@ -22,11 +22,16 @@ SHOWN_IDS = 10
 """In a finding's evidence."""
 
 
-class CountedRow(ScanRow, Protocol):
-    """A row that has the number of rows examined in its chunk."""
+@dataclass(frozen=True)
+class CountedRow:
+    """The first columns of each such statement."""
 
-    @property
-    def looked(self) -> int: ...
+    key_time: str | None
+    key_id: str
+    position: int
+    looked: int
+    """Rows examined in its chunk."""
+    id: str | None
 
 
 @dataclass

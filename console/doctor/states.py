@@ -7,7 +7,7 @@ from console import sql
 from console.catalog import Kind
 from console.doctor.context import CheckContext, counted, first_few
 from console.doctor.finding import Code, Finding
-from console.doctor.row_scan import RowTally, scan_rows
+from console.doctor.row_scan import CountedRow, RowTally, scan_rows
 from console.monitor.limits import Severity
 from console.monitor.scans import By, Scan, scans_of
 
@@ -30,12 +30,7 @@ ILLEGAL = Code(
 
 
 @dataclass(frozen=True)
-class ContradictionRow:
-    key_time: str | None
-    key_id: str
-    position: int
-    looked: int
-    id: str | None
+class ContradictionRow(CountedRow):
     contradicts: bool
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.engines.database import ConnectLock
-from console.engines.product import UNREACHABLE, Capabilities, Timeouts
+from console.engines.product import UNREACHABLE, Capabilities, ServerProbe, Timeouts
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -35,19 +34,6 @@ _OUR_REFUSAL = "DBQ04"
 
 _OUR_CLASS = "DBQ"
 """SQLSTATE class of our functions' errors: message = what, detail = why, hint = next step."""
-
-
-@dataclass(frozen=True)
-class _Probe:
-    server_version: str
-    version_number: int
-    database: str
-    database_user: str
-    read_only: bool
-    sees_all_sessions: bool
-    may_create: bool
-    counts_rows: bool
-    encoding: str
 
 
 class PostgreSQL:
@@ -149,7 +135,7 @@ class PostgreSQL:
 
     def capabilities(self, connection: Connection) -> Capabilities:
         """Read what server and login this is."""
-        probe = sql.row(connection, _Probe, "server.capabilities")
+        probe = sql.row(connection, ServerProbe, "server.capabilities")
         if probe.version_number < _OLDEST:
             raise UsageError(
                 f"PostgreSQL {probe.server_version} is too old for this console.",

@@ -31,8 +31,8 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
-class Capabilities:
-    """What a server and login can do, read once per connection profile."""
+class ServerProbe:
+    """What a server and login are."""
 
     server_version: str
     version_number: int
@@ -46,6 +46,12 @@ class Capabilities:
     counts_rows: bool
     """The server has the row counters from which rates are computed."""
     encoding: str
+
+
+@dataclass(frozen=True)
+class Capabilities(ServerProbe):
+    """What a server and login can do, read once per connection profile."""
+
     missing: Mapping[str, str]
     """Missing feature -> reason."""
     facts: Mapping[str, str] = field(default_factory=dict)
