@@ -1,20 +1,21 @@
-"""Claims whose consumers are gone or unknown, in queues that keep popped messages."""
+"""In queues that keep popped messages: claims whose consumers are gone or unknown, and rows whose
+status is invalid, or contradicted by their other columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from console import sql
 from console.actions.requeue import live_sessions
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import states
 from console.doctor.context import CheckContext, CheckGroup, counted, first_few
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import release_claims
-from console.doctor.row_scan import CountedRow, scan_rows
+from console.doctor.row_scan import CountedRow, RowTally, scan_rows
 from console.formats import duration
 from console.monitor.limits import Severity
 from console.monitor.owners import Evidence, Owner, claimant_evidence, owner_of
-from console.monitor.scans import Scan, scans_of
+from console.monitor.scans import By, Scan, scans_of
 
 _WHAT = "claims and their owners"
 _SHOWN = 10
@@ -237,6 +238,7 @@ def _limit(context: CheckContext) -> str:
 
 def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     bound = sum(one.count for one in owned if one.owner is not None and one.owner.bound)
+    left = context.queue.design.left_claims or "no pop returns them"
     return _finding(
         context,
         GONE,
@@ -245,14 +247,18 @@ def _gone(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
         "gone",
         "their consumers died or disconnected without complete or fail; claims count if they were "
         f"bound to their session, or are older than {_limit(context)}",
-        f"no consumer works on these messages, and {_left(context.queue)}",
+        f"no consumer works on these messages, and {left}",
         **_evidence(owned, bound=bound),
     )
 
 
 def _alive(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
-    sessions = _live_sessions(context, owned)
-    who = first_few(sessions, most=1) or _alive_owners(context.queue)
+    named = sorted({one.owner.session for one in owned if one.owner is not None})
+    with context.transaction() as connection:
+        sessions = [row.line for row in live_sessions(connection, named[:_SHOWN])]
+    workers = "workers whose heartbeat is recent"
+    others = workers if context.queue.design.library else "connected sessions"
+    who = first_few(sessions, most=1) or others
     return _finding(
         context,
         ALIVE,
@@ -293,20 +299,11 @@ def _unnamed(context: CheckContext, owned: Sequence[_Owned]) -> Finding:
     )
 
 
-def _left(queue: Queue) -> str:
-    """What happens to claims without a consumer."""
-    return queue.design.left_claims or "no pop returns them"
-
-
 def _kept(queue: Queue) -> str:
     """What happens to claims that a consumer may be working on."""
     if queue.design.left_claims:
         return f"if their workers are dead, {queue.design.left_claims}"
     return "no pop returns these messages until they are completed, failed or released"
-
-
-def _alive_owners(queue: Queue) -> str:
-    return "workers whose heartbeat is recent" if queue.design.library else "connected sessions"
 
 
 def _why_unknown(queue: Queue, owned: Sequence[_Owned]) -> str:
@@ -319,18 +316,128 @@ def _why_unknown(queue: Queue, owned: Sequence[_Owned]) -> str:
     return "the server does not know who claimed them, or hides it from this login"
 
 
-def _live_sessions(context: CheckContext, owned: Sequence[_Owned]) -> list[str]:
-    sessions = sorted({one.owner.session for one in owned if one.owner is not None})
-    with context.transaction() as connection:
-        rows = live_sessions(connection, sessions[:_SHOWN])
-    return [row.line for row in rows]
+# The states of rows.
+
+_STATES = "states of rows"
+
+STATUS = Code(
+    "status_unknown",
+    Severity.WARNING,
+    "rows with an invalid status: no verb sees them",
+    judgement="what they were meant to be is not known: set each to 0 (it is popped) or to 4 (an "
+    "error, which verbs accept), or delete it",
+)
+ILLEGAL = Code(
+    "state_illegal",
+    Severity.WARNING,
+    "rows whose columns contradict their state: claimed or in error without a time, done with an "
+    "error",
+    judgement="only their writer knows which of the contradicting columns is right",
+)
+
+
+@dataclass(frozen=True)
+class ContradictionRow(CountedRow):
+    contradicts: bool
+
+
+_CONTRADICTIONS: Mapping[str, tuple[str, str]] = {
+    "claimed_undated": (
+        "claimed without a time",
+        "they never count as stuck, so no release frees them",
+    ),
+    "error_undated": ("in error without a time", "no filter of errors by age finds them"),
+    "done_undated": ("done without a time", "no archive by age takes them"),
+    "done_with_error": ("done with an error", "one of the two is wrong"),
+    "error_unclaimed": (
+        "in error but not claimed",
+        "a pop takes them, and they count both as errors and as ready",
+    ),
+}
+"""A contradiction -> its description, and its consequence."""
+_BY_STATE = {
+    ("claim", "error"): "error_unclaimed",
+    ("status", "done"): "done_with_error",
+    ("split", "done"): "done_with_error",
+}
+"""Design shape and state -> what may be wrong with a row that has its time."""
+
+
+def _check_states(context: CheckContext) -> Iterator[Finding]:
+    queue = context.queue
+    has_states = queue.design.shape in {"status", "split"} or (
+        queue.design.shape == "claim" and queue.kind is Kind.INSTALLED
+    )
+    if not has_states:
+        return
+    unknown = _unknown_states(context)
+    if unknown.count:
+        yield Finding(
+            STATUS,
+            f"{counted(unknown.count, 'row')} with an invalid status",
+            evidence=vars(unknown),
+            cause="it was written without the queue's own functions",
+            consequence="no pop returns them, and no verb of the console sees them",
+            judgement=_with_sql(context, STATUS),
+        )
+    found = _contradictions(context) if queue.kind is Kind.INSTALLED else {}
+    if found:
+        texts = [
+            f"{counted(one.count, 'row')} {_CONTRADICTIONS[name][0]}" for name, one in found.items()
+        ]
+        yield Finding(
+            ILLEGAL,
+            first_few(texts),
+            evidence={name: vars(rows) for name, rows in found.items()},
+            cause="they were changed without the queue's own functions",
+            consequence="; ".join(_CONTRADICTIONS[name][1] for name in found),
+            judgement=_with_sql(context, ILLEGAL),
+        )
+
+
+def _with_sql(context: CheckContext, code: Code) -> str:
+    """Why it needs judgement, and below that the SQL to judge by."""
+    product = context.database.product
+    text = sql.script(
+        f"{context.queue.design.name}.{code.name}",
+        product.dialect,
+        context.queue.scope(product),
+    )
+    return f"{code.judgement}\n{sql.plain(text)}"
+
+
+def _unknown_states(context: CheckContext) -> RowTally:
+    """All rows are read, unless a CHECK of the table rules such states out."""
+    found = RowTally()
+    if "status" not in context.queue.roles:
+        return found
+    if not context.is_true("status_check"):
+        scan = Scan("any", By.ID)
+        for row in scan_rows(context, _STATES, scan, ContradictionRow, "contradictions"):
+            if row.contradicts:
+                found.add(row.id)
+    return found
+
+
+def _contradictions(context: CheckContext) -> dict[str, RowTally]:
+    found: dict[str, RowTally] = {}
+    for scan in scans_of(context.queue):
+        of_state = _BY_STATE.get((context.queue.design.shape, scan.state))
+        if scan.dated and of_state is None:
+            continue
+        for row in scan_rows(context, _STATES, scan, ContradictionRow, "contradictions"):
+            if not scan.dated:
+                found.setdefault(f"{scan.state}_undated", RowTally()).add(row.id)
+            if of_state is not None and row.contradicts:
+                found.setdefault(of_state, RowTally()).add(row.id)
+    return found
 
 
 CHECKS = CheckGroup(
-    (states.STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, states.ILLEGAL),
+    (STATUS, GONE, ALIVE, UNKNOWN, UNNAMED, ILLEGAL),
     {
         _WHAT: _check_claims,
-        states.WHAT: states.check_states,
+        _STATES: _check_states,
     },
     applies,
 )

@@ -13,7 +13,7 @@ import pytest
 from console import sql
 from console.catalog import Queue
 from console.designs import DESIGNS, designs_on
-from console.doctor import broker, claims, messages, sessions, states
+from console.doctor import broker, claims, messages, sessions
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import MessageSource, query
 from console.monitor.scans import By, Scan, ScanKey, ScanRequest
@@ -121,7 +121,7 @@ def test_statements_of_sql_server_alone_fill_their_row_types() -> None:
         assert found[name] == [field.name for field in dataclasses.fields(row_type)]
 
 
-SCANNED = {"claimed": claims.ClaimedRow, "contradictions": states.ContradictionRow}
+SCANNED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
 SCANNED |= {"retried": messages.AttemptsRow}
 
 
