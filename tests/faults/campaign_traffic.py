@@ -330,8 +330,9 @@ import sys
 from console.errors import ConsoleError
 from tests.pipeline import driver
 driver.RANGE_ROWS, driver.BATCH = 300, 50
+del sys.argv[1:3]
 try:
-    driver.main(*sys.argv[3:])
+    driver.main()
 except ConsoleError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_status)

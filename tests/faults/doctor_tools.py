@@ -81,10 +81,3 @@ def fill(ring: Ring, connection: psycopg.Connection, pushes: int, pops: int) -> 
     taken = [ring.pop(connection) for _ in range(pops)]
     assert [message.payload for message in taken if message] == sent[:pops]
     return sent[pops:]
-
-
-def fill_more(ring: Ring, connection: psycopg.Connection, count: int) -> list[str]:
-    """Push some more; their payloads."""
-    sent = [f"more {number}" for number in range(count)]
-    assert None not in ring.push_many(connection, sent)
-    return sent

@@ -229,11 +229,7 @@ class ModelledRing:
             return  # which ones a pop reads is then random
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
         who.store.held = who.ring.held(on.connection) if who.name else None
-        if count == 1:
-            one = who.ring.pop(on.connection)
-            came = [one] if one else []
-        else:
-            came = who.ring.pop_many(on.connection, count)
+        came = who.ring.take(on.connection, count if count > 1 else 0)
         self.steps["pop" if count == 1 else "pop_many"] += 1
         again = who.again(count, self.held(who))
         expected: list[Live] = []

@@ -138,6 +138,18 @@ class Ring:
         rows = connection.execute(self.sql(f"SELECT * FROM {{pop_many}}({marks})"), values)
         return [Popped(*row) for row in rows]
 
+    def take(self, connection: psycopg.Connection, batch: int = 0) -> list[Popped]:
+        """By pop_many at most so many; 0: by pop."""
+        if batch:
+            return self.pop_many(connection, batch)
+        one = self.pop(connection)
+        return [one] if one else []
+
+    def spend(self, connection: psycopg.Connection, side: str, count: int = 1) -> None:
+        """Draw numbers for nothing, as callers do that roll back; `side`: push or pop."""
+        draw = f"SELECT count(nextval({{{side}_name}})) FROM generate_series(1, %s)"
+        connection.execute(self.sql(draw), [count])
+
     def relay(self, new_size: int | None = None) -> RelayResult:
         return relay(self.database, self.queue, new_size)
 

@@ -98,7 +98,7 @@ def test_the_books_show_what_is_wrong() -> None:
 )
 def test_what_a_call_must_not_do(tmp_path: Path, script: str, kind: str | None) -> None:
     defects = Defects(b"secret", tmp_path / "kept")
-    order = Order(["status", "--json"], seconds=1.0 if kind == "hangs" else 60.0)
+    order = Order(["status", "--json"], seconds=0.2 if kind == "hangs" else 60.0)
     call = Call.begin(order, tmp_path / "1", {}, [sys.executable, "-c", script])
     wait_until(lambda: call.poll(defects), "it has ended")
     call.judge(defects, Trouble())

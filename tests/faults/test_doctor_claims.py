@@ -48,7 +48,7 @@ KEEPING = [CLAIM, STATUS, SPLIT, IN_HAND]
 @pytest.fixture
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks of few rows."""
-    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 8)
+    monkeypatch.setattr(row_scan, "CHUNK_ROWS", 12)
 
 
 # --------------------------------------------------------------------------------------- claims

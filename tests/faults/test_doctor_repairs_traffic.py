@@ -108,13 +108,11 @@ def cases(make: Make, code: str, verb: str, *of: Variant, **more: Any) -> list[C
 HALVES: dict[str, Any] = {"thresholds": MANY_ERRORS, "left": ("payload_lost",)}
 FEW = [
     *cases(hangs, "claims_alive", "release", SPLIT),
-    *cases(left_open, "rows_held", "end-session", NAIVE, thresholds=SHORT_TERM),
     *cases(dropped_column, "code_missing", "upgrade", STATUS),
-    *cases(half_an_index, "index_invalid", "maintain", SPLIT),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
     *cases(claimed_incomplete, "payload_missing", "mend", TWO_STEP, **HALVES),
 ]
-"""Each verb that repairs; three others beside traffic, all at once, are repaired below."""
+"""With the tests below, each verb that repairs."""
 
 MORE = [
     *cases(lost_payloads, "payload_missing", "mend", SPLIT, **HALVES),
@@ -122,7 +120,8 @@ MORE = [
     *cases(hangs, "claims_alive", "release", CLAIM, STATUS, TWO_STEP, IN_HAND),
     *cases(pooled, "claims_unknown", "release", CLAIM, STATUS, SPLIT, IN_HAND),
     *cases(anonymous, "claims_nobody", "release", CLAIM, STATUS, SPLIT, IN_HAND),
-    *cases(left_open, "rows_held", "end-session", HEAP, STRICT, STACK, thresholds=SHORT_TERM),
+    *cases(left_open, "rows_held", "end-session", NAIVE, HEAP, STRICT, thresholds=SHORT_TERM),
+    *cases(left_open, "rows_held", "end-session", STACK, thresholds=SHORT_TERM),
     *cases(left_open, "rows_held", "end-session", PENDING, STATUS, CLAIM, thresholds=SHORT_TERM),
     *cases(prepared, "prepared_forgotten", "end-session", NAIVE, STRICT, thresholds=SHORT_TERM),
     *cases(prepared, "prepared_forgotten", "end-session", CLAIM, SPLIT, thresholds=SHORT_TERM),
@@ -133,7 +132,7 @@ MORE = [
     *cases(changed_code, "code_changed", "upgrade", FIFO, HEAP, PENDING, CLAIM, STACK),
     *cases(older_code, "code_older", "upgrade", FIFO, SPLIT, CLAIM),
     *cases(dropped_indexes, "index_missing", "maintain", CLAIM, STATUS, SPLIT, IN_HAND),
-    *cases(half_an_index, "index_invalid", "maintain", CLAIM, STATUS),
+    *cases(half_an_index, "index_invalid", "maintain", CLAIM, STATUS, SPLIT),
     *cases(leftover_index, "bloat", "maintain", CLAIM, STACK, SPLIT, FIFO),
     *cases(dropped_key, "key_missing", "maintain", STACK, PENDING, CLAIM, STATUS, SPLIT, FIFO),
     *cases(dead_rows, "bloat", "maintain", FIFO, PENDING, CLAIM),

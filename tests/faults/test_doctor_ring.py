@@ -22,7 +22,6 @@ from console.rights import Rights
 from tests.faults.doctor_tools import (
     diagnose_ring,
     fill,
-    fill_more,
     findings_by_code,
     numbers,
     repair_all,
@@ -271,7 +270,7 @@ def test_spent_pop_numbers_are_parked_before_a_message_lands_on_them(make: Make)
     ring = make()
     with ring.connect() as connection:
         fill(ring, connection, 20, 20)
-        connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 7)"))
+        ring.spend(connection, "pop", 7)
         found = findings_by_code(ring)
         assert list(found) == ["spent"]
         assert numbers(found["spent"]) == list(range(21, 28))
@@ -288,7 +287,7 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
     ring = make(size=10)
     with ring.connect() as connection:
         fill(ring, connection, 5, 3)
-        connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 20)"))
+        ring.spend(connection, "pop", 20)
         found = findings_by_code(ring)
         assert list(found)[:2] == ["spent_beyond_ring", "orphan"]
         first = found["spent_beyond_ring"]
@@ -307,12 +306,12 @@ def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
     with ring.connect() as connection:
         for _ in range(3):
             assert findings_by_code(ring) == {}
-            connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 2)"))
+            ring.spend(connection, "pop", 2)
             assert repair_all(ring) == ["park 2 consumed pop numbers"]
         found = findings_by_code(ring)
         assert list(found) == ["pop_ahead"]
         repair_finding(ring, found["pop_ahead"])
-        sent = fill_more(ring, connection, 5)
+        sent = ring.fill(5)
         assert ring.texts() == sent
 
 
@@ -323,7 +322,7 @@ def test_a_ring_that_skipped_more_than_a_lap_is_lapped(make: Make) -> None:
         ring = make(size=10)
         with ring.connect() as connection:
             fill(ring, connection, 5, 3)
-            connection.execute(ring.sql("SELECT nextval({push_name}) FROM generate_series(1, 12)"))
+            ring.spend(connection, "push", 12)
             assert ring.push(connection, "no room") is None
             found = findings_by_code(ring)
             assert set(found) == {"full", "lapped", "hole"}
@@ -342,7 +341,7 @@ def test_holes_that_pile_up_or_grow_old_are_more_than_a_note(make: Make) -> None
     ring = make(size=10)
     with ring.connect() as connection:
         for _ in range(2):
-            connection.execute(ring.sql("SELECT nextval({push_name}) FROM generate_series(1, 8)"))
+            ring.spend(connection, "push", 8)
             assert ring.pop(connection) is None
         found = findings_by_code(ring)
         assert list(found) == ["holes_pile_up"]
@@ -373,7 +372,7 @@ def test_a_recorder_with_operator_rights_drops_old_holes(
     )
     holes, to_come = set(range(1, 9)), set(range(9, 21))
     with ring.connect() as connection, ring.connect() as pusher:
-        connection.execute(ring.sql("SELECT nextval({push_name}) FROM generate_series(1, 8)"))
+        ring.spend(connection, "push", 8)
         assert ring.pop(connection) is None
         connection.execute(ring.sql("SELECT setval({pop_name}, 20)"))
         park = "INSERT INTO {parked} SELECT generate_series(9, 20), false, now()"
@@ -409,7 +408,7 @@ def test_a_void_number_whose_pop_was_rolled_back_is_a_note(make: Make) -> None:
     ring = make()
     with ring.connect() as connection:
         fill(ring, connection, 5, 5)
-        connection.execute(ring.sql("SELECT nextval({push_name})"))
+        ring.spend(connection, "push")
         assert repair_all(ring) == ["make 1 hole void"]
         connection.execute("BEGIN")
         assert ring.pop(connection) is None

@@ -27,7 +27,6 @@ from tests.contract.traffic import at_work
 from tests.faults.doctor_tools import (
     diagnose_ring,
     fill,
-    fill_more,
     findings_by_code,
     numbers,
     repair_all,
@@ -123,7 +122,7 @@ def test_sequences_set_back_are_lifted_above_all_that_is_in_use(make: Make, back
     ring = make(size=20)
     with ring.connect() as connection:
         fill(ring, connection, 15, 15)
-        left = fill_more(ring, connection, 12)
+        left = ring.fill(12)
         ring.relay()
         assert ring.pop(connection)
         for side in ("push", "pop"):
@@ -163,7 +162,7 @@ def test_full_is_critical_where_nothing_is_popped(make: Make) -> None:
     with ring.connect() as connection:
         fill(ring, connection, 9, 0)
         assert list(findings_by_code(ring)) == ["filling"]
-        fill_more(ring, connection, 1)
+        ring.fill(1)
         assert list(findings_by_code(ring)) == ["full"]
 
         def consume_and_push() -> Iterator[None]:
@@ -212,7 +211,7 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(database_url: str, make: M
         holder.autocommit = False
         (snapshot,) = holder.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
         assert len(ring.pop_many(connection, 50)) == 50
-        fill_more(ring, connection, 40)
+        ring.fill(40)
         text = dump(ring, f"--snapshot={snapshot}")
         holder.rollback()
     with restored(ring, text) as copy:
@@ -298,20 +297,17 @@ def check_map(ranges: Sequence[SlotRange], state: Store) -> None:
     slots = [slot for r in ranges for slot in range(r.first_slot, r.last_slot + 1)]
     assert slots == list(range(state.size))
     assert all(r.count == r.last_slot - r.first_slot + 1 for r in ranges)
-    named = {
-        number
-        for r in ranges
-        if r.state in {"ready", "parked", "orphan"} and r.first_number is not None
-        for number in range(r.first_number, r.first_number + r.count)
-    }
-    assert named == lying(state)
-    orphans = {
-        number
-        for r in ranges
-        if r.state == "orphan" and r.first_number is not None
-        for number in range(r.first_number, r.first_number + r.count)
-    }
-    assert orphans == astray(state)[LostKind.ORPHAN]
+
+    def numbered(*states: str) -> set[int]:
+        return {
+            number
+            for r in ranges
+            if r.state in states and r.first_number is not None
+            for number in range(r.first_number, r.first_number + r.count)
+        }
+
+    assert numbered("ready", "parked", "orphan") == lying(state)
+    assert numbered("orphan") == astray(state)[LostKind.ORPHAN]
 
 
 def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(

@@ -101,9 +101,8 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert ring.of("a").texts() == ring.of("b").texts() == texts
     with ring.connect() as connection:
         a, b = ring.of("a"), ring.of("b")
-        draw = "SELECT nextval({pop_name}) FROM generate_series(1, %s)"
-        connection.execute(a.sql(draw), [4])
-        connection.execute(b.sql(draw), [20])
+        a.spend(connection, "pop", 4)
+        b.spend(connection, "pop", 20)
         connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
         found = findings_by_code(ring)
     assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]

@@ -21,12 +21,6 @@ def ring(rings_url: str) -> Iterator[Ring]:
     made.close()
 
 
-def _give_up(ring: Ring, connection: psycopg.Connection, side: str, how_many: int) -> None:
-    """Spend numbers for nothing, as callers do that roll back."""
-    draw = f"SELECT count(nextval({{{side}_name}})) FROM generate_series(1, %s)"
-    connection.execute(ring.sql(draw), [how_many])
-
-
 def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
     while ring.measure().gap > 0:
         assert ring.pop_many(connection, 100) == []
@@ -37,8 +31,7 @@ def test_a_late_commit_is_popped_late(ring: Ring) -> None:
     with ring.connect() as early, ring.connect() as late, ring.connect() as popper:
 
         def popped() -> list[int]:
-            message = ring.pop(popper)
-            return [message.id] if message else []
+            return [message.id for message in ring.take(popper)]
 
         early.execute("BEGIN")
         assert ring.push(early, "drawn first, committed last") == 1
@@ -59,26 +52,25 @@ def test_a_late_commit_is_popped_late(ring: Ring) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("one_by_one", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_one: bool) -> None:
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, batch: int) -> None:
     """64 numbers are looked at in one call, but all have their turn, however far apart they lie."""
     with ring.connect() as connection, ring.connect() as late:
-        _give_up(ring, connection, "push", 40)
+        ring.spend(connection, "push", 40)
         _pop_until_parked(ring, connection)
         move_on(ring, connection, 10_000_000)
-        _give_up(ring, connection, "push", 150)
+        ring.spend(connection, "push", 150)
         late.execute("BEGIN")
         assert ring.push(late, "late") == 10_000_150
-        _give_up(ring, connection, "push", 150)
+        ring.spend(connection, "push", 150)
         _pop_until_parked(ring, connection)
         move_on(ring, connection, 2**40)
-        _give_up(ring, connection, "push", 40)
+        ring.spend(connection, "push", 40)
         _pop_until_parked(ring, connection)
         assert len(ring.parked(connection)) == 381
         late.execute("COMMIT")
         for _ in range(3000):
-            found = [ring.pop(connection)] if one_by_one else ring.pop_many(connection, 5)
-            if found and found[0]:
+            if found := ring.take(connection, batch):
                 assert found[0].payload == "late"
                 break
         else:
@@ -87,16 +79,15 @@ def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_on
         assert (10_000_150, False) not in ring.parked(connection)
 
 
-@pytest.mark.parametrize("one_by_one", [True, False])
-def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, one_by_one: bool) -> None:
+@pytest.mark.parametrize("batch", [0, 5])
+def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, batch: int) -> None:
     """As churn lays it: no start among a page's first places ever came to it."""
     with ring.connect() as connection:
         number = page_of_holes(ring, connection)
         calls = ring.most_turns(connection)
         assert calls == 8
         for _ in range(calls):
-            found = [ring.pop(connection)] if one_by_one else ring.pop_many(connection, 5)
-            if found and found[0]:
+            if found := ring.take(connection, batch):
                 assert (found[0].id, found[0].payload) == (number, "late")
                 break
         else:
@@ -154,7 +145,7 @@ def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring)
     with ring.connect() as connection, ring.connect() as late:
         late.execute("BEGIN")
         numbers = ring.push_many(late, [f"late {n}" for n in range(10)])
-        _give_up(ring, connection, "push", 200)
+        ring.spend(connection, "push", 200)
         _pop_until_parked(ring, connection)
         late.execute("COMMIT")
         assert [message.id for message in ring.pop_many(connection, 4)] == numbers[:4]
@@ -178,7 +169,7 @@ def test_a_batch_does_not_run_ahead_of_pushes_that_are_not_committed(ring: Ring)
 
 def test_a_batch_takes_what_is_behind_holes(ring: Ring) -> None:
     with ring.connect() as connection:
-        _give_up(ring, connection, "push", 300)
+        ring.spend(connection, "push", 300)
         behind = ring.push_many(connection, ["behind"] * 10)
         found = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
         assert [message.id for message in found] == behind
@@ -188,35 +179,26 @@ def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 300) AS g"
         connection.execute(ring.sql(voids))
-        _give_up(ring, connection, "push", 300)
+        ring.spend(connection, "push", 300)
         assert ring.pop_many(connection, 100) == []
         assert ring.measure().gap == 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("batch", [None, 100])
-def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(
-    ring: Ring, batch: int | None
-) -> None:
+@pytest.mark.parametrize("batch", [0, 100])
+def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(ring: Ring, batch: int) -> None:
     """Voids are no tries: a run of them stops nobody for long."""
     with ring.connect() as connection:
         voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 1500) AS g"
         connection.execute(ring.sql(voids))
-        _give_up(ring, connection, "push", 1500)
+        ring.spend(connection, "push", 1500)
         assert ring.push(connection, "behind them") == 1501
-
-        def take() -> list[str]:
-            if batch is not None:
-                return [message.payload for message in ring.pop_many(connection, batch)]
-            one = ring.pop(connection)
-            return [one.payload] if one else []
-
-        assert take() == []
+        assert ring.take(connection, batch) == []
         assert len(ring.parked(connection)) == 500
         assert ring.measure().next_pop == 1001
-        assert take() == ["behind them"]
+        assert [one.payload for one in ring.take(connection, batch)] == ["behind them"]
         assert ring.parked(connection) == set()
-        assert take() == []
+        assert ring.take(connection, batch) == []
 
 
 def test_a_number_that_met_from_both_sides_is_finished(make: Make) -> None:
@@ -255,7 +237,7 @@ def test_a_push_that_cannot_use_a_number_takes_back_the_pop_that_waits_for_it(
     ring = make(size=2)
     with ring.connect() as connection:
         assert ring.push_many(connection, ["one", "two"]) == [1, 2]
-        _give_up(ring, connection, "pop", 3)
+        ring.spend(connection, "pop", 3)
         connection.execute(ring.sql("INSERT INTO {parked} VALUES (3, false, now())"))
         # Numbers 1 and 2 are spent and live, so both slots are taken; number 3 is waited for.
         assert ring.push(connection, "no place") is None

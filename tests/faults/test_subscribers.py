@@ -19,31 +19,17 @@ def make(make: Make) -> Make:
     return partial(make, subscribers="a,b")
 
 
-def now(ring: Ring) -> Ring:
-    """With the subscribers that it has by now."""
-    with ring.connect() as connection:
-        query = ring.sql("SELECT subscriber FROM {subscribers} ORDER BY number LIMIT 1")
-        (name,) = connection.execute(query).fetchone() or ("",)
-    return ring.of(name)
-
-
 @pytest.mark.parametrize("batch", [0, 3])
 def test_an_open_transaction_of_one_is_not_met_by_the_other(make: Make, batch: int) -> None:
     ring = make()
     texts = ring.fill(20)
     a, b = ring.of("a"), ring.of("b")
 
-    def pops(of: Ring, connection: object) -> list[str]:
-        if batch:
-            return [m.payload for m in of.pop_many(connection, batch)]  # type: ignore[arg-type]
-        one = of.pop(connection)  # type: ignore[arg-type]
-        return [one.payload] if one else []
-
     with ring.connect() as first, ring.connect("lock_timeout = '1ms'") as second:
         first.execute("BEGIN")
-        taken = pops(a, first)
-        assert taken == texts[: len(taken)]
-        assert pops(b, second) == taken
+        taken = [message.payload for message in a.take(first, batch)]
+        assert taken == texts[: batch or 1]
+        assert [message.payload for message in b.take(second, batch)] == taken
         assert ring.of("b").texts() == texts[len(taken) :]
         assert ring.push(second, "one more") is None, "a has not committed"
         first.execute("ROLLBACK")
@@ -68,7 +54,7 @@ def test_what_an_old_text_pushes_is_kept_for_who_has_subscribed_since(make: Make
             ring.of("a").pop_many(connection, 5)
     assert len(stored) == 20
     with ring.database.transaction("the new text") as connection:
-        sql.run(connection, "ring.functions", now(ring).queue.scope(connection))
+        sql.run(connection, "ring.functions", ring.of("").queue.scope(connection))
     assert ring.of("b").texts() == stored
     assert ring.of("a").texts() == []
     assert ring.of("b").measure().parked == 0
@@ -83,13 +69,13 @@ def test_subscribers_come_and_go(make: Make) -> None:
     assert subscribing.subscribe(ring.database, ring.queue, "early", "oldest") == 1
     with ring.connect() as connection:
         assert ring.of("early").pop(connection) is None, "the pause goes on"
-    pause.resume(ring.database, now(ring).queue)
+    pause.resume(ring.database, ring.of("").queue)
     more = ring.fill(5)
     assert ring.of("late").texts() == ring.of("a").texts() == more
     gone = subscribing.unsubscribe(ring.database, ring.queue, "early")
     assert gone.owed == 15
     assert subscribing.subscribe(ring.database, ring.queue, "again", "now") == 16
-    assert now(ring).queue.options["subscribers"] == "a,late,again:4"
+    assert ring.of("").queue.options["subscribers"] == "a,late,again:4"
     assert ring.fill(20)
     with pytest.raises(UsageError, match="no subscriber 'early'"):
         ring.of("early")
@@ -177,8 +163,7 @@ def test_what_was_parked_while_a_sweep_passed_is_swept(make: Make, batch: int) -
             connection.execute("COMMIT")
     with ring.connect() as connection:
         for one in (a, b):
-            found = one.pop_many(connection, batch) if batch else [one.pop(connection)]
-            assert [message.payload for message in found if message] == ["slow"]
+            assert [message.payload for message in one.take(connection, batch)] == ["slow"]
     assert ring.of("b").texts() == []
     assert archived(ring) == ["quick", "slow"]
 
