@@ -107,155 +107,108 @@ def test_a_number_that_is_not_known_is_told_as_it_is() -> None:
     assert (type(error), error.why, error.next_step) == (ConsoleError, "somebody's trigger", "")
 
 
-RECORDED: dict[str, tuple[tuple[str, str], type[ConsoleError], str]] = {
-    "login, Microsoft": (
-        ("28000", f"[28000] {SERVER}Login failed for user 'u'. (18456) (SQLDriverConnect)"),
-        ConnectionFailedError,
-        "Login failed for user 'u'.",
+CONNECT, EXECUTE = "SQLDriverConnect", "SQLExecDirectW"
+
+
+def recorded(
+    kind: type[ConsoleError],
+    state: str,
+    origin: str,
+    text: str,
+    number: int = 0,
+    call: str = EXECUTE,
+    *,
+    then: str = "",
+    why: str = "",
+) -> tuple[tuple[str, str], type[ConsoleError], str]:
+    """An error as pyodbc raised it, perhaps with a second record; what it becomes."""
+    behind = f"; {then}" if then else ""
+    return (state, f"[{state}] {origin}{text} ({number}) ({call}){behind}"), kind, why or text
+
+
+DEADLOCK = (
+    "Transaction (Process ID 52) was deadlocked on lock resources with another process and has "
+    "been chosen as the deadlock victim. Rerun the transaction."
+)
+NO_SUCH_DATABASE = 'Cannot open database "x" requested by the login. The login failed.'
+UNSIGNED = (
+    "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed certificate]"
+)
+DUPLICATE = "Violation of PRIMARY KEY constraint 'pk'. Cannot insert duplicate key"
+MANAGER = "[unixODBC][Driver Manager]"
+RECORDED = {
+    "login, Microsoft": recorded(
+        ConnectionFailedError, "28000", SERVER, "Login failed for user 'u'.", 18456, CONNECT
     ),
-    "login, FreeTDS": (
-        ("42000", f"[42000] {FREETDS}Login failed for user 'u'. (18456) (SQLDriverConnect)"),
-        ConnectionFailedError,
-        "Login failed for user 'u'.",
+    "login, FreeTDS": recorded(
+        ConnectionFailedError, "42000", FREETDS, "Login failed for user 'u'.", 18456, CONNECT
     ),
-    "database": (
-        (
-            "42000",
-            f'[42000] {SERVER}Cannot open database "x" requested by the login. The login failed.'
-            f" (4060) (SQLDriverConnect); [28000] {SERVER}Login failed for user 'u'. (18456)",
-        ),
-        ConnectionFailedError,
-        'Cannot open database "x" requested by the login. The login failed. '
-        "Login failed for user 'u'.",
+    "database": recorded(
+        *(ConnectionFailedError, "42000", SERVER, NO_SUCH_DATABASE, 4060, CONNECT),
+        then=f"[28000] {SERVER}Login failed for user 'u'. (18456)",
+        why=f"{NO_SUCH_DATABASE} Login failed for user 'u'.",
     ),
-    "nobody there, Microsoft": (
-        ("HYT00", f"[HYT00] {MICROSOFT}Login timeout expired (0) (SQLDriverConnect)"),
-        ConnectionFailedError,
-        "Login timeout expired",
+    "nobody there, Microsoft": recorded(
+        ConnectionFailedError, "HYT00", MICROSOFT, "Login timeout expired", 0, CONNECT
     ),
-    "nobody there, FreeTDS": (
-        (
-            "08S01",
-            f"[08S01] {FREETDS}Unable to connect: Adaptive Server is unavailable or does not exist"
-            " (20009) (SQLDriverConnect)",
-        ),
-        ConnectionFailedError,
-        "Unable to connect: Adaptive Server is unavailable or does not exist",
+    "nobody there, FreeTDS": recorded(
+        *(ConnectionFailedError, "08S01", FREETDS),
+        *("Unable to connect: Adaptive Server is unavailable or does not exist", 20009, CONNECT),
     ),
-    "certificate": (
-        (
-            "08001",
-            f"[08001] {MICROSOFT}SSL Provider: [error:0A000086:SSL routines::certificate verify "
-            "failed:self-signed certificate] (-1) (SQLDriverConnect)",
-        ),
-        ConnectionFailedError,
-        "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed "
-        "certificate]",
+    "certificate": recorded(ConnectionFailedError, "08001", MICROSOFT, UNSIGNED, -1, CONNECT),
+    "driver": recorded(
+        ConnectionFailedError, "01000", MANAGER, "Can't open lib 'x' : file not found", 0, CONNECT
     ),
-    "driver": (
-        (
-            "01000",
-            "[01000] [unixODBC][Driver Manager]Can't open lib 'x' : file not found (0) "
-            "(SQLDriverConnect)",
-        ),
-        ConnectionFailedError,
-        "Can't open lib 'x' : file not found",
+    "data source": recorded(
+        *(ConnectionFailedError, "IM002", MANAGER),
+        *("Data source name not found and no default driver specified", 0, CONNECT),
     ),
-    "data source": (
-        (
-            "IM002",
-            "[IM002] [unixODBC][Driver Manager]Data source name not found and no default driver "
-            "specified (0) (SQLDriverConnect)",
-        ),
-        ConnectionFailedError,
-        "Data source name not found and no default driver specified",
+    "statement, Microsoft": recorded(TooSlowError, "HYT00", MICROSOFT, "Query timeout expired"),
+    "statement, FreeTDS": recorded(TooSlowError, "HYT00", FREETDS, "Timeout expired"),
+    "lost, Microsoft": recorded(
+        *(ConnectionFailedError, "08S01", MICROSOFT, "TCP Provider: Error code 0x68", 104),
+        then=f"[08S01] {MICROSOFT}Communication link failure (104)",
+        why="TCP Provider: Error code 0x68 Communication link failure",
     ),
-    "statement, Microsoft": (
-        ("HYT00", f"[HYT00] {MICROSOFT}Query timeout expired (0) (SQLExecDirectW)"),
-        TooSlowError,
-        "Query timeout expired",
+    "lost, FreeTDS": recorded(
+        ConnectionFailedError, "08S01", FREETDS, "Communication link failure"
     ),
-    "statement, FreeTDS": (
-        ("HYT00", f"[HYT00] {FREETDS}Timeout expired (0) (SQLExecDirectW)"),
-        TooSlowError,
-        "Timeout expired",
+    "deadlock": recorded(TransientError, "40001", SERVER, DEADLOCK, 1205),
+    "duplicate": recorded(
+        *(UsageError, "23000", SERVER),
+        f"{DUPLICATE} in object 'dbo.q'. The duplicate key value is ({SECRET}; (1) (x)).",
+        2627,
+        then=f"[01000] {SERVER}The statement has been terminated. (3621)",
+        why=f"{DUPLICATE} in object 'dbo.q'.",
     ),
-    "lost, Microsoft": (
-        (
-            "08S01",
-            f"[08S01] {MICROSOFT}TCP Provider: Error code 0x68 (104) (SQLExecDirectW); [08S01] "
-            f"{MICROSOFT}Communication link failure (104)",
-        ),
-        ConnectionFailedError,
-        "TCP Provider: Error code 0x68 Communication link failure",
+    "duplicate, in German": recorded(
+        *(UsageError, "23000", SERVER),
+        "Verletzung der PRIMARY KEY-Einschränkung 'pk'. "
+        f"Der doppelte Schlüsselwert ist ({SECRET}).",
+        2627,
+        why="SQL Server's error 2627.",
     ),
-    "lost, FreeTDS": (
-        ("08S01", f"[08S01] {FREETDS}Communication link failure (0) (SQLExecDirectW)"),
-        ConnectionFailedError,
-        "Communication link failure",
+    "conversion": recorded(
+        *(UsageError, "22018", SERVER),
+        f"Conversion failed when converting the nvarchar value '{SECRET}' to data type int.",
+        245,
+        why="Conversion failed when converting the nvarchar value to data type int.",
     ),
-    "deadlock": (
-        (
-            "40001",
-            f"[40001] {SERVER}Transaction (Process ID 52) was deadlocked on lock resources with "
-            "another process and has been chosen as the deadlock victim. Rerun the transaction."
-            " (1205) (SQLExecDirectW)",
-        ),
-        TransientError,
-        "Transaction (Process ID 52) was deadlocked on lock resources with another process and has "
-        "been chosen as the deadlock victim. Rerun the transaction.",
+    "truncation": recorded(
+        *(UsageError, "22001", SERVER),
+        "String or binary data would be truncated in table 'd.dbo.q', column 'message'. "
+        f"Truncated value: '{SECRET}'.",
+        2628,
+        why="String or binary data would be truncated in table 'd.dbo.q', column 'message'.",
     ),
-    "duplicate": (
-        (
-            "23000",
-            f"[23000] {SERVER}Violation of PRIMARY KEY constraint 'pk'. Cannot insert duplicate key"
-            f" in object 'dbo.q'. The duplicate key value is ({SECRET}; (1) (x)). (2627) "
-            f"(SQLExecDirectW); [01000] {SERVER}The statement has been terminated. (3621)",
-        ),
-        UsageError,
-        "Violation of PRIMARY KEY constraint 'pk'. Cannot insert duplicate key in object 'dbo.q'.",
+    "cause and consequence": recorded(
+        *(UsageError, "42S01", SERVER),
+        *("Could not create constraint or index. See previous errors.", 1750),
+        then=f"[42S01] {SERVER}There is already an object named 'pk' in the database. (2714)",
+        why="There is already an object named 'pk' in the database.",
     ),
-    "duplicate, in German": (
-        (
-            "23000",
-            f"[23000] {SERVER}Verletzung der PRIMARY KEY-Einschränkung 'pk'. Der doppelte "
-            f"Schlüsselwert ist ({SECRET}). (2627) (SQLExecDirectW)",
-        ),
-        UsageError,
-        "SQL Server's error 2627.",
-    ),
-    "conversion": (
-        (
-            "22018",
-            f"[22018] {SERVER}Conversion failed when converting the nvarchar value '{SECRET}' to "
-            "data type int. (245) (SQLExecDirectW)",
-        ),
-        UsageError,
-        "Conversion failed when converting the nvarchar value to data type int.",
-    ),
-    "truncation": (
-        (
-            "22001",
-            f"[22001] {SERVER}String or binary data would be truncated in table 'd.dbo.q', column "
-            f"'message'. Truncated value: '{SECRET}'. (2628) (SQLExecDirectW)",
-        ),
-        UsageError,
-        "String or binary data would be truncated in table 'd.dbo.q', column 'message'.",
-    ),
-    "cause and consequence": (
-        (
-            "42S01",
-            f"[42S01] {SERVER}Could not create constraint or index. See previous errors. (1750) "
-            f"(SQLExecDirectW); [42S01] {SERVER}There is already an object named 'pk' in the "
-            "database. (2714)",
-        ),
-        UsageError,
-        "There is already an object named 'pk' in the database.",
-    ),
-    "behind a result": (
-        ("42S02", f"[42S02] {SERVER}Invalid object name 'q'. (208) (SQLMoreResults)"),
-        UsageError,
-        "Invalid object name 'q'.",
+    "behind a result": recorded(
+        UsageError, "42S02", SERVER, "Invalid object name 'q'.", 208, "SQLMoreResults"
     ),
 }
 
