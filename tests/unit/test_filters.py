@@ -71,16 +71,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("word", READ)
-def test_what_is_read(word: str) -> None:
-    assert parse([word]) == READ[word]
+def test_what_is_read() -> None:
+    assert {word: parse([word]) for word in READ} == READ
 
 
-@pytest.mark.parametrize("word", REFUSED)
-def test_what_is_refused_says_why(word: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        parse([word])
-    assert REFUSED[word] in str(refused.value)
+def test_what_is_refused_says_why() -> None:
+    for word, why in REFUSED.items():
+        with pytest.raises(UsageError) as refused:
+            parse([word])
+        assert why in str(refused.value), word
 
 
 def test_nothing_is_said_by_nothing() -> None:

@@ -1,6 +1,8 @@
 """What is shipped, read from the scripts: all of it, as each engine keeps it."""
 
+import itertools
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,53 +10,37 @@ from console import sql
 from console.actions import shipped
 from console.actions.install import parts
 from console.actions.upgrade import Difference, How
-from console.engines import PRODUCTS
-from tests.contract.variants import ALL, Variant
+from console.catalog import Queue
+from console.engines import PRODUCTS, Product
+from tests.contract.variants import ALL
 
-pytestmark = pytest.mark.thinned(3)
-
-EACH = pytest.mark.parametrize(
-    ("engine", "variant"),
-    [(engine, variant) for variant in ALL for engine in variant.engines],
-    ids=str,
-)
 NAMES = ("orders", 'a "b" -- c', "x] [y.z", "it's {queue}")
 
 
-def scripts(engine: str, variant: Variant, name: str) -> str:
-    product = PRODUCTS[engine]
-    queue = variant.queue("sales", name, engine)
-    scope = queue.scope(product)
-    return "\n".join(sql.script(p, product.dialect, scope) for p in parts(product, queue))
+def queues() -> Iterator[tuple[Product, Queue, str]]:
+    """Of each variant, called by one name after the other, and its scripts."""
+    cases = [(engine, variant) for variant in ALL for engine in variant.engines]
+    for (engine, variant), name in zip(cases, itertools.cycle(NAMES), strict=False):
+        product, queue = PRODUCTS[engine], variant.queue("sales", name, engine)
+        scope = queue.scope(product)
+        texts = (sql.script(part, product.dialect, scope) for part in parts(product, queue))
+        yield product, queue, "\n".join(texts)
 
 
-@EACH
-def test_every_function_is_found_whatever_the_queue_is_called(
-    engine: str, variant: Variant
-) -> None:
-    for name in NAMES:
-        made = re.findall(r"(?m)^CREATE OR (?:REPLACE|ALTER) ", scripts(engine, variant, name))
-        queue = variant.queue("sales", name, engine)
-        found = shipped.code(PRODUCTS[engine], queue)
+def test_every_function_and_column_is_found_whatever_the_queue_is_called() -> None:
+    for product, queue, text in queues():
+        made = re.findall(r"(?m)^CREATE OR (?:REPLACE|ALTER) ", text)
+        found = shipped.code(product, queue)
         assert len(found) == len(made) >= 4
-        assert {code.name.removeprefix(name) for code in found} >= {"_push", "_pop", "_pop_many"}
+        names = {code.name.removeprefix(queue.name) for code in found}
+        assert names >= {"_push", "_pop", "_pop_many"}
         assert all(code.body.strip() for code in found)
-
-
-@EACH
-def test_every_column_is_found_and_the_payload_cannot_be_made_up(
-    engine: str, variant: Variant
-) -> None:
-    for name in NAMES:
-        queue = variant.queue("sales", name, engine)
-        columns = shipped.columns(PRODUCTS[engine], queue)
-        tables = len(
-            re.findall(r"(?m)^CREATE (?:UNLOGGED )?TABLE ", scripts(engine, variant, name))
-        )
-        assert len({column.table for column in columns}) == tables
-        archive = {c.name: c for c in columns if c.table == f"{name}_archive"}
+        columns = shipped.columns(product, queue)
+        tables = re.findall(r"(?m)^CREATE (?:UNLOGGED )?TABLE ", text)
+        assert len({column.table for column in columns}) == len(tables)
+        archive = {c.name: c for c in columns if c.table == f"{queue.name}_archive"}
         assert archive["action_id"].repairable
-        assert not archive["payload"].repairable
+        assert not archive["payload"].repairable, "it cannot be made up"
         assert not archive["archive_id"].repairable
         assert archive["archived_at"].repairable, "it has a default"
         assert "{" not in archive["payload"].definition
