@@ -233,7 +233,7 @@ def wanted_by_pipeline(name: str, queue: Queue, scope: templates.Scope) -> list[
 
 
 def test_each_of_the_pipeline_fills_its_row_type() -> None:
-    for engine, variant in ((engine, variant) for variant in ALL for engine in variant.engines):
+    for engine, variant in [(name, one) for one in ALL for name in one.engines]:
         product, queue = PRODUCTS[engine], variant.queue("s", "q", engine)
         met = set()
         for statement, scope in of_the_pipeline(product, queue):
