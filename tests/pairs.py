@@ -1,23 +1,9 @@
 """Which cases the short tier runs of tests that go over designs and their options.
 
-A case is a test on a variant: a design with options. Errors come of one value (this design, this
-payload) or of two together (this verb on this payload, this design with that option), seldom of
-three. So, of a module's cases, which are about one verb, as few run as cover every pair that any of
-them has:
-
-    test   x  design's flow    how a pop takes: deletes, draws a number, claims
-    test   x  payload          text, json, bytes
-    design x  payload
-    design x  option=value     every option that is given, `order=strict` for one
-
-Tests that neither move a payload nor show one (`thinned(n, payload=False)`: what the catalog knows,
-who is woken, what a look costs) have instead of the second and the third
-
-    flow   x  payload
-    module x  design           none goes without a test, whatever its options
-
-`pytest --long` runs all of them; `pytest --collect-only -n 0 FILE` shows what a module runs, and
-`python -m tests.pairs` which design meets which verb with which payload in the short tier.
+A case is a test on a variant: a design with options. Of a module's cases, which are about one verb,
+as few run as cover every pair that any of them has; README has the table of the pairs. `pytest
+--collect-only -n 0 FILE` shows what a module runs, `python -m tests.pairs` which design meets which
+verb with which payload in the short tier.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Figures of a round from its journal, and medians of rounds."""
+"""Figures of a round from its journal, medians of rounds, and the messages of the bench."""
 
 import statistics
 from pathlib import Path
@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.call_log import CallLog, Calls
+from console.bench.call_log import (
+    DAMAGED,
+    HEAD,
+    NUMBERS,
+    SMALLEST,
+    CallLog,
+    Calls,
+    codes_and_times,
+    filler,
+    head,
+)
 from console.bench.candidate import Candidate
 from console.bench.results import CandidateResult, comparisons
 from console.bench.round_figures import RoundFigures, measured
@@ -109,3 +119,37 @@ def test_medians_and_ratios() -> None:
         "ring in batches of 100 / fifo so too": 2.5,
         "ring / half the single-row updates by key": 0.8,
     }
+
+
+# -- messages: what was pushed is known again, and what is not that is told
+
+heads = st.builds(
+    lambda p, n, t: (p, n, t, head(p, n, t)),
+    st.integers(0, 9_999),
+    st.integers(0, NUMBERS - 1),
+    st.integers(0, 10**16 - 1),
+)
+
+
+@given(st.lists(heads, max_size=20))
+def test_each_is_read_as_it_was_written(written: list[tuple[int, int, int, bytes]]) -> None:
+    codes, times = codes_and_times(b"".join(one[3] for one in written))
+    assert codes.to_pylist() == [p * NUMBERS + n for p, n, _, _ in written]
+    assert times.to_pylist() == [t for _, _, t, _ in written]
+
+
+@given(heads, st.integers(0, HEAD - 1), st.integers(0, 255))
+def test_one_byte_that_changed_is_seen(
+    written: tuple[int, int, int, bytes], at: int, byte: int
+) -> None:
+    *_, whole = written
+    changed = whole[:at] + bytes([byte]) + whole[at + 1 :]
+    codes, _ = codes_and_times(changed + whole)
+    assert (codes[0].as_py() == DAMAGED) == (changed != whole)
+    assert codes[1].as_py() != DAMAGED
+
+
+@given(st.integers(SMALLEST, 5000))
+def test_a_payload_has_the_length_that_is_wanted(length: int) -> None:
+    assert len(head(1, 2, 3) + filler(length)) == length
+    assert filler(length) == filler(length)

@@ -92,17 +92,6 @@ def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_what_the_server_refuses_is_not_lost(database: Database, name: str) -> None:
-    one = one_round(database, name, "INSERT", "RAISE 'no more';")
-    assert one.failed_calls > 0
-    assert any("no more" in error for error in one.errors)
-    assert one.verdict is not None
-    assert one.verdict.ok
-    assert one.verdict.in_doubt == 0
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("events", ["INSERT", "UPDATE"])
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, events: str) -> None:

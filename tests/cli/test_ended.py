@@ -1,14 +1,313 @@
-"""Calls that end before they have an answer: interrupted, or where a server says nothing."""
+"""Calls that end early: a reader that goes away, a pop that is killed, a server that is silent.
 
+The pipe holds one page and the reader takes what is in it before it closes, so what was delivered
+is known to the byte: a message counts as delivered when its whole line was read.
+"""
+
+import fcntl
+import os
+import random
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.cli.calls import call
+from tests.cli.calls import Console, Process, call
+from tests.cli.conftest import Install
 from tests.cli.verbs import PASSWORD, refused
+from tests.servers import PATIENCE_SECONDS, value, wait_until
+
+Fill = Callable[..., str]
+
+TOTAL = 1300
+LINE = 160
+BATCH = 1000
+DELETING = ["naive", "heap", "fifo", "stack", "pending", "ring", "ring archive_at_pop=on"]
+KEEPING = ["claim", "status", "split", "ring in_hand=on"]
+
+
+def payload(number: int) -> str:
+    return f"{number:05} ".ljust(LINE - 1, "x")
+
+
+def numbers(delivered: bytes) -> list[int]:
+    """Which messages came whole, and intact."""
+    *lines, rest = delivered.decode().split("\n")
+    found = [int(line[:5]) for line in lines]
+    assert lines == [payload(number) for number in found]
+    assert rest in "".join(payload(int(rest[:5])) if len(rest) >= 5 else rest)
+    return found
+
+
+@pytest.fixture
+def filled(console: Console, install: Install) -> Fill:
+    """Install a queue and push messages, all of them unless said."""
+
+    def make(kind: str, count: int = TOTAL) -> str:
+        design, *options = kind.split()
+        name = install(design, *options)
+        stdin = "\n".join(payload(number) for number in range(count)).encode()
+        console.done("push", name, "-", "--lines", stdin=stdin)
+        return name
+
+    return make
+
+
+@dataclass
+class Reader:
+    """The end of a pipe, and what came out of it."""
+
+    end: int
+    got: bytes = b""
+
+    def read(self, wanted: int) -> None:
+        """Wait for so many bytes more."""
+        wanted += len(self.got)
+        while len(self.got) < wanted:
+            data = os.read(self.end, min(wanted - len(self.got), 4096))
+            assert data, "the pop ended early"
+            self.got += data
+
+    def drain(self) -> None:
+        """Take what is in the pipe now."""
+        os.set_blocking(self.end, False)
+        with suppress(BlockingIOError):
+            while data := os.read(self.end, 4096):
+                self.got += data
+
+    def close(self) -> None:
+        os.close(self.end)
+        self.end = -1
+
+
+@contextmanager
+def pop_into_a_pipe(
+    console: Console, *arguments: str, unbuffered: bool = False
+) -> Iterator[tuple[Process, Reader]]:
+    """A pop of everything that writes into a pipe of one page."""
+    end, stdout = os.pipe()
+    fcntl.fcntl(stdout, fcntl.F_SETPIPE_SZ, 4096)
+    reader = Reader(end)
+    try:
+        call = ("pop", "--count", "100000", *arguments)
+        with console.process(*call, stdout=stdout, unbuffered=unbuffered) as popping:
+            os.close(stdout)
+            yield popping, reader
+    finally:
+        if reader.end >= 0:
+            reader.close()
+
+
+def stop(process: Process) -> None:
+    """Freeze it, in the middle of a write or wherever it is."""
+    process.send_signal(signal.SIGSTOP)
+    frozen = psutil.Process(process.pid)
+    wait_until(lambda: frozen.status() == psutil.STATUS_STOPPED, "it is stopped")
+
+
+def break_pipe(
+    console: Console, point: int, *arguments: str, unbuffered: bool = False
+) -> list[int]:
+    """Close the pipe after so many bytes; what was delivered."""
+    with pop_into_a_pipe(console, *arguments, unbuffered=unbuffered) as (popping, reader):
+        reader.read(point)
+        stop(popping)
+        reader.drain()
+        reader.close()
+        popping.send_signal(signal.SIGCONT)
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
+    assert popping.returncode == 128 + signal.SIGPIPE
+    assert err == b"The output was closed before everything was written.\n"
+    return numbers(reader.got)
+
+
+def kill(console: Console, point: int, *arguments: str) -> list[int]:
+    """Kill the pop after so many bytes; what was delivered."""
+    with pop_into_a_pipe(console, *arguments) as (popping, reader):
+        reader.read(point)
+        popping.kill()
+        popping.wait(60)
+        reader.drain()
+        popping.wait_for_no_session()
+    return numbers(reader.got)
+
+
+def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
+    """Ctrl-C after so many bytes; what was delivered."""
+    with pop_into_a_pipe(console, *arguments) as (popping, reader):
+        reader.read(point)
+        popping.send_signal(signal.SIGINT)
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
+        reader.drain()
+    *claimed, last = err.splitlines()
+    assert (popping.returncode, last) == (128 + signal.SIGINT, b"Interrupted.")
+    # Of what stays claimed, and only of that, it says how it is finished.
+    kept = arguments[0].startswith("claim") and "--complete" not in arguments
+    assert [b"stay claimed until they are finished" in line for line in claimed] == (
+        [True, False] if kept else []
+    )
+    return numbers(reader.got)
+
+
+End = Callable[..., list[int]]
+
+
+def ways(kinds: list[str], interrupted: list[str]) -> pytest.MarkDecorator:
+    """Every kind of queue with a pipe that breaks and with a kill, some with an interrupt."""
+    found: list[tuple[str, End]] = [(kind, end) for kind in kinds for end in (break_pipe, kill)]
+    found += [(kind, interrupt) for kind in interrupted]
+    # One of three in the short tier: pipes and kills in turn.
+    shown = [
+        pytest.param(
+            *one, id=f"{one[0]}-{one[1].__name__}", marks=pytest.mark.long if n % 3 else ()
+        )
+        for n, one in enumerate(found)
+    ]
+    return pytest.mark.parametrize(("kind", "end"), shown)
+
+
+def somewhere() -> int:
+    """A point at which something came, and there is always more to come."""
+    return random.randrange(1, LINE * (TOTAL - 100))
+
+
+def left_ready(console: Console, name: str) -> list[int]:
+    return [int(text[:5]) for text in console.drained(name)]
+
+
+def check_deleted(console: Console, name: str, delivered: list[int]) -> None:
+    """Gone is only what was delivered; delivered and still there is at most one batch."""
+    left = left_ready(console, name)
+    assert len(set(left)) == len(left)
+    assert len(set(delivered)) == len(delivered)
+    assert set(left) | set(delivered) == set(range(TOTAL))
+    assert len(set(left) & set(delivered)) <= BATCH
+    assert (TOTAL - len(left)) % BATCH == 0
+    assert console("pop", name).status == 1
+
+
+@pytest.mark.thinned(3)
+@ways(DELETING, ["fifo", "ring"])
+def test_a_design_that_deletes_keeps_what_was_not_delivered(
+    console: Console, filled: Fill, kind: str, end: End
+) -> None:
+    name, point = filled(kind), somewhere()
+    delivered = end(console, point, name)
+    if end is kill and kind.startswith("ring"):
+        # Nobody could give the numbers back: its messages wait for a relay.
+        console.done("relay", name, "--yes", name)
+    check_deleted(console, name, delivered)
+    if "archive_at_pop=on" in kind:
+        assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == TOTAL
+
+
+@pytest.mark.long
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("unbuffered", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [("fifo", 1), ("ring", 0), ("ring", BATCH * LINE), ("ring", BATCH * LINE + 1)],
+)
+def test_closed_at_the_edges_of_lines_and_batches(
+    console: Console, filled: Fill, kind: str, point: int, unbuffered: bool
+) -> None:
+    """Also where Python hands every write straight to the pipe, which takes a part of it."""
+    name = filled(kind)
+    check_deleted(console, name, break_pipe(console, point, name, unbuffered=unbuffered))
+
+
+@pytest.mark.long
+@ways(KEEPING, ["claim"])
+def test_what_is_kept_stays_claimed(console: Console, filled: Fill, kind: str, end: End) -> None:
+    name = filled(kind)
+    delivered = end(console, somewhere(), name)
+    if end is kill and kind.startswith("ring"):
+        console.done("relay", name, "--yes", name)
+    seen = console.status(name)
+    assert seen["ready"] + seen["claimed"] == TOTAL
+    left = left_ready(console, name)
+    assert len(set(left)) == len(left) == seen["ready"]
+    assert not set(left) & set(delivered)
+    assert seen["claimed"] == TOTAL or seen["claimed"] % BATCH == 0
+    assert 0 <= seen["claimed"] - len(delivered) <= BATCH
+
+
+@ways(["ring in_hand=on"], ["claim", "ring in_hand=on"])
+def test_only_what_was_delivered_is_completed(
+    console: Console, filled: Fill, kind: str, end: End
+) -> None:
+    name = filled(kind)
+    delivered = end(console, somewhere(), name, "--complete")
+    if end is kill and kind.startswith("ring"):
+        console.done("relay", name, "--yes", name)
+    seen = console.status(name)
+    completed = TOTAL - seen["ready"] - seen["claimed"]
+    assert completed % BATCH == 0
+    assert completed <= len(delivered)
+    assert seen["claimed"] in {0, BATCH, TOTAL % BATCH}
+    left = left_ready(console, name)
+    assert len(left) == seen["ready"]
+    assert not set(left) & set(delivered)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("fifo", []), ("ring", ["--json"])],
+    ids=str,
+)
+def test_a_full_disk_is_told_and_loses_nothing(
+    console: Console, filled: Fill, kind: str, options: list[str]
+) -> None:
+    name = filled(kind, 9)
+    with (
+        Path("/dev/full").open("wb") as full,
+        console.process("pop", name, *options, stdout=full.fileno()) as popping,
+    ):
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
+    assert popping.returncode == 2
+    assert err == b"The result could not be written.\nNo space left on device\n"
+    assert sorted(left_ready(console, name)) == list(range(9))
+
+
+def test_a_closed_stdout_is_told_and_loses_nothing(console: Console, filled: Fill) -> None:
+    for kind in ("fifo", "ring", "claim"):
+        name = filled(kind, 9)
+        answer = console.run_with_closed("stdout", "pop", name)
+        assert answer.status == 2
+        assert answer.err == "The result cannot be written: stdout is closed.\n"
+        assert sorted(left_ready(console, name)) == list(range(kind == "claim", 9))
+
+
+@pytest.mark.long
+def test_a_closed_stdin_is_told(console: Console, install: Install) -> None:
+    name = install("fifo")
+    for options in ([], ["--lines"]):
+        answer = console.run_with_closed("stdin", "push", name, "-", *options)
+        assert (answer.status, answer.out) == (2, b"")
+        assert "stdin is closed" in answer.err
+
+
+def test_a_reader_of_the_plan_that_goes_away(console: Console, install: Install) -> None:
+    name = install("fifo")
+    end, stdout = os.pipe()
+    os.close(end)
+    with console.process("uninstall", name, stdout=stdout) as running:
+        os.close(stdout)
+        _, err = running.communicate(timeout=PATIENCE_SECONDS)
+    assert running.returncode == 128 + signal.SIGPIPE
+    assert b"Traceback" not in err
+    assert console.status(name)["ready"] == 0
+
+
+# -- interrupted while it loads, or where a server says nothing
 
 _INTERRUPTED_WHILE_LOADING = """
 import sys

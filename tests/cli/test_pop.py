@@ -198,7 +198,11 @@ def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
     assert states(console, name)["claimed"] == 1
     console.done("complete", name, ids[5], "--attempts", "1")
     assert states(console, name)["claimed"] == 0
-    assert console("complete", name, "no id").status == 2
+    for words in (("complete", name), ("fail", name, "--error", "no")):
+        wrong = console(*words, ids[5], "mail-4711")
+        assert (wrong.status, wrong.out, "payload" in wrong.err) == (2, b"", False)
+        assert f"'mail-4711' is not a key of the queue '{name}'" in wrong.err
+        assert "A key of it looks like 4711" in wrong.err
     assert console.done("pop", name, "--complete").err == ""
 
 
@@ -220,30 +224,6 @@ _BREAKS = """
 CREATE OR REPLACE FUNCTION break() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE 'this row cannot be deleted'; END $$
 """
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("design", "ids", "key"),
-    [
-        ("status", ("1", "mail-4711"), "4711"),
-        ("status", ("1", "9223372036854775808"), "4711"),
-        ("claim", ("4711",), "6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52"),
-    ],
-)
-def test_what_is_no_key_of_the_queue_cannot_be_finished(
-    console: Console, install: Install, design: str, ids: tuple[str, ...], key: str
-) -> None:
-    name = install(design)
-    console.done("push", name, "one")
-    console.done("pop", name)
-    for words in (("complete", name), ("fail", name, "--error", "no")):
-        answer = console(*words, *ids)
-        assert (answer.status, answer.out) == (2, b"")
-        assert f"'{ids[-1]}' is not a key of the queue '{name}'" in answer.err
-        assert f"A key of it looks like {key}" in answer.err
-        assert "payload" not in answer.err
-    assert [one["claimed"] for one in console.done("status", name, "--json").json["queues"]] == [1]
 
 
 def test_a_failure_on_the_way_leaves_what_came_before_readable(

@@ -9,10 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console.actions import libraries
-from console.actions.adopt import preview_of_library
-from console.designs import own, own_file
-from console.engines import Timeouts, open_database
+from console.designs import own_file
 from console.engines.embedded import EmbeddedServer
 from console.sql import templates
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
@@ -361,35 +358,6 @@ def test_discover_names_them_and_adopts_them(ann: User) -> None:
     assert not run(ann.url, "SELECT 1 FROM pg_namespace WHERE nspname = 'dbq'")
     ann.trusts().done("discover", "--adopt", "--yes")
     assert figures(ann) == [2, 1, 1, 1]
-
-
-@pytest.mark.long
-def test_the_screens_see_the_same_before_it_is_adopted(
-    ann: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their form asks this of each table that `discover` finds."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(ann.home))
-    make_roles(ann)
-    seen = {}
-    for name, text, trusts in (
-        ("trusted", PRESET, True),
-        ("not trusted", PRESET + "\n", False),
-        ("wrong", ready_if("wipe()"), True),
-    ):
-        ann.writes(text)
-        if trusts:
-            ann.trusts()
-        own.forget_read()
-        database = open_database(ann.url, timeouts=Timeouts())
-        (found,) = libraries.discover(database)
-        seen[name] = preview_of_library(database, found, "crates", "")
-        database.close()
-    own.forget_read()
-    assert [len(seen[name].messages) for name in seen] == [4, 4, 0]
-    assert seen["not trusted"].queue.verbs == ()
-    assert [not seen[name].errors for name in seen] == [True, True, False]
-    assert "VOLATILE (wipe)" in str(seen["wrong"].errors[0])
-    assert run(ann.url, "SELECT count(*) FROM crates") == [(4,)]
 
 
 def test_show_and_trust(ann: User, bob: User) -> None:

@@ -25,7 +25,6 @@ from tests.pipeline.archive_tools import (
     popped,
     rows_in_lake,
     run,
-    subscribers_popped,
 )
 from tests.pipeline.conftest import Use
 
@@ -53,18 +52,6 @@ def test_all_of_it_goes_once_and_a_preview_changes_nothing(filled: Client, lake:
     ended = [lake.read_json(path) for path in kept if path.endswith("done.json")]
     assert sorted(one["deleted"] for one in ended) == [5, 30], "runs of one moment are in no order"
     assert all(one["deleted"] == one["rows"]["delete"] for one in ended)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("content", ["slot", "apart"])
-def test_of_a_ring_with_subscribers_each_message_goes_once(
-    use: Use, lake: Lake, content: str
-) -> None:
-    client = use("ring", archive_at_pop="on", subscribers="a,b,c", content=content)
-    sent = subscribers_popped(client, 30)
-    (done,) = run(client, lake, range_rows=10)
-    assert (done.exported, done.deleted, done.withdrawn) == (30, 30, 0)
-    assert payloads(lake) == Counter(sent)
 
 
 EXTREMES = [

@@ -15,9 +15,8 @@ from console.monitor.recording.segments import SAMPLES
 from console.pipeline.lake import Lake
 from tests.contract.client import Client
 from tests.pipeline.archive_tools import everywhere, execute_sql, payloads
-from tests.pipeline.cluster import Cluster
+from tests.pipeline.cluster import BUCKET, SECRET, Cluster, object_store, surroundings
 from tests.pipeline.conftest import Use
-from tests.pipeline.objects import BUCKET, SECRET, object_store, surroundings
 from tests.pipeline.recorded import sample, write
 from tests.proxy import Fate, Proxy
 from tests.servers import Server, wait_until

@@ -12,7 +12,6 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from console import forecast_files, rollup_files
@@ -33,8 +32,8 @@ from tests.contract.client import Client
 from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import Between, act, everywhere, execute_sql, popped, run
+from tests.pipeline.cluster import BUCKET, SECRET, object_store
 from tests.pipeline.conftest import Use
-from tests.pipeline.objects import BUCKET, SECRET, object_store
 from tests.pipeline.recorded import BEGIN, sample, write
 from tests.pipeline.test_archive_killed import drive, killed_under_traffic
 from tests.proxy import Fate, Proxy
@@ -301,21 +300,6 @@ def test_a_rollup_is_there_as_a_whole(
 def hours_expected(lake: Lake) -> object:
     found = expected.read(lake.location, "prod", "public", "orders")
     return found.hours, found.weeks, found.last_day
-
-
-@pytest.mark.long
-def test_a_forecast_reads_only_what_a_manifest_names(lake: Lake) -> None:
-    """Of two generations of a file, which has four weeks in it."""
-    folder = f"{rollup_files.folder('hour', 'samples', 'prod')}/date={weekly.BEGIN.date()}"
-    for name, pushes in (("before", 10.0), ("named", 20.0), ("not-yet", 99.0)):
-        with lake.writing(f"{folder}/rollup-{name}.parquet") as file:
-            pq.write_table(weekly.hours(np.full(4 * forecast_files.HOURS, pushes)), file)
-    files = {"samples": [f"{folder}/rollup-named.parquet"]}
-    day = rollup_files.manifest("prod", weekly.BEGIN.date())
-    lake.write_json(day, {"state": "done", "segments": {}, "files": files})
-    forecast.update(LocalTasks(), lake, {"prod": "UTC"})
-    found = expected.read(lake.location, "prod", "public", "orders").at(weekly.BEGIN)
-    assert found.pushes == expected.Band(20.0, 20.0, 20.0)
 
 
 @pytest.mark.long

@@ -26,9 +26,6 @@ from tests.local_tasks import LocalTasks
 from tests.pipeline import weekly
 from tests.pipeline.archive_tools import (
     AT_ONCE,
-    archived_keys,
-    popped,
-    rows_in_lake,
     subscribers_popped,
 )
 from tests.pipeline.conftest import Use
@@ -105,29 +102,6 @@ def test_an_error_of_a_task_is_the_operators(
     assert "Traceback" not in str(error.value)
 
 
-def test_archive_by_the_command_line(
-    spark: "SparkSession", use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def running(*_: object) -> Any:
-        yield SparkTasks(spark.sparkContext)
-
-    monkeypatch.setattr(sessions, "tasks", running)
-    client = use("fifo", archive_at_pop="on")
-    popped(client, 30)
-    name, place = client.queue.name, str(tmp_path / "lake")
-    words = ("pipeline", "archive", name, "--lake", place, "--url", client.url)
-    done = call(*words, "--yes", "--json")
-    assert done.status == 0, done.err
-    result = done.json["result"]
-    figures = ("exported", "deleted", "withdrawn", "files")
-    assert [result[figure] for figure in figures] == [30, 30, 0, 1]
-    assert result["bytes"] == sum(len(row["payload"]) for row in rows_in_lake(Lake(place)))
-    assert set(result["rows_per_second"]) == set(job.PHASES)
-    assert archived_keys(client) == []
-    assert len(rows_in_lake(Lake(place))) == 30
-
-
 def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     spark: "SparkSession", use: Use, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,26 +119,6 @@ def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     done = call("pipeline", "verify", *words, "--json")
     assert done.status == 0, (done.out, done.err)
     assert [done.json[name] for name in ("pops", "doubled", "overtaken")] == [24, 0, 0]
-
-
-def test_what_is_not_as_written_stops_on_spark_too(
-    spark: "SparkSession", use: Use, lake: Lake
-) -> None:
-    client = use("fifo", archive_at_pop="on")
-    popped(client, 30)
-
-    class Spoiling(SparkTasks):
-        def run(self, work: Any, items: Any, *more: Any, **how: Any) -> Any:
-            if work == files.verify:
-                lake.remove(lake.data_files("archive")[1])
-            return super().run(work, items, *more, **how)
-
-    offered = job.preview(client.database, client.queue, lake, AT_ONCE, range_rows=10)
-    with pytest.raises(DamagedError, match="1 of 3 ranges"):
-        job.archive(client.database, offered, lake, Spoiling(spark.sparkContext))
-    assert len(archived_keys(client)) == 30
-    (done,) = job.archive(client.database, offered, lake, SparkTasks(spark.sparkContext))
-    assert (done.rows["export"], done.deleted) == (10, 30)
 
 
 def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from console.cli.pipeline_progress import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
 from console.pipeline import spark as sessions
+from console.pipeline.archive import job
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunOutcome
 from tests.cli.calls import call
@@ -196,7 +197,11 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     run = only(root)
     assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, place)
     assert run.result == done.json
-    assert run.bytes == done.json["result"]["bytes"]
+    result = done.json["result"]
+    figures = ("exported", "deleted", "withdrawn", "files")
+    assert [result[figure] for figure in figures] == [30, 30, 0, 1]
+    assert set(result["rows_per_second"]) == set(job.PHASES)
+    assert run.bytes == result["bytes"] > 0
     assert run.progress.startswith("delete: 1 of 1 ranges, 30 rows")
     assert run.connection == client.database.label
 
