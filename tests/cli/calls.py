@@ -152,6 +152,14 @@ class Console:
         return queue
 
 
+def profile(url: str, name: str, *lines: str) -> tuple[str, str]:
+    """Its table in a configuration, and its password, which has to be in the variable PW."""
+    at = make_url(url)
+    shown = at.set(password="PW").render_as_string(hide_password=False)
+    shown = shown.replace(":PW@", ":${env:PW}@")
+    return "\n".join((f"[profiles.{name}]", f'url = "{shown}"', *lines, "")), at.password or ""
+
+
 _numbers = itertools.count(1)
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -25,9 +26,10 @@ from console.designs import DESIGNS
 from console.doctor.checks import CODES
 from console.errors import ConnectionFailedError, UsageError
 from console.help import topics
-from tests.cli.calls import COMMAND, Console, call, command
+from tests.cli.calls import Console, call, command
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE
+from tests.warm import Forked
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (\w+) console[\w.]*: (.*)")
 
@@ -272,14 +274,11 @@ def on_a_terminal(*words: str) -> str:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen([*COMMAND, *words], stdout=theirs, env=environment) as running:
+    read = bytearray()
+    with Forked(words, environment, stdout=theirs) as running, suppress(OSError):
         os.close(theirs)
-        read = bytearray()
-        try:
-            while part := os.read(ours, 65_536):
-                read += part
-        except OSError:  # its end, on Linux
-            pass
+        while part := os.read(ours, 65_536):  # OSError: its end, on Linux
+            read += part
     os.close(ours)
     assert running.returncode == 0
     return read.decode()

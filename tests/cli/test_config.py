@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from console.config import KEYS, KeyLevel
 from console.verbs.parameters import complete_filters
-from tests.cli.calls import Answer, Console, call
+from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
 
 SECRET = "hunter2"
@@ -202,12 +201,8 @@ def test_show_of_the_connection_that_is_meant(ask: Asked, file: Path) -> None:
 
 def configure(file: Path, url: str, *more: str, rights: str = "admin") -> None:
     """A profile `p` of that URL, with its password in the variable PW."""
-    parsed = make_url(url)
-    shown = parsed.set(password="PW").render_as_string(hide_password=False)
-    shown = shown.replace(":PW@", ":${env:PW}@")
-    text = f'[profiles.p]\nurl = "{shown}"\nrights = "{rights}"\n'
-    file.write_text(text + "".join(f"{line}\n" for line in more))
-    os.environ["PW"] = str(parsed.password or "")
+    text, os.environ["PW"] = profile(url, "p", f'rights = "{rights}"', *more)
+    file.write_text(text)
 
 
 @pytest.fixture(autouse=True)
@@ -294,22 +289,17 @@ failed = "state=error"
 one = 'error~"no route" limit=1'
 [queue_filters]
 sick = "errors:>0"
-[profiles.p]
-url = "URL"
-rights = "operator"
-[profiles.p.filters]
-failed = "state=ready"
 """
 
 
 @pytest.fixture
 def saved(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration with a profile `p` of this module's database."""
-    url = make_url(console.url)
-    monkeypatch.setenv("SAVED_PW", str(url.password or ""))
-    shown = url.set(password="PW").render_as_string(hide_password=False)
+    own = ('rights = "operator"', "[profiles.p.filters]", 'failed = "state=ready"')
+    text, password = profile(console.url, "p", *own)
+    monkeypatch.setenv("PW", password)
     path = tmp_path / "config.toml"
-    path.write_text(FILTERS.replace("URL", shown.replace(":PW@", ":${env:SAVED_PW}@")))
+    path.write_text(FILTERS + text)
     monkeypatch.setenv("DBQ_CONFIG", str(path))
     return path
 

@@ -160,8 +160,6 @@ def test_what_is_archived_can_stay_and_is_listed_until_it_goes_too(
     name = install("fifo", "archive_at_pop=on")
     console.done("push", name, "-", "--lines", stdin=b"x\ny\nz\n")
     console.done("pop", name, "--count", "2")
-    plan = console.done("uninstall", name, "--keep-archive", "--dry-run", "--json").json["plan"]
-    assert (plan["live"], plan["archived"], plan["lost"]) == (1, 2, 1)
     console.done("uninstall", name, "--keep-archive", "--with-messages", "--yes", name)
     assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == 2
     for verb in (

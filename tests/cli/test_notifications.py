@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
-from tests.cli.calls import Answer, Console, call
+from tests.cli.calls import Answer, Console, call, profile
 from tests.cli.conftest import Install
 from tests.receivers import Receiver, receiving
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
@@ -46,14 +45,11 @@ def claim(console: Console, name: str, ago: str) -> None:
 def configured(tmp_path: Path, console: Console, receivers: str) -> dict[str, str]:
     """The environment of a recorder that has these."""
     file = tmp_path / "config.toml"
-    whole = make_url(console.url)
-    bare = whole.create(whole.drivername, whole.username, None, whole.host, whole.port)
-    url = bare.set(database=whole.database).render_as_string()
-    profile = f'[profiles.orders]\nurl = "{url}"\npassword = "${{env:PW}}"\nrights = "operator"\n'
-    file.write_text(f'interval = "0.2s"\n{profile}{receivers}', encoding="utf-8")
+    text, password = profile(console.url, "orders", 'rights = "operator"')
+    file.write_text(f'interval = "0.2s"\n{text}{receivers}', encoding="utf-8")
     return {
         "DBQ_CONFIG": str(file),
-        "PW": str(whole.password or PASSWORD),
+        "PW": password or PASSWORD,
         "TOKEN": SECRET,
         "XDG_STATE_HOME": str(tmp_path / "state"),
     }

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import RefusedError
-from tests.cli.calls import Console, call
+from tests.cli.calls import Console, call, profile
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect
 
@@ -147,15 +147,14 @@ def test_the_limits_of_each_queue(
         console.done("pop", name)
         claimed_an_hour_ago(console, name)
         console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n")
-    url = make_url(console.url)
-    monkeypatch.setenv("PGPASSWORD", str(url.password))
-    shown = url.set(password="").render_as_string(hide_password=False)
+    own = [
+        *("depth.warning = 100", "stuck_after = '2h'", f"[profiles.p.queues.'{strict}']"),
+        *("depth = { warning = 2, critical = 5 }", "stuck_after = '30m'"),
+    ]
+    text, password = profile(console.url, "p", *own)
+    monkeypatch.setenv("PW", password)
     file = tmp_path / "config.toml"
-    file.write_text(
-        f"[profiles.p]\nurl = '{shown}'\ndepth.warning = 100\nstuck_after = '2h'\n"
-        f"[profiles.p.queues.'{strict}']\n"
-        "depth = { warning = 2, critical = 5 }\nstuck_after = '30m'\n"
-    )
+    file.write_text(text)
     monkeypatch.setenv("DBQ_CONFIG", str(file))
     words = ("status", strict, lenient, "--profile", "p")
     found = call(*words, "--json").json["queues"]
