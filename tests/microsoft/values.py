@@ -31,7 +31,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "LessThan": operator.lt,
     "LessThanOrEqualTo": operator.le,
 }
-_SUBQUERIES = {"ScalarSubquery", "ExistsPredicate", "InPredicate"}
+_SUBQUERIES = {"ScalarSubquery", "ExistsPredicate"}
 _AGGREGATES: Mapping[str, Callable[[list[Any]], Any]] = {
     "COUNT": len,
     "COUNT_BIG": len,
@@ -269,11 +269,6 @@ class Values:
     def _ExistsPredicate(self, node: Node, rows: Rows) -> Steps:
         return bool((yield from self._query(node["Subquery"]["QueryExpression"], rows)))
 
-    def _InPredicate(self, node: Node, rows: Rows) -> Steps:
-        value = yield from self._value(node["Expression"], rows)
-        found = yield from self._derived(node["Subquery"]["QueryExpression"], rows, places=True)
-        return (value in [row[0] for row in found]) != node["NotDefined"]
-
     def _ScalarSubquery(self, node: Node, rows: Rows) -> Steps:
         yield
         found = yield from self._derived(node["QueryExpression"], rows, places=True)
@@ -295,24 +290,16 @@ class Values:
         return None
 
     def _SearchedCaseExpression(self, node: Node, rows: Rows) -> Steps:
-        for one in node["WhenClauses"]:
-            if (yield from self._value(one["WhenExpression"], rows)):
-                return (yield from self._value(one["ThenExpression"], rows))
-        return (yield from self._else(node, rows))
-
-    def _SimpleCaseExpression(self, node: Node, rows: Rows) -> Steps:
-        asked = yield from self._value(node["InputExpression"], rows)
+        simple = "InputExpression" in node
+        asked = (yield from self._value(node["InputExpression"], rows)) if simple else True
         for one in node["WhenClauses"]:
             if asked == (yield from self._value(one["WhenExpression"], rows)):
                 return (yield from self._value(one["ThenExpression"], rows))
-        return (yield from self._else(node, rows))
+        if "ElseExpression" not in node:
+            return None
+        return (yield from self._value(node["ElseExpression"], rows))
 
-    def _else(self, node: Node, rows: Rows) -> Steps:
-        return (
-            (yield from self._value(node["ElseExpression"], rows))
-            if "ElseExpression" in node
-            else None
-        )
+    _SimpleCaseExpression = _SearchedCaseExpression
 
     def _NextValueForExpression(self, node: Node, _: Rows) -> Steps:
         self._held("a number is drawn")

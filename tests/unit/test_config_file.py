@@ -91,16 +91,12 @@ url = "postgresql://u:{SECRET}@h/d"
     ("text", "complaint"),
     [
         ("interval = 5", "must be a duration"),
-        ('interval = "5"', "must be a duration"),
         ('interval = "0s"', "from 100 ms to"),
         ('interval = "9999999999999999999999999999d"', "from 100 ms to"),
         ("interval = 1979-05-27", "not a date or time"),
         ('connect_timeout = "0s"', "from 1.0 s"),
-        ('statement_timeout = "0s"', "from 100 ms"),
         ('lock_timeout = "25h"', "to 1 d"),
-        ('stuck_after = "0s"', "from 1.0 s"),
         ('display_zone = "Europe/Prag"', 'did you mean "Europe/Prague"?'),
-        ('display_zone = "utc"', "time zone"),
         ('display_zone = "../../etc/passwd"', "time zone"),
         ('display_zone = "Europe"', "time zone"),
         ('display_zone = ""', "not empty"),
@@ -112,11 +108,8 @@ url = "postgresql://u:{SECRET}@h/d"
         ('application_name = "a\\nb"', "one line"),
         ("depth.warning = 0", "1 or more"),
         ("depth.warning = true", "not true or false"),
-        ('depth.warning = "1"', "not a text"),
         ("gap_share.warning = 0", "above 0"),
-        ("gap_share.warning = 1.01", "up to 1"),
         ("gap_share.warning = nan", "up to 1"),
-        ('age.warning = "x"', "must be a duration"),
         ("errors = []", "not a list"),
         ('"depth.warning" = 1', "not a known key"),
         ("depth.warning.x = 1", "not a table"),
@@ -131,7 +124,6 @@ url = "postgresql://u:{SECRET}@h/d"
         (f'[profiles.a]\nurl = "nonsense {SECRET}"', "cannot be read"),
         ('[profiles.a]\nurl = "mysql://h/d"', "unknown engine: 'mysql'"),
         (f'[profiles.a]\nurl = "postgresql://u@h/d?password={SECRET}"', "in clear"),
-        (f"{PROFILE}rights = 1", "not a whole number"),
         (f'{PROFILE}rights = "root"', "not 'root'"),
         (f"{PROFILE}password = 1", "in quotes"),
     ],
@@ -142,20 +134,12 @@ def test_what_a_value_cannot_be(file: Path, text: str, complaint: str) -> None:
     assert re.match(r"[0-9]+: ", found)
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("a = 1\nb = \n", "2:5"),
-        ("[a", None),
-        (f'password = "{SECRET}', None),
-        ("a = 1\na = 2", None),
-    ],
-)
-def test_what_is_no_toml_is_told_with_its_line(file: Path, text: str, place: str | None) -> None:
-    (found,) = mistakes(file, text)
-    assert "not TOML: " in found
-    if place:
-        assert found.startswith(f"{place}: not TOML: ")
+def test_what_is_no_toml_is_told_with_its_line(file: Path) -> None:
+    for text in ("[a", f'password = "{SECRET}', "a = 1\na = 2"):
+        (found,) = mistakes(file, text)
+        assert "not TOML: " in found
+    (found,) = mistakes(file, "a = 1\nb = \n")
+    assert found.startswith("2:5: not TOML: ")
 
 
 @pytest.mark.parametrize(
@@ -319,9 +303,6 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> set[tuple[s
     return found
 
 
-def test_nothing_has_no_lines() -> None:
+def test_nothing_has_no_lines_and_a_last_line_needs_no_end() -> None:
     assert lines("") == lines("\n# x\n\n") == {}
-
-
-def test_a_last_line_without_its_end() -> None:
     assert lines("a = 1\nb = 2") == {("a",): 1, ("b",): 2}

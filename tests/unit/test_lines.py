@@ -43,10 +43,7 @@ def test_each_line_is_of_one_kind() -> None:
     assert counted.all == len(PYTHON.splitlines())
     assert (counted.code, counted.docstrings, counted.comments, counted.blanks) == (7, 5, 2, 3)
     assert lines.of_python("") == Lines(files=1)
-
-
-def test_conditions_are_comments_of_sql() -> None:
-    counted = lines.of_sql(SQL)
+    counted = lines.of_sql(SQL)  # conditions are comments
     assert (counted.code, counted.docstrings, counted.comments, counted.blanks) == (2, 0, 4, 1)
     assert counted.width == round((len("SELECT 1, '--'  -- code") + len('FROM "{queue}"')) / 2)
 

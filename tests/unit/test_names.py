@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from console import object_names
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design
-from console.engines import PRODUCTS, Product
+from console.engines import PRODUCTS
 from console.errors import UsageError
 
 PAIRS = [
@@ -16,37 +16,28 @@ PAIRS = [
     for of in DESIGNS.values()
     if product.name in of.engines
 ]
-EACH = pytest.mark.parametrize(
-    ("product", "of"), PAIRS, ids=[f"{product.name}-{of.name}" for product, of in PAIRS]
-)
 
 
 def queue(of: Design, name: str, schema: str = "s") -> Queue:
     return installed_queue(schema, name, of, of.complete_options({}))
 
 
-@EACH
-def test_at_the_limit_the_longest_object_just_fits(product: Product, of: Design) -> None:
-    limit, suffix = object_names.limit(product, of.name, "s")
-    longest = queue(of, "x" * limit)
-    names = object_names.of(product, longest)
-    # What belongs to no schema has the schema's name before its own.
-    assert product.name_limit - max(map(product.name_length, names)) in {0, len("s.")}
-    assert longest.name + suffix in names
-    object_names.check(product, longest)
-    with pytest.raises(
-        UsageError, match=rf"{limit + 1} {product.name_unit}, at most {limit}"
-    ) as refused:
-        object_names.check(product, queue(of, "x" * (limit + 1)))
-    assert f"<queue>{suffix}" in refused.value.why
-
-
-@EACH
-def test_every_public_function_is_among_the_names(product: Product, of: Design) -> None:
-    suffixes = {name.removeprefix("q") for name in object_names.of(product, queue(of, "q"))}
-    assert {"_push", "_push_many", "_pop", "_pop_many", "_archive", of.table_suffix} <= suffixes
-    if of.keeps_row:
-        assert {"_complete", "_fail"} <= suffixes
+def test_at_the_limit_the_longest_object_just_fits() -> None:
+    for product, of in PAIRS:
+        limit, suffix = object_names.limit(product, of.name, "s")
+        longest = queue(of, "x" * limit)
+        names = object_names.of(product, longest)
+        # What belongs to no schema has the schema's name before its own.
+        assert product.name_limit - max(map(product.name_length, names)) in {0, len("s.")}
+        assert longest.name + suffix in names
+        object_names.check(product, longest)
+        complaint = rf"{limit + 1} {product.name_unit}, at most {limit}"
+        with pytest.raises(UsageError, match=complaint) as refused:
+            object_names.check(product, queue(of, "x" * (limit + 1)))
+        assert f"<queue>{suffix}" in refused.value.why
+        suffixes = {name.removeprefix(longest.name) for name in names}
+        assert {"_push", "_push_many", "_pop", "_pop_many", "_archive", of.table_suffix} <= suffixes
+        assert not of.keeps_row or {"_complete", "_fail"} <= suffixes
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
