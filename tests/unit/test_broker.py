@@ -225,16 +225,6 @@ def test_every_code_can_be_found() -> None:
     assert all(finding.cause and finding.consequence for finding in found)
 
 
-SOUND = BrokerHealth(
-    is_receive_enabled=True,
-    is_enqueue_enabled=True,
-    broker_enabled=True,
-    conversations=3,
-    transmission=0,
-    transmission_status=None,
-)
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -247,14 +237,14 @@ SOUND = BrokerHealth(
     ],
 )
 def test_what_is_wrong_is_said(changed: dict[str, object], said: str) -> None:
-    told = replace(SOUND, **changed)  # type: ignore[arg-type]  # fields by name
+    told = replace(ON, **changed)  # type: ignore[arg-type]  # fields by name
     assert re.search(said, told.problem(ready=50))
 
 
 def test_a_sound_queue_has_no_problem_and_a_deep_one_many_conversations() -> None:
-    assert SOUND.problem(ready=0) == ""
-    assert replace(SOUND, conversations=9_000).problem(ready=5_000) == ""
-    assert replace(SOUND, conversations=9_000).problem(ready=None) != ""
+    assert ON.problem(ready=0) == ""
+    assert replace(ON, conversations=9_000).problem(ready=5_000) == ""
+    assert replace(ON, conversations=9_000).problem(ready=None) != ""
 
 
 def test_a_queue_that_is_switched_off_still_has_its_figures() -> None:

@@ -12,6 +12,7 @@ import time
 import traceback
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,30 +156,45 @@ class _Terminal:
         return True
 
 
-def test_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+Typing = Callable[[Callable[[], str]], list[str]]
 
-    def ask(question: str) -> str:
-        asked.append(question)
-        return SECRET
 
+@pytest.fixture
+def typing(monkeypatch: pytest.MonkeyPatch) -> Typing:
+    """A terminal at which this is typed; the questions that were asked there."""
+
+    def at_terminal(typed: Callable[[], str]) -> list[str]:
+        questions: list[str] = []
+
+        def ask(question: str) -> str:
+            questions.append(question)
+            return typed()
+
+        monkeypatch.setattr(sys, "stderr", _Terminal())
+        monkeypatch.setattr(getpass, "getpass", ask)
+        return questions
+
+    return at_terminal
+
+
+def given_up() -> str:
+    raise EOFError
+
+
+def in_sight() -> str:
+    warnings.warn("it would be seen", getpass.GetPassWarning, stacklevel=2)
+    return SECRET
+
+
+def test_a_prompt(typing: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     missing("prompt", "no terminal")
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-    monkeypatch.setattr(getpass, "getpass", ask)
+    asked = typing(lambda: SECRET)
     assert source("prompt").look_up("orders", {}).reveal() == SECRET
     assert asked == ["Password for orders: "]
-
-    def given_up(_: str) -> str:
-        raise EOFError
-
-    def in_sight(_: str) -> str:
-        warnings.warn("it would be seen", getpass.GetPassWarning, stacklevel=2)
-        return SECRET
-
-    monkeypatch.setattr(getpass, "getpass", given_up)
+    typing(given_up)
     missing("prompt", "None was entered")
-    monkeypatch.setattr(getpass, "getpass", in_sight)
+    typing(in_sight)
     missing("prompt", "no terminal")
 
 
@@ -258,17 +274,11 @@ def test_a_failure_is_tried_again() -> None:
     assert credentials().password == f"{SECRET}3"
 
 
-def test_a_person_is_asked_once_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-
-    def ask(question: str) -> str:
-        asked.append(question)
-        return SECRET
-
-    monkeypatch.setattr(getpass, "getpass", ask)
-    url = ConnectionUrl.read("postgresql://u@h/d")
-    credentials = Credentials("orders", url, Prompt(), {})
+def test_a_person_is_asked_once_and_at_once(
+    typing: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = typing(lambda: SECRET)
+    credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
     credentials.prompt()
     assert len(asked) == 1
     now = time.monotonic()
@@ -277,15 +287,8 @@ def test_a_person_is_asked_once_and_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(asked) == 1
 
 
-def test_a_person_who_gives_none_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def give_up(question: str) -> str:
-        asked.append(question)
-        raise EOFError
-
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-    monkeypatch.setattr(getpass, "getpass", give_up)
+def test_a_person_who_gives_none_is_not_asked_again(typing: Typing) -> None:
+    asked = typing(given_up)
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
     credentials.prompt()
     for _ in range(2):

@@ -372,14 +372,7 @@ def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) 
         speaks_again.set()
 
 
-NUMBERS: dict[int, type[ConsoleError]] = {
-    1205: TransientError,
-    40613: TransientError,
-    1222: BusyError,
-    208: UsageError,
-    2627: UsageError,
-    51003: BusyError,
-}
+NUMBERS = {1205: TransientError, 208: UsageError, 51003: BusyError}
 
 
 @pytest.mark.parametrize("number", NUMBERS)

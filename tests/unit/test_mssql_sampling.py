@@ -289,14 +289,15 @@ def placeholders(engine: str, design: str) -> set[str]:
     return {name for text in texts for name in LIMIT.findall(text)}
 
 
-@pytest.mark.parametrize("design", designs_on("mssql"))
-def test_every_figure_of_a_look_can_be_left_out(design: str) -> None:
-    if "postgresql" in DESIGNS[design].engines:
-        assert placeholders("mssql", design) == placeholders("postgresql", design)
-    assert {"ready_limit"} <= placeholders("mssql", design) <= LIMITS.keys()
-    # No other bound than these.
-    template = sql.statement("mssql", f"{design}.status").template
-    assert not re.search(r"TOP \(\d+\)", template)
+def test_every_figure_of_a_look_can_be_left_out() -> None:
+    for design, of in designs_on("mssql").items():
+        here = placeholders("mssql", design)
+        if "postgresql" in of.engines:
+            assert here == placeholders("postgresql", design)
+        assert {"ready_limit"} <= here <= LIMITS.keys()
+        # No other bound than these.
+        template = sql.statement("mssql", f"{design}.status").template
+        assert not re.search(r"TOP \(\d+\)", template)
 
 
 def test_both_engines_have_the_same_looks() -> None:
