@@ -146,6 +146,12 @@ def use(database: Database) -> Iterator[Use]:
 
 
 @pytest.fixture
+def client(use: Use, variant: Variant) -> Client:
+    """The test's variant, installed and in use."""
+    return use(variant)
+
+
+@pytest.fixture
 def use_postgresql(postgresql: Database) -> Iterator[Use]:
     """Install a variant under a name of its own and use it, on PostgreSQL."""
     yield from use_of(postgresql)

@@ -46,6 +46,13 @@ def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> R
     return done
 
 
+def entries(client: Client, verb: str | None = None) -> list[audit.Entry]:
+    """What the audit has of the queue, newest first."""
+    with client.database.transaction("read the audit", read_only=True) as connection:
+        wanted = audit.EntryFilter(client.queue.schema, client.queue.name, verb)
+        return audit.entries(connection, wanted)
+
+
 def all_messages(client: Client) -> list[Message]:
     """All that is in the queue, with whole payloads, in the order in which it is walked."""
     return list(seen(client, limit=1000, payload_bytes=100_000).messages)

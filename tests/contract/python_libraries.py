@@ -150,8 +150,12 @@ class ProcrastinateApp(Tables):
     def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
         """A worker was killed at `number` reports, `silent` ago; their ids."""
         jobs = killed(_report_for_ever, self, number, number=number)
-        self.run(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'")
+        self.silence(silent)
         return jobs
+
+    def silence(self, silent: str) -> None:
+        """No worker has had a heartbeat for so long."""
+        self.run(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'")
 
     def queues(self) -> dict[str, dict[str, int]]:
         """Its own figures."""

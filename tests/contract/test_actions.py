@@ -18,10 +18,9 @@ from console.monitor.figures import COUNTED
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import snapshot
 from tests.contract.client import Client, in_utc
-from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
 from tests.contract.installs import done_together
-from tests.contract.message_actions import all_messages, archived, planned, source_of
+from tests.contract.message_actions import all_messages, archived, entries, planned, source_of
 from tests.contract.messages import sender
 from tests.contract.traffic import Sender, Traffic
 from tests.contract.variants import BEHAVIOURS, TELLING, Variant
@@ -63,8 +62,7 @@ def having() -> list[tuple[Variant, str]]:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("variant", "verb"), having(), ids=str)
-def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> None:
-    client = use(variant)
+def test_a_plan_is_what_execute_does(client: Client, verb: str) -> None:
     filled = fill(client)
     before = contents(client)
     action = action_for(client, verb)
@@ -81,23 +79,14 @@ def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> N
     target = "ready" if verb in {"requeue", "release"} else "archived"
     after = before - Counter(moved) + Counter({target: expected})
     assert contents(client) == after
-    (entry,) = [entry for entry in entries(client) if entry.verb == verb]
+    (entry,) = entries(client, verb)
     assert (entry.action_id, entry.verb, entry.done) == (done.action_id, verb, expected)
     assert (entry.planned, entry.outcome) == (expected, "done")
     assert not execute.execute(client.database, action, planned(client, action)).ledger.selected
 
 
-def entries(client: Client) -> list[audit.Entry]:
-    with client.database.transaction("read the audit", read_only=True) as connection:
-        wanted = audit.EntryFilter(client.queue.schema, client.queue.name)
-        return audit.entries(connection, wanted)
-
-
 @pytest.mark.parametrize("variant", [v for v in TELLING if v.finishes], ids=str)
-def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(client: Client) -> None:
     client.push_many(client.payloads(*range(9)))
     for taken in client.pop_many(9):
         assert client.fail(taken, "no route")
@@ -125,10 +114,7 @@ def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(
 @pytest.mark.parametrize(
     "variant", [v for v in TELLING if v.design.name in {"fifo", "status"}], ids=str
 )
-def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(client: Client) -> None:
     deep = COUNTED + 50
     client.push_many(client.payloads(*range(deep)))
     (sample,) = take_sample(client.database, only=[client.queue]).queues
@@ -152,8 +138,7 @@ def senders(client: Client) -> list[Sender]:
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_nothing_is_lost_doubled_or_too_new_under_traffic(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_nothing_is_lost_doubled_or_too_new_under_traffic(client: Client) -> None:
     traffic = Traffic(client, most=PUSHED // 2, failed=0.3, pause_seconds=0.0)
     verbs = [v for v in ("purge", "requeue", "archive") if v in client.queue.verbs]
     acted = Counter[str]()
@@ -190,8 +175,7 @@ def act_on_seven(client: Client, verb: str) -> int:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_two_operators_never_do_a_thing_twice(client: Client) -> None:
     payloads = [str(payload) for payload in client.payloads(*range(120))]
     assert None not in client.push_many(payloads)
     actions = [action_for(client, "purge") for _ in range(2)]

@@ -27,9 +27,9 @@ from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.message_actions import planned, source_of
+from tests.contract.message_actions import entries, planned, source_of
 from tests.contract.plans import Statement
-from tests.contract.test_actions import action_for, contents, entries
+from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import DEFAULTS, Variant, default
 from tests.filling import fill
 from tests.proxy import Proxy
@@ -149,7 +149,7 @@ def test_an_imbalance_undoes_the_batch_and_stops(client: Client) -> None:
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
     assert found["archived"] == 8, "the two batches before it stay done"
-    told = next(entry for entry in entries(client) if entry.verb == "purge")
+    told, *_ = entries(client, "purge")
     assert (told.outcome, told.done) == ("failed", 8)
     assert "BALANCE" in told.detail
 
@@ -217,7 +217,7 @@ def test_a_cut_connection_ends_it_and_the_same_again_finishes_it(client: Client)
         far.close()
     found = contents(client)
     assert found["ready"] + found["archived"] == MESSAGES
-    done = next(entry for entry in entries(client) if entry.verb == "purge").done
+    done = entries(client, "purge")[0].done
     assert done == found["archived"] >= 15
     action = action_for(client, "purge")
     again = execute.execute(client.database, action, plan.make(client.database, action))

@@ -83,10 +83,7 @@ def push_some(client: Client) -> None:
 
 @pytest.mark.usefixtures("sees_sessions")
 @pytest.mark.parametrize("variant", WAITING, ids=str)
-def test_who_holds_the_head_is_the_root_and_the_others_wait_below(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_who_holds_the_head_is_the_root_and_the_others_wait_below(client: Client) -> None:
     push_some(client)
     with ExitStack() as consumers, held(client):
         consumers.enter_context(popping(client, 3))
@@ -116,10 +113,7 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(
 @pytest.mark.usefixtures("sees_sessions")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", mostly(DEFAULTS, SKIPPING), ids=str)
-def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(client: Client) -> None:
     push_some(client)
     objects = find_objects(client.database, [client.queue])
     assert not sample_activity(client.database, objects).relevant_sessions, "between transactions"

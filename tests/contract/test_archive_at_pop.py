@@ -6,8 +6,7 @@ import pytest
 
 from console.actions import pop, push, relay
 from console.actions.pop import PoppedMessage
-from tests.contract.client import in_utc
-from tests.contract.conftest import Use
+from tests.contract.client import Client, in_utc
 from tests.contract.message_actions import archived
 from tests.contract.variants import ALL, Variant
 
@@ -18,10 +17,9 @@ ARCHIVING = [v for v in ALL if v.options.get("archive_at_pop") == "on"]
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
 def test_what_was_popped_is_in_the_archive_and_what_was_rolled_back_is_not(
-    use: Use, variant: Variant
+    client: Client, variant: Variant
 ) -> None:
     """By its caller, or since the reader could not keep what came."""
-    client = use(variant)
     assert (client.pop(), client.pop_many(9), archived(client)) == (None, [], [])
     client.push_many(client.payloads(*range(20)))
     with client.database.transaction("pop") as connection:
@@ -54,8 +52,7 @@ ARCHIVED_LATE = [v for v in ARCHIVING if "relay" in v.design.verbs]
 
 
 @pytest.mark.parametrize("variant", ARCHIVED_LATE, ids=str)
-def test_a_ring_s_parked_number_is_archived_too(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_ring_s_parked_number_is_archived_too(client: Client) -> None:
     for take in (client.pop, lambda: next(iter(client.pop_many(3)), None)):
         with client.database.transaction("push") as late:
             push.push(late, client.queue, client.payload(0))

@@ -148,9 +148,8 @@ def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> Non
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) -> None:
+def test_messages_go_only_if_the_operator_says_so(client: Client) -> None:
     """From the first one on, though it came after the plan; and nobody's open pop is cut off."""
-    client = use(variant)
     database, queue = client.database, client.queue
     assert not plan(database, queue, keep_archive=False).wants_with_messages
     client.push_many(client.payloads(1))
@@ -169,16 +168,16 @@ def test_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) ->
     hasty.close()
     assert objects_of(database) == before
     assert client.pop()
-    if not queue.finishes:
-        assert not plan(database, queue, keep_archive=False).wants_with_messages
+    planned = plan(database, queue, keep_archive=False)
+    assert planned.archived == 0
+    assert queue.finishes or not planned.wants_with_messages
     done = uninstall(database, queue, keep_archive=False, with_messages=True)
     assert done.live + done.claimed == (2 if queue.finishes else 0)
     assert known(database, queue) is None
 
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
-def test_the_archive_may_stay(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_archive_may_stay(client: Client) -> None:
     database, queue = client.database, client.queue
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(2)

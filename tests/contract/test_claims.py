@@ -8,7 +8,6 @@ from sqlalchemy import Column, MetaData, Table, select, update
 from console.actions.pop import PoppedMessage
 from console.errors import UsageError
 from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.messages import sender
 from tests.contract.variants import ALL, BEHAVIOURS, Variant
 
@@ -52,10 +51,7 @@ def release(client: Client) -> None:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_complete_and_fail_act_once_and_the_row_says_whose_it_was(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_complete_and_fail_act_once_and_the_row_says_whose_it_was(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     completed, failed, failed_silently = client.pop_many(3)
     (left,) = client.pop_many(1, consumer="worker 7; DROP \N{SNOWMAN}")
@@ -84,8 +80,7 @@ def test_complete_and_fail_act_once_and_the_row_says_whose_it_was(
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_only_a_claim_can_be_finished(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_only_a_claim_can_be_finished(client: Client, variant: Variant) -> None:
     pushed = client.push(client.payload(0))
     assert pushed is not None
     (message,) = client.pop_many(1)
@@ -101,10 +96,7 @@ def test_only_a_claim_can_be_finished(use: Use, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", [v for v in ALL if v.finishes], ids=str)
-def test_what_was_released_comes_first_and_who_had_it_cannot_finish_it(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_what_was_released_comes_first_and_who_had_it_cannot_finish_it(client: Client) -> None:
     client.push_many(client.payloads(0, 1, 2, 3))
     dead, other = client.pop_many(2)
     assert dead.attempts == 1

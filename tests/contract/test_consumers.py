@@ -98,10 +98,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
 @pytest.mark.usefixtures("sees_sessions")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ENDING, ids=str)
-def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     with program(client, "taker") as taker, program(client, "giver") as giver:
         watch = ConsumerWatch(client.database)

@@ -5,13 +5,11 @@ import pytest
 from console.actions import push
 from console.errors import UsageError
 from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.variants import (
     ALL,
     SMALL_NUMBER,
     SUBSCRIBED,
     TELLING,
-    Variant,
     and_subscribed,
 )
 
@@ -23,10 +21,7 @@ LIMITED = [
 
 
 @pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
-def test_an_empty_queue_gives_no_row_and_nothing_is_pushed_or_popped(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_an_empty_queue_gives_no_row_and_nothing_is_pushed_or_popped(client: Client) -> None:
     before = client.status()
 
     assert client.pop() is None
@@ -51,9 +46,8 @@ def filled(client: Client) -> int:
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
 def test_a_full_ring_stores_what_fits_spends_no_number_for_the_rest_and_goes_round(
-    use: Use, variant: Variant
+    client: Client,
 ) -> None:
-    client = use(variant)
     size = filled(client)
     before = client.status()
     assert before.next_push is not None
@@ -92,8 +86,7 @@ LONG_PAYLOADS_REFUSED = [v for v in ALL if v.limit == int(SMALL_NUMBER) and "siz
 
 
 @pytest.mark.parametrize("variant", LONG_PAYLOADS_REFUSED, ids=str)
-def test_pushing_many_says_how_many_are_in(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_pushing_many_says_how_many_are_in(client: Client) -> None:
     good = client.payloads(*range(push.BATCH + 5))
     too_long = client.payload(0) * 100
 

@@ -28,6 +28,7 @@ from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import installed
+from tests.contract.message_actions import entries
 from tests.contract.variants import Variant, default, mostly
 from tests.servers import connect, wait_until
 from tests.template import CopiedServer
@@ -60,13 +61,6 @@ def planned(client: Client, name: object) -> EndPlan:
     return plan(client.database, client.queue, str(name))
 
 
-def entry_of(client: Client) -> audit.Entry:
-    with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.EntryFilter(queue=client.queue.name, verb="end-session")
-        entry, *_ = audit.entries(connection, wanted)
-    return entry
-
-
 @pytest.mark.parametrize("variant", mostly([FIFO], DELETING), ids=str)
 def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     use_postgresql: Use, variant: Variant
@@ -94,7 +88,7 @@ def test_a_session_that_holds_rows_is_ended_and_they_come_back(
             holder.execute("SELECT 1")
     assert len(client.drain()) == 3
     assert not sessions_holding(client.database, client.queue)
-    entry = entry_of(client)
+    (entry,) = entries(client, "end-session")
     assert (entry.outcome, str(pid) in entry.detail) == ("done", True)
 
 
@@ -114,7 +108,7 @@ def test_another_transaction_of_the_session_is_left_alone_and_one_that_ended(
         assert holder.execute("SELECT 1").fetchone() == (1,)
         holder.execute("ROLLBACK")
         assert holder.execute("SELECT 1").fetchone() == (1,)
-    assert entry_of(client).outcome == "stopped"
+    assert entries(client, "end-session")[0].outcome == "stopped"
     with popping(client, 2) as holder:
         pid = pid_of(holder)
         made = planned(client, pid)
@@ -315,13 +309,13 @@ def test_a_holder_that_waits_elsewhere_is_one(use_postgresql: Use) -> None:
     client = use_postgresql(FIFO)
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
-        connection.execute('CREATE TABLE "another place" AS SELECT 1 AS id')
+        connection.execute('CREATE TABLE "another table" AS SELECT 1 AS id')
     with closing(connect(client.url)) as blocker, closing(connect(client.url)) as holder:
         blocker.execute("BEGIN")
-        blocker.execute('UPDATE "another place" SET id = 2')
+        blocker.execute('UPDATE "another table" SET id = 2')
         holder.execute("BEGIN")
         holder.execute(f'SELECT * FROM "{client.queue.name}_pop"()'.encode())
-        holder.pgconn.send_query(b'UPDATE "another place" SET id = 3')
+        holder.pgconn.send_query(b'UPDATE "another table" SET id = 3')
         objects = find_objects(client.database, [client.queue])
         wait_until(lambda: sample_activity(client.database, objects).waiting == 1, "it waits")
         pid = holder.info.backend_pid

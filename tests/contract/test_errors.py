@@ -9,19 +9,17 @@ from console.actions.archive import Archive
 from console.actions.restore import Restore
 from console.monitor.errors import error_groups
 from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.filled import all_pages, ids_of, seen
 from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
-from tests.contract.variants import BEHAVIOURS, Variant
+from tests.contract.variants import BEHAVIOURS
 
 pytestmark = pytest.mark.thinned(3, payload=False)
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_errors_are_grouped_by_their_wording(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_errors_are_grouped_by_their_wording(client: Client) -> None:
     texts = [f"order {n} refused at 10:20:{n:02}" for n in range(10)] + ["no disk", ""]
     client.push_many(client.payloads(*range(len(texts))))
     for taken, text in zip(client.pop_many(50), texts, strict=True):
@@ -61,8 +59,7 @@ def key_of(client: Client, words: str) -> str:
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
-def test_a_kind_is_listed_requeued_archived_and_restored_alone(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_kind_is_listed_requeued_archived_and_restored_alone(client: Client) -> None:
     texts = failed(client, [*REFUSED, *BLOCKED])
     key = key_of(client, "HTTP 503 of order")
     mine = {id_ for id_, text in texts.items() if text in REFUSED}
@@ -101,9 +98,8 @@ def test_a_kind_is_listed_requeued_archived_and_restored_alone(use: Use, variant
 
 @pytest.mark.parametrize("variant", KEPT[:1], ids=str)
 def test_a_search_that_was_cut_short_says_so(
-    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = use(variant)
     failed(client, [*BLOCKED, *REFUSED])
     monkeypatch.setattr("console.monitor.scan_query.READ_AT_ONCE", 2)
     monkeypatch.setattr("console.monitor.scan_query.READ_MOST", 2)

@@ -323,7 +323,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     # where the first question fails: see unit/test_mssql_capabilities. Of Service Broker, a queue
     # is enabled that is disabled. An upgrade of a paused queue: see test_pause.
     left_out = {"roles.roles", "server.babelfish", "catalog.renew", "broker.enable", "pause.renew"}
-    # Of subscribers: see test_subscribers_seen and faults/test_subscribers.
+    # Of subscribers: see test_subscribers and faults/test_subscribers.
     left_out |= {"ring.subscriber_status", "ring.sweep", "ring.unswept", "ring.consumers_at_work"}
     left_out |= {"catalog.set_options", "common.retried", "common.claimed", "common.contradictions"}
     # What the doctor asks of a ring, the last of its file: see faults/test_doctor_ring.

@@ -17,8 +17,8 @@ from console.monitor.filters import parse
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, paged, seen
-from tests.contract.test_actions import entries
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default, mostly
+from tests.contract.message_actions import entries
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, default, mostly
 
 ONE_OF_EACH_FLOW = [v for v in DEFAULTS if v.design.name in {"ring", "fifo", "status"}]
 """An export turns the pages of `messages`, whose tests see those of every design."""
@@ -51,10 +51,7 @@ def cut_off(client: Client, wanted: ExportRequest, pages: int) -> None:
 
 
 @pytest.mark.parametrize("variant", mostly(ONE_OF_EACH_FLOW, BEHAVIOURS), ids=str)
-def test_all_are_in_it_as_they_were_at_its_beginning(
-    use: Use, variant: Variant, tmp_path: Path
-) -> None:
-    client = use(variant)
+def test_all_are_in_it_as_they_were_at_its_beginning(client: Client, tmp_path: Path) -> None:
     fill(client)
     if not paged(client):
         pytest.skip("a heap has no order in which pages could follow each other here")
@@ -118,12 +115,12 @@ def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: 
     ]
     assert [one["payload_cut"] for one in found] == ["False"] * 7 + ["True"]
     assert done.progress.payloads_cut == 1
-    (entry,) = [one for one in entries(client) if one.verb == "export"]
+    (entry,) = entries(client, "export")
     assert entry.outcome == "done"
     assert entry.detail == f"8 messages with payloads into {wanted.path}"
     assert entry.cutoff is not None
     export(client.database, request(client, tmp_path / "y.jsonl"))
-    assert len([one for one in entries(client) if one.verb == "export"]) == 1
+    assert entries(client, "export") == [entry]
     assert "payload" not in rows(tmp_path / "y.jsonl")[0]
 
 

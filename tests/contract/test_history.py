@@ -46,8 +46,7 @@ def failed(client: Client, error: str) -> Message:
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_the_last_ends_are_kept_with_whose_they_were(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_last_ends_are_kept_with_whose_they_were(client: Client) -> None:
     client.push(client.payload(1))
     first = failed(client, "e1")
     assert first.history is not None

@@ -87,10 +87,7 @@ def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bo
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_claims_tell_how_long_they_waited_and_ended_ones_how_long_work_took(client: Client) -> None:
     client.push_many(client.payloads(*range(MESSAGES)))
     messages = client.pop_many(MESSAGES)
     date(client, rows_in_work(client), 60.0, ends=False)
@@ -178,10 +175,7 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
-def test_of_more_than_a_look_reads_the_latest_are_read(
-    use: Use, variant: Variant, *, ends: bool
-) -> None:
-    client = use(variant)
+def test_of_more_than_a_look_reads_the_latest_are_read(client: Client, *, ends: bool) -> None:
     client.push_many(client.payloads(*range(120)))
     for message in client.pop_many(120):
         assert not ends or client.fail(message, "no")

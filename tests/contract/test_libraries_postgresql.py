@@ -30,12 +30,9 @@ from tests.contract.libraries import (
     working,
 )
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
-from tests.servers import connect, wait_until
+from tests.servers import wait_until
 
 STUCK_SECONDS = 300.0
-PAST_BEATS = """
-UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = now() - interval '1 h'
-"""
 
 
 @pytest.fixture
@@ -52,11 +49,6 @@ def pgqueuer(console: Console) -> PgQueuerApp:
     at_work = PgQueuerApp(console.url, "app", "shop_")
     at_work.install()
     return at_work
-
-
-def run(console: Console, script: str) -> None:
-    with connect(console.url) as connection:
-        connection.execute(script.encode())
 
 
 def estimated(console: Console, name: str) -> dict[str, int]:
@@ -185,7 +177,7 @@ def test_what_failed_is_retried_once_each_under_their_workers(
     procrastinate.work()
     jobs = pgqueuer.enqueue("mail", 30)
     pgqueuer.work(works=False)
-    run(console, """UPDATE "Their_Jobs".procrastinate_jobs SET args = args - 'fails'""")
+    procrastinate.run("UPDATE procrastinate_jobs SET args = args - 'fails'")
     console.done("adopt", "sends", "--preset", "procrastinate")
     console.done("adopt", "mails", "--preset", "pgqueuer")
     assert figures(console, "sends")["errors"] == figures(console, "mails")["errors"] == 30
@@ -235,7 +227,7 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
     assert len(left) == figures(console, "jobs")["claimed"] == 4
     # It may be alive, for all that anybody can see yet.
     assert planned(console, "release", "jobs")["count"] == 0
-    run(console, PAST_BEATS)
+    procrastinate.silence("1 h")
     assert set(procrastinate.stalled(STUCK_SECONDS)) == set(left)
     with working(procrastinate.work), working(procrastinate.work):
         console.done("release", "jobs", "--yes")
@@ -253,10 +245,7 @@ def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
     console.done("adopt", "mails", "--preset", "pgqueuer")
     left = pgqueuer.leave("mail", beats=True)
     assert (figures(console, "mails")["claimed"], figures(console, "mails")["stuck"]) == (1, 0)
-    run(
-        console,
-        f"UPDATE app.shop_pgqueuer SET heartbeat = now() - interval '1 h' WHERE id = {left}",
-    )
+    pgqueuer.run(f"UPDATE shop_pgqueuer SET heartbeat = now() - interval '1 h' WHERE id = {left}")
     assert pgqueuer.stale(STUCK_SECONDS) == [left]
     assert figures(console, "mails")["stuck"] == 1
     refused(console("release", "mails", "--yes"), "heartbeat_timeout")
@@ -288,14 +277,8 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
         return call(*words, "--profile", "here", "--json", environment=here).json
 
     for silent, limit, stuck in ((600, "1h", 0), (100, "40s", 1)):
-        beat = f"now() - interval '{silent} s'"
-        run(
-            console,
-            f"""
-            UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = {beat};
-            UPDATE app.shop_pgqueuer SET heartbeat = {beat};
-            """,
-        )
+        procrastinate.silence(f"{silent} s")
+        pgqueuer.run(f"UPDATE shop_pgqueuer SET heartbeat = now() - interval '{silent} s'")
         config.write_text(
             f"[profiles.here]\nurl = '{shown}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
         )
@@ -350,10 +333,10 @@ def test_what_procrastinate_tries_again_for_days_is_a_finding(
     adopt(console, "procrastinate", "reports")
     assert figures(console, "jobs")["scheduled"] == 3
     # Deferred for days and begun just now: it has not been tried for long.
-    past = """UPDATE "Their_Jobs".procrastinate_events SET at = at - interval '3 d' WHERE {}"""
-    run(console, past.format("type = 'deferred'"))
+    past = """UPDATE procrastinate_events SET at = at - interval '3 d' WHERE {}"""
+    procrastinate.run(past.format("type = 'deferred'"))
     assert "jobs_retrying" not in findings(console, "jobs")
-    run(console, past.format(f"type <> 'deferred' AND job_id = {job}"))
+    procrastinate.run(past.format(f"type <> 'deferred' AND job_id = {job}"))
     found = findings(console, "jobs")["jobs_retrying"]["evidence"]
     assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
     assert 3 * 86_400 <= found["oldest_seconds"] < 4 * 86_400
@@ -370,9 +353,9 @@ def test_what_pgqueuer_tries_again_for_days_is_a_finding(
     adopt(console, "pgqueuer", "mail", "report")
     assert figures(console, "mail")["scheduled"] == 2
     past = "created = created - interval '3 d'"
-    run(console, f"UPDATE app.shop_pgqueuer SET {past}")
+    pgqueuer.run(f"UPDATE shop_pgqueuer SET {past}")
     assert "jobs_retrying" not in findings(console, "mail")
-    run(console, f"UPDATE app.shop_pgqueuer_log SET {past} WHERE job_id = {job}")
+    pgqueuer.run(f"UPDATE shop_pgqueuer_log SET {past} WHERE job_id = {job}")
     found = findings(console, "mail")["jobs_retrying"]["evidence"]
     assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
     assert "jobs_retrying" not in findings(console, "report")

@@ -20,6 +20,7 @@ from console.engines import open_database
 from console.engines.product import Timeouts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
+from tests.contract.message_actions import entries
 from tests.contract.variants import DEFAULTS, Variant, on
 from tests.servers import connect, wait_until
 
@@ -121,16 +122,9 @@ def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
     assert done.after.dead_rows == 0
     assert not plan(client.database, client.queue, QUICK).needed
     assert len(client.drain()) == 400
-    entry = audited(client)
+    (entry,) = entries(client, "maintain")
     assert (entry.planned, entry.done, entry.failed, entry.outcome) == (3, 3, 0, "done")
     assert index.name in entry.detail
-
-
-def audited(client: Client) -> audit.Entry:
-    with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.EntryFilter(queue=client.queue.name, verb="maintain")
-        entry, *_ = audit.entries(connection, wanted)
-    return entry
 
 
 def test_an_estimate_is_near_what_a_fresh_index_is(use_postgresql: Use) -> None:
@@ -187,7 +181,7 @@ def test_what_was_stopped_or_interrupted_goes_on(use_postgresql: Use) -> None:
     failed = [one for one in done.done if one.problem]
     assert [one.step.what for one in failed] == ["REINDEX"]
     assert done.outcome is audit.Outcome.FAILED
-    assert "lock" in audited(client).detail
+    assert "lock" in entries(client, "maintain")[0].detail
 
     planned = plan(hasty, client.queue, QUICK)
     assert planned.steps[0].what == "DROP INDEX"

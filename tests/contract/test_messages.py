@@ -13,6 +13,7 @@ from console.designs import Flow, Order
 from console.monitor.errors import error_groups
 from console.monitor.filters import NOTHING
 from console.monitor.messages import message, read_page
+from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
 from tests.contract.variants import (
@@ -33,11 +34,8 @@ KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
-def test_pages_show_every_message_once_and_each_is_found_by_its_key(
-    use: Use, variant: Variant
-) -> None:
-    filled = fill(use(variant))
-    client = filled.client
+def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Client) -> None:
+    filled = fill(client)
     database, queue = client.database, client.queue
     whole = seen(client, limit=100)
     assert (whole.next, whole.complete) == (None, True)
@@ -66,9 +64,8 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(
 
 
 @pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
-def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
-    filled = fill(use(variant))
-    client, queue = filled.client, filled.client.queue
+def test_a_message_is_shown_as_it_is(client: Client) -> None:
+    filled, queue = fill(client), client.queue
     for shown in seen(client, limit=100).messages:
         kept = queue.design.keeps_row or shown.state in {"claimed", "error"}
         assert shown.pushed_at is not None
@@ -103,9 +100,9 @@ def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them_and_in_its_order(
-    use: Use, variant: Variant
+    client: Client, variant: Variant
 ) -> None:
-    client = fill(use(variant)).client
+    fill(client)
     ready = seen(client, "state=ready", payload_bytes=100_000).messages
     assert not any(message.payload_cut for message in ready)
     for shown in ready:

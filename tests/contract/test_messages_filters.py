@@ -15,7 +15,7 @@ from console.monitor import scan_query
 from console.monitor.filters import FORMS, parse
 from console.monitor.messages import message
 from console.monitor.scans import By, scans_for
-from tests.contract.conftest import Use
+from tests.contract.client import Client
 from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
 from tests.contract.installs import installed
 from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant, default
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.thinned(3)
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_filters(use: Use, variant: Variant) -> None:
-    filled = fill(use(variant))
-    client, everything = filled.client, Counter(filled.all)
+def test_filters(client: Client) -> None:
+    filled = fill(client)
+    everything = Counter(filled.all)
 
     def found(*words: str) -> Counter[str]:
         page = seen(client, *words, limit=100)
@@ -87,8 +87,7 @@ MATCHES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", JSON_VARIANTS, ids=str)
-def test_filters_by_what_json_payloads_say(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_filters_by_what_json_payloads_say(client: Client) -> None:
     documents = [json.dumps(DOCUMENT), "17", '"text"', "[1, [2]]", "null", '{"order": 5}']
     ids = [str(id_) for id_ in client.push_many(documents)]
     for word, expected in MATCHES.items():
@@ -107,8 +106,9 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_what_a_queue_cannot_have_is_refused_with_its_reason(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_a_queue_cannot_have_is_refused_with_its_reason(
+    client: Client, variant: Variant
+) -> None:
     cannot = dict(CANNOT)
     if variant.payload != "json":
         cannot["payload.a=1"] = "needs JSON"
@@ -129,10 +129,10 @@ def test_what_a_queue_cannot_have_is_refused_with_its_reason(use: Use, variant: 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
-    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounded, and in the end complete: each call reads a little and the next goes on there."""
-    client = fill(use(variant), 40).client
+    fill(client, 40)
     if not paged(client):
         pytest.skip("a heap here has no keys")
     monkeypatch.setattr(scan_query, "READ_AT_ONCE", 3)

@@ -95,8 +95,7 @@ def numbers(client: Client) -> tuple[int | None, int | None, int | None]:
 
 @pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
 @pytest.mark.parametrize("variant", TYPED, ids=str)
-def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
-    client = use(variant)
+def test_what_goes_in_comes_out(client: Client, variant: Variant, many: bool) -> None:
     kind = variant.payload
     sent = PAYLOADS[kind]
 
@@ -118,8 +117,7 @@ def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
 @pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", UNLIMITED, ids=str)
-def test_a_megabyte(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_megabyte(client: Client) -> None:
     large = of_length(client, MEGABYTE)
     assert client.size_of(large) == MEGABYTE
     client.push(large)
@@ -131,8 +129,7 @@ def test_a_megabyte(use: Use, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(client: Client) -> None:
     fits = of_length(client, LIMIT)
     too_long = of_length(client, LIMIT + 1)
     assert client.size_of(fits) == LIMIT < client.size_of(too_long) <= LIMIT + 2
@@ -150,8 +147,7 @@ def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(use: Use, variant:
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.limit], ids=str)
-def test_the_limit_that_a_design_has_without_options(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_limit_that_a_design_has_without_options(client: Client, variant: Variant) -> None:
     limit = variant.limit or 0
     with pytest.raises(UsageError, match="over the limit"):
         client.push(of_length(client, limit + 1))
@@ -182,8 +178,7 @@ INVALID = ("", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"')
 
 
 @pytest.mark.parametrize("variant", TYPED, ids=str)
-def test_what_is_no_payload_is_refused_whole(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_is_no_payload_is_refused_whole(client: Client, variant: Variant) -> None:
     refused: list[tuple[Any, str]] = [(None, "payload")]
     if variant.payload == "json":
         refused += [(payload, "Could not push") for payload in INVALID]

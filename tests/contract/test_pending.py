@@ -131,8 +131,7 @@ def due_of(client: Client) -> Counter[datetime | None]:
 
 
 @pytest.mark.parametrize("variant", DUE, ids=str)
-def test_the_chosen_ones_are_due_then_and_no_others(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_chosen_ones_are_due_then_and_no_others(client: Client) -> None:
     push(client, *range(10))
     push(client, *range(10, 17), due=LATER - timedelta(days=1))
     push(client, *range(17, 20), due=LATER + timedelta(days=1))
@@ -202,9 +201,8 @@ def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
 
 
 @pytest.mark.parametrize("variant", mostly(DUE[:1], DUE), ids=str)
-def test_under_traffic_each_message_is_popped_once(use: Use, variant: Variant) -> None:
+def test_under_traffic_each_message_is_popped_once(client: Client) -> None:
     """Forth and back, while producers and consumers are at work."""
-    client = use(variant)
     traffic = Traffic(client, most=PUSHED // 2, pause_seconds=0.0)
     traffic.push([(9, number) for number in range(30)])
     assert rescheduled(client, Reschedule(source_of(client), at=LATER)).ledger.out == 30

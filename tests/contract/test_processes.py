@@ -69,9 +69,8 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_two_producers_and_two_consumers(
-    use: Use, worker_pool: WorkerPool, variant: Variant, count: int, share: float
+    client: Client, worker_pool: WorkerPool, variant: Variant, count: int, share: float
 ) -> None:
-    client = use(variant)
     url, queue = client.url, client.queue
 
     outcome = worker_pool.run(
@@ -100,9 +99,8 @@ IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT, Order.
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("variant", IN_ORDER, ids=str)
 def test_one_consumer_gets_the_messages_of_each_producer_in_their_order(
-    use: Use, worker_pool: WorkerPool, variant: Variant, batch: int, count: int, share: float
+    client: Client, worker_pool: WorkerPool, batch: int, count: int, share: float
 ) -> None:
-    client = use(variant)
     url, queue = client.url, client.queue
 
     outcome = worker_pool.run(
@@ -124,9 +122,8 @@ NUMBERED = [v for v in BEHAVIOURS if v.order in {Order.NUMBERS, Order.STRICT}]
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("variant", NUMBERED, ids=str)
 def test_each_of_several_consumers_empties_a_filled_queue_in_the_order_of_numbers(
-    use: Use, worker_pool: WorkerPool, variant: Variant, batch: int
+    client: Client, worker_pool: WorkerPool, batch: int
 ) -> None:
-    client = use(variant)
     url, queue = client.url, client.queue
     filled = worker_pool.run([Produce(url, queue, n, 100, batch=3 * n + 1) for n in range(2)], [])
 

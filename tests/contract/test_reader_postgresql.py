@@ -16,7 +16,6 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import make_url
 
 from console import audit, catalog
 from console.engines.embedded import EmbeddedServer
@@ -35,7 +34,7 @@ from console.tui.screens.queue import TABS
 from tests.cli.calls import Answer, Console
 from tests.cli.verbs import verbs
 from tests.local_tasks import LocalTasks
-from tests.servers import PATIENCE_SECONDS, connect, value
+from tests.servers import PATIENCE_SECONDS, connect, login, value
 from tests.tui.acting import acting, database_at, make
 from tests.tui.opened import picture, threads_ended
 
@@ -157,20 +156,16 @@ def conn(
         connection.execute(owner.done("roles").out)
         _make_it_bad(connection)
         owner.done("adopt", "adopted", "--design", "fifo", *MAP)
-        for login in LOGINS:
-            connection.execute(
-                SQL("CREATE ROLE {} LOGIN PASSWORD 'x' IN ROLE dbq_reader").format(
-                    Identifier(login)
-                )
-            )
         connection.execute("GRANT SELECT ON theirs, adopted TO dbq_reader")
-        connection.execute("GRANT INSERT, UPDATE ON dbq.action TO scribe")
-    words = {login: make_url(url).set(username=login, password="x") for login in LOGINS}
-    logins = {
-        name: Console(one.render_as_string(hide_password=False)) for name, one in words.items()
-    }
-    with connect(url) as held, held.transaction():
+    reads, writes = "GRANT dbq_reader TO {}", "GRANT INSERT, UPDATE ON dbq.action TO {}"
+    with (
+        login(url, reads) as reader,
+        login(url, reads, writes) as scribe,
+        connect(url) as held,
+        held.transaction(),
+    ):
         held.execute("SELECT held_pop()")
+        logins = dict(zip(LOGINS, (Console(reader), Console(scribe)), strict=True))
         yield Place(url, logins, held.info.backend_pid, lake)
 
 

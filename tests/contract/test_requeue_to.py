@@ -121,8 +121,7 @@ def test_payloads_of_kinds_that_go_together(use: Use, here: str, there: str) -> 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("target", [default("fifo"), default("ring")], ids=str)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Variant) -> None:
-    client = use(variant)
+def test_of_text_only_json_goes_into_json(use: Use, client: Client, target: Variant) -> None:
     other = use(replace(target, given={**target.given, "payload": "json"}))
     good = ['{"a": 1}', "17", '"x"', "[]", '{"ü": "\\u00e9"}']
     bad = ["{", "", "{'a': 1}", "[1,]", "NaN", "1 2"]
@@ -144,8 +143,7 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_what_is_over_the_other_limit_stays(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_is_over_the_other_limit_stays(use: Use, client: Client) -> None:
     limit = str(client.size_of("x" * 10))
     other = use(default("ring", max_bytes=limit))
     failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)

@@ -63,8 +63,7 @@ def keeps(client: Client, message: Message) -> bool:
 
 
 @pytest.mark.parametrize("variant", mostly([v for v in HERE if v in CORE], HERE), ids=str)
-def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_was_purged_comes_back(client: Client, variant: Variant) -> None:
     fill(client)
     set_titles(client)
     if variant.order is Order.DUE:
@@ -99,8 +98,7 @@ def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", SMALL, ids=str)
-def test_the_old_order_is_kept(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_the_old_order_is_kept(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(*range(10)))
     purge(client)
     restore(client)
@@ -126,9 +124,8 @@ def test_the_old_order_is_kept_wherever_the_rows_lie(use_postgresql: Use) -> Non
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
+def test_an_id_that_is_taken_is_replaced(client: Client) -> None:
     """By another row of the archive, or by a message in the queue; a claim is an error now."""
-    client = use(variant)
     filled = fill(client)
     before = all_payloads(client)
     purge(client, "state=error")
@@ -269,8 +266,7 @@ def test_what_is_never_due_is_never_due_again(use_postgresql: Use) -> None:
 
 
 @pytest.mark.parametrize("variant", [default("fifo"), default("claim"), default("ring")], ids=str)
-def test_what_is_over_the_limit_by_now_stays(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_is_over_the_limit_by_now_stays(client: Client) -> None:
     sizes = [client.size_of(payload) for payload in client.payloads(*range(3))]
     client.push_many(client.payloads(*range(3)))
     purge(client)
@@ -290,8 +286,7 @@ def test_what_is_over_the_limit_by_now_stays(use: Use, variant: Variant) -> None
 
 
 @pytest.mark.parametrize("variant", [default("fifo"), default("split"), default("ring")], ids=str)
-def test_two_operators_at_once(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_two_operators_at_once(client: Client) -> None:
     client.push_many(client.payloads(*range(60)))
     before = all_payloads(client)
     purge(client)
@@ -362,8 +357,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("variant", SMALL, ids=str)
-def test_no_sequence_loses_or_doubles_anything(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_no_sequence_loses_or_doubles_anything(client: Client) -> None:
     fill(client)
     before = all_payloads(client)
 

@@ -1,12 +1,11 @@
 """The roles that are shipped: what the server itself refuses, whatever the console would try."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import pytest
-from psycopg.sql import SQL, Identifier
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from console import catalog
 from console.actions import execute, maintain, maintain_plan, plan, relay
@@ -30,7 +29,6 @@ from tests.contract.test_actions import action_for
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import READ_CATALOG, connect, login, value
 
-LOGINS = {"reader": "dbq_reader", "operator": "dbq_operator", "admin": "dbq_admin"}
 PRODUCT = PRODUCTS["postgresql"]
 RICH = [
     next(v for v in reversed(on("postgresql", ALL)) if v.design is default.design)
@@ -66,22 +64,15 @@ def place(module_server: EmbeddedServer) -> Iterator[Place]:
         connection.execute("REVOKE CONNECT ON DATABASE rights FROM PUBLIC")
         for _ in range(2):  # again changes nothing
             connection.execute(role_script(PRODUCT, "public", before).encode())
-        for login, role in LOGINS.items():
-            connection.execute(
-                SQL("CREATE ROLE {} LOGIN PASSWORD 'x' IN ROLE {}").format(
-                    Identifier(login), Identifier(role)
-                )
-            )
     for name in names[1::2]:
         _install(owner, name)
-    words = {login: make_url(url).set(username=login, password="x") for login in LOGINS}
-    by = {
-        login: open_database(word.render_as_string(hide_password=False))
-        for login, word in words.items()
-    }
-    yield Place(url, by | {"owner": owner})
-    for database in (*by.values(), owner):
-        database.close()
+    by = {"owner": owner}
+    with ExitStack() as logins:
+        for who in ("reader", "operator", "admin"):
+            theirs = logins.enter_context(login(url, f"GRANT dbq_{who} TO {{}}"))
+            by[who] = logins.enter_context(closing(open_database(theirs)))
+        yield Place(url, by)
+    owner.close()
 
 
 def _install(database: Database, name: str) -> Queue:

@@ -9,7 +9,6 @@ from console.actions.pop import Finish, PoppedMessage, PopResult
 from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
-from tests.contract.conftest import Use
 from tests.contract.variants import (
     BEHAVIOURS,
     CORE,
@@ -49,8 +48,7 @@ def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
-def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
-    client = use(variant)
+def test_a_pop_that_is_rolled_back(client: Client, variant: Variant, n: int) -> None:
     ids = client.push_many(client.payloads(*range(5)))
     before = client.status()
     with client.database.transaction("pop") as connection:
@@ -70,8 +68,7 @@ def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
 
 
 @pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
-def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_push_that_is_rolled_back(client: Client) -> None:
     client.push(client.payload(0))
     with client.database.transaction("push") as connection:
         push.push(connection, client.queue, client.payload(1))
@@ -87,9 +84,8 @@ def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", DELETING, ids=str)
 def test_what_the_reader_could_not_keep_or_finish_is_popped_again(
-    use: Use, variant: Variant
+    client: Client, variant: Variant
 ) -> None:
-    client = use(variant)
     client.push_many(client.payloads(*range(5)))
     with pytest.raises(UsageError, match="keeps no popped messages"):
         pop.pop(client.database, client.queue, lambda _: None, finish=Finish.FAIL)
@@ -106,8 +102,7 @@ def test_what_the_reader_could_not_keep_or_finish_is_popped_again(
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_the_reader_could_not_keep_stays_claimed(client: Client) -> None:
     client.push_many(client.payloads(*range(5)))
     seen: list[PoppedMessage] = []
 
@@ -125,9 +120,8 @@ def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant
 
 @pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
-    use: Use, variant: Variant
+    client: Client, variant: Variant
 ) -> None:
-    client = use(variant)
     client.push_many(client.payloads(*range(5)))
     kept: list[PoppedMessage] = []
     finish = Finish.COMPLETE if variant.finishes else Finish.NOTHING
@@ -144,8 +138,7 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", mostly(DEFAULTS, KILLED), ids=str)
-def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_client_that_is_killed_in_mid_transaction(client: Client) -> None:
     ids = client.push_many(client.payloads(*range(5)))
 
     held = killed_client(client.url, client.queue, commit=False, n=3)
@@ -168,10 +161,7 @@ def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) 
 
 
 @pytest.mark.parametrize("variant", mostly((v for v in DEFAULTS if v.finishes), KEEPING), ids=str)
-def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(client: Client) -> None:
     client.push_many(client.payloads(*range(3)))
 
     held = killed_client(client.url, client.queue, commit=True, n=3)
@@ -192,10 +182,7 @@ def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
-def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(
-    use: Use, variant: Variant
-) -> None:
-    client = use(variant)
+def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(client: Client) -> None:
     client.push_many(client.payloads(*range(3)))
 
     held = killed_client(client.url, client.queue, commit=True, n=3)

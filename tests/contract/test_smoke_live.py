@@ -15,8 +15,7 @@ from tests.servers import value
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
-def test_it_leaves_a_drained_queue_as_it_was(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_it_leaves_a_drained_queue_as_it_was(client: Client, variant: Variant) -> None:
     assert client.push(client.payload(1)) is not None
     for message in client.drain():
         assert not variant.finishes or client.complete(message)
@@ -35,8 +34,7 @@ def states(client: Client) -> list[str]:
 
 @pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_a_queue_with_messages_is_not_touched(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_a_queue_with_messages_is_not_touched(client: Client) -> None:
     client.push_many(client.payloads(1, 2))
     with pytest.raises(RefusedError, match="not drained"):
         smoke_live(client.database, client.queue)

@@ -311,8 +311,7 @@ KEEPING = [v for v in LOOKED_AT if v.finishes]
 
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
-def test_claims_have_owners(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_claims_have_owners(client: Client) -> None:
     client.push_many(client.payloads(0, 1, 2, 3))
     with closing(open_database(client.url)) as database:
         Client(database, client.queue).pop_many(1, "left early")
@@ -348,8 +347,7 @@ def test_claims_have_owners(use: Use, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_who_holds_rows_in_an_open_transaction(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_who_holds_rows_in_an_open_transaction(client: Client) -> None:
     client.push_many(client.payloads(0, 1))
     if "sessions" in client.database.capabilities.missing:
         pytest.skip(client.database.capabilities.missing["sessions"])
@@ -383,8 +381,7 @@ def test_a_ring_of_many_slots_is_counted_while_its_gap_is_small(use: Use) -> Non
 
 
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
-def test_what_is_left_out_costs_nothing_and_is_nothing(use: Use, variant: Variant) -> None:
-    client = use(variant)
+def test_what_is_left_out_costs_nothing_and_is_nothing(client: Client, variant: Variant) -> None:
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(1)
     product = client.database.product

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from console import audit, catalog
+from console import catalog
 from console.actions.install import uninstall
 from console.actions.upgrade import How, differences, plan, upgrade
 from console.designs import DESIGNS
@@ -16,6 +16,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
 from tests.contract.installs import installed
+from tests.contract.message_actions import archived, entries
 from tests.contract.traffic import Traffic
 from tests.contract.variants import DEFAULTS, Variant, default, on
 from tests.servers import connect, login
@@ -77,16 +78,12 @@ def test_an_older_queue_becomes_alike_and_keeps_its_messages(
     assert (entry.outcome, name in entry.detail) == ("done", True)
     assert not upgrade(client.database, known(client)).needed
     assert len(entries(client, "upgrade")) == 1, "nothing to do is no action"
+    client.drain()
+    assert archived(client) == [], "without archive_at_pop"
 
 
 def _id(client: Client) -> str:
     return "uuid" if client.queue.design.id_type == "uuid" else "bigint"
-
-
-def entries(client: Client, verb: str) -> list[audit.Entry]:
-    with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.EntryFilter(queue=client.queue.name, verb=verb)
-        return audit.entries(connection, wanted)
 
 
 def test_a_column_comes_back_with_the_indexes_that_it_was_in(use_postgresql: Use) -> None:

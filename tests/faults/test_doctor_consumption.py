@@ -29,7 +29,7 @@ from console.monitor.snapshot import snapshot
 from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.test_subscribers_seen import made, popped
+from tests.contract.test_subscribers import made, popped
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import (
     CLAIM,
