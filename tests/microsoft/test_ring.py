@@ -1,7 +1,6 @@
 """The ring's procedures: what a call costs, and the locks that its protocol needs."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.microsoft.ring_sessions import Run, Trees, procedures, ring
 from tests.microsoft.server import Row
 from tests.microsoft.tools import Tools
 from tests.microsoft.trees import Node
+from tests.microsoft.values import inside, last
 
 Read = Callable[[str, int], Trees]
 RINGS = [variant for variant in on("mssql", ALL) if variant.design.name == "ring"]
@@ -93,7 +93,7 @@ def test_every_procedure_locks_as_the_protocol_wants(microsoft: Tools, variant: 
     """So nothing has to ask for the isolation level, nor read the configuration again."""
     of_variant = procedures(microsoft, variant)
     for name in CALLS:
-        nodes = list(_nodes(of_variant[name]))
+        nodes = list(inside(of_variant[name]))
         kinds = [node["$type"] for node in nodes]
         if name == "pop" and "UpdateStatement" not in kinds:
             continue  # in_hand=on: it is a batch of one
@@ -127,7 +127,7 @@ def test_every_procedure_locks_as_the_protocol_wants(microsoft: Tools, variant: 
             node["Variable"]["Name"]
             for node in nodes
             if node["$type"] == "SetVariableStatement"
-            and any(_table(one) == "sequences" for one in _nodes(node))
+            and any(_table(one) == "sequences" for one in inside(node))
         ]
         in_order = ["@next_push", "@next_pop"]
         assert one_by_one == (in_order if name.startswith("push") else in_order[::-1])
@@ -136,23 +136,8 @@ def test_every_procedure_locks_as_the_protocol_wants(microsoft: Tools, variant: 
 _DRAWS = {"NextValueForExpression", "ExecuteStatement"}
 
 
-def _nodes(node: Any) -> Iterator[Node]:
-    """All of a tree, in the order of its text."""
-    if isinstance(node, list):
-        for one in node:
-            yield from _nodes(one)
-    elif isinstance(node, dict):
-        if "$type" in node:
-            yield node
-        for one in node.values():
-            yield from _nodes(one)
-
-
 def _table(node: Node) -> str:
-    if node["$type"] != "NamedTableReference":
-        return ""
-    name: str = node["SchemaObject"]["Identifiers"][-1]["Value"]
-    return name
+    return last(node["SchemaObject"]) if node["$type"] == "NamedTableReference" else ""
 
 
 def _hints(node: Node) -> set[str]:

@@ -390,21 +390,22 @@ def conjuncts(node: Node | None) -> list[Node]:
     return found
 
 
-def _inside(node: Any) -> Generator[Node, None, None]:
+def inside(node: Any) -> Generator[Node, None, None]:
+    """All nodes of a tree, in the order of its text."""
     if isinstance(node, dict):
         if "$type" in node:
             yield node
         for one in node.values():
-            yield from _inside(one)
+            yield from inside(one)
     elif isinstance(node, list):
         for one in node:
-            yield from _inside(one)
+            yield from inside(one)
 
 
 def _is_about(condition: Node, alias: str, columns: set[str], rows: Rows) -> bool:
     """Whether it says of this table no more than its key, and can be asked by now."""
     is_one = False
-    for one in _inside(condition):
+    for one in inside(condition):
         if one["$type"] in _SUBQUERIES:
             return False
         if one["$type"] == "ColumnReferenceExpression":
