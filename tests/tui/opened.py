@@ -1,5 +1,6 @@
 """A console under test: its feeds, its clock, and what it shows."""
 
+import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -102,7 +103,7 @@ class Running:
             if holds():
                 await self.pilot.pause()
                 return
-            await self.pilot.pause(_PAUSE_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)
         pytest.fail(f"it never came to that:\n{self.picture}")
 
 

@@ -179,9 +179,8 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
     assert verbs - own <= set(MODULES)
 
 
-@pytest.mark.parametrize(
-    ("verb", "field", "text"),
-    [
+def test_what_cannot_stand_in_a_field() -> None:
+    for verb, field, text in (
         ("purge", "batch", "0"),
         ("purge", "batch", "4001"),
         ("purge", "batch", "\u0661"),
@@ -191,12 +190,10 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
         ("purge", "filter", "error~'open"),
         ("resize", "size", ""),
         ("push", "payload", ""),
-    ],
-)
-def test_what_cannot_stand_in_a_field(verb: str, field: str, text: str) -> None:
-    (found,) = (one for one in get_verb(verb).parameters if one.name == field)
-    with pytest.raises(UsageError):
-        found.check(text)
+    ):
+        (found,) = (one for one in get_verb(verb).parameters if one.name == field)
+        with pytest.raises(UsageError):
+            found.check(text)
 
 
 def test_all_filters_are_named() -> None:
@@ -269,20 +266,18 @@ def test_what_a_design_lacks_is_said_and_what_cannot_be_written_stays_in_the_que
     with pytest.raises(UsageError, match="cannot be written"):
         do(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
     assert states(database, queue)["ready"] == READY
-
-
-def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) -> None:
+    # Of somebody else's table only what its columns give.
     with database.transaction("make a table") as connection:
         connection.exec_driver_sql(
             "CREATE TABLE jobs (job bigint PRIMARY KEY, started timestamptz, body text)"
         )
     roles = {"id": "job", "claimed_at": "started", "payload": "body"}
-    queue = adopt(database, "public", "jobs", design("claim"), roles)
-    can = {verb.name for verb in all_verbs() if not unavailable(queue, verb.name)}
+    jobs = adopt(database, "public", "jobs", design("claim"), roles)
+    can = {verb.name for verb in all_verbs() if not unavailable(jobs, verb.name)}
     of_its_entry = {"protect", "unprotect", "note", "forget"}
     of_findings = {"doctor", "silence", "ack", "unsilence"}
     assert can == {"release", "end-session", "purge", "maintain", *of_findings, *of_its_entry}
-    assert unavailable(queue, "requeue") == "it was adopted without a column for the role error"
-    assert "other programs" in unavailable(queue, "push")
+    assert unavailable(jobs, "requeue") == "it was adopted without a column for the role error"
+    assert "other programs" in unavailable(jobs, "push")
     with pytest.raises(RefusedError, match="has no archive"):
-        plan(database, queue, "purge")
+        plan(database, jobs, "purge")

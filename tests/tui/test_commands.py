@@ -54,9 +54,8 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Command
     return CommandContext(context, key, ("dark", "light")), navigator
 
 
-@pytest.mark.parametrize(
-    ("line", "went"),
-    [
+def test_a_command_goes_where_it_says() -> None:
+    cases: list[tuple[str, tuple[Any, ...]]] = [
         ("q orders state=error", ("open_messages", ORDERS, ["state=error"])),
         (":queue mail errors", ("open_queue", KEY, "errors")),
         ("errors", ("open_queue", KEY, "errors")),
@@ -117,17 +116,16 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Command
         ),
         ("pipeline archive", ("open_pipeline", "archive", KEY)),
         ("doctor mail", ("examine", KEY)),
-    ],
-)
-def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
-    here, gone = site(KEY)
-    commands.run(here, line)
-    assert gone.went == [went]
+    ]
+    for line, went in cases:
+        here, gone = site(KEY)
+        commands.run(here, line)
+        assert gone.went == [went], line
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_a_wrong_one_is_answered_in_words() -> None:
+    here, gone = site()
+    for line, words in (
         ("relase mail", "Did you mean: release"),
         ("queue mial", "Did you mean: mail"),
         ("queue", "Which queue?"),
@@ -146,13 +144,10 @@ def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
         ("pipeline archvie mail", "There is no job"),
         ("quit now", "not understood here"),
         ('q "mail', "quotation"),
-    ],
-)
-def test_a_wrong_one_is_answered_in_words(line: str, words: str) -> None:
-    here, gone = site()
-    with pytest.raises(UsageError) as caught:
-        commands.run(here, line)
-    assert words in str(caught.value)
+    ):
+        with pytest.raises(UsageError) as caught:
+            commands.run(here, line)
+        assert words in str(caught.value), line
     assert not gone.went
 
 
@@ -166,25 +161,22 @@ def test_of_namesakes_one_has_to_be_meant() -> None:
     assert offered == ["queue public.mail", "queue sales.mail", 'queue "a b"']
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("rel", ["relay", "release"]),
-        ("release ma", ["release mail"]),
-        ("queue mail st", ["queue mail stuck"]),
-        ("theme l", ["theme light"]),
-        ("pipeline ro", ["pipeline rollup"]),
-        ("bench p", ["bench prod"]),
-        ("bench prod --held", ["bench prod --held-xmin"]),
-        ("pipeline archive ma", ["pipeline archive mail"]),
-        ("release mail --unk", ["release mail --unknown"]),
-        ("q mail state=e", ["q mail state=error"]),
-        ("waits ", ["waits prod"]),
-        ("nothing ", []),
-    ],
-)
-def test_what_a_line_could_become(line: str, offered: list[str]) -> None:
-    assert completions(site()[0], line) == offered
+def test_what_a_line_could_become() -> None:
+    wanted = {
+        "rel": ["relay", "release"],
+        "release ma": ["release mail"],
+        "queue mail st": ["queue mail stuck"],
+        "theme l": ["theme light"],
+        "pipeline ro": ["pipeline rollup"],
+        "bench p": ["bench prod"],
+        "bench prod --held": ["bench prod --held-xmin"],
+        "pipeline archive ma": ["pipeline archive mail"],
+        "release mail --unk": ["release mail --unknown"],
+        "q mail state=e": ["q mail state=error"],
+        "waits ": ["waits prod"],
+        "nothing ": [],
+    }
+    assert {line: completions(site()[0], line) for line in wanted} == wanted
 
 
 async def test_the_line_completes_remembers_and_answers() -> None:

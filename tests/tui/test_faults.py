@@ -177,7 +177,9 @@ async def test_the_server_dies_and_comes_back_under_it(
             assert cursor(console) == before
 
 
-async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
+async def test_what_is_locked_is_told_and_never_zero_and_what_is_dropped_goes(
+    database_url: str,
+) -> None:
     with queues_on(database_url) as (database, _), connect(database_url) as holder:
         async with watching(database) as console:
             console.app.open_queue(MAIL, "messages")
@@ -196,6 +198,17 @@ async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
             await console.press("r")
             await console.until(lambda: "lock" not in console.picture)
             await console.until(lambda: "?" not in row(console))
+            # It is dropped while its form is open.
+            console.app.open_action(MAIL, "requeue")
+            screen = console.on_top(ActionScreen)
+            await console.until(lambda: screen.stage is Stage.FORM)
+            conn = console.app.context.connections["here"]
+            uninstall(database, conn.find(*MAIL[1:]), keep_archive=False, with_messages=True)
+            await console.press("enter")
+            await console.until(lambda: "was dropped or changed" in console.picture)
+            assert screen.stage is Stage.FORM
+            await console.press("escape", "escape")
+            await console.until(lambda: views(console) == ["orders"])
 
 
 def row(console: Opened) -> str:
@@ -276,18 +289,3 @@ async def test_a_list_without_room_is_no_end() -> None:
         await console.press("ctrl+p", "down")
         console.app.screen.query_one(CommandList).styles.height = 0
         await console.press("pageup", "pagedown", "down", "escape", "escape")
-
-
-async def test_a_queue_goes_while_its_form_is_open(database_url: str) -> None:
-    with queues_on(database_url) as (database, _):
-        async with watching(database) as console:
-            console.app.open_action(MAIL, "requeue")
-            screen = console.on_top(ActionScreen)
-            await console.until(lambda: screen.stage is Stage.FORM)
-            conn = console.app.context.connections["here"]
-            uninstall(database, conn.find(*MAIL[1:]), keep_archive=False, with_messages=True)
-            await console.press("enter")
-            await console.until(lambda: "was dropped or changed" in console.picture)
-            assert screen.stage is Stage.FORM
-            await console.press("escape", "escape")
-            await console.until(lambda: views(console) == ["orders"])

@@ -1,6 +1,5 @@
 """The one kit of fields, what has to be typed to confirm, and which verb is offered first."""
 
-import pytest
 from textual.app import ComposeResult
 
 from console.tui.dialogs.verbs import suggested
@@ -51,9 +50,8 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
         assert form.check()
 
 
-@pytest.mark.parametrize(
-    ("word", "requires_name", "does"),
-    [
+def test_only_the_word_that_is_wanted_confirms() -> None:
+    for word, requires_name, does in (
         ("y", False, True),
         ("YES ", False, True),
         ("mail", False, True),
@@ -62,17 +60,12 @@ async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
         ("mails", True, False),
         ("", False, False),
         (" ", True, False),
-    ],
-)
-def test_only_the_word_that_is_wanted_confirms(
-    word: str, *, requires_name: bool, does: bool
-) -> None:
-    assert (Confirmation("mail", requires_name).error_for(word) == "") == does
+    ):
+        assert (Confirmation("mail", requires_name).error_for(word) == "") == does, word
 
 
-@pytest.mark.parametrize(
-    ("stuck", "errors", "state", "verb"),
-    [
+def test_the_state_of_what_is_meant_counts_before_the_queues_figures() -> None:
+    for stuck, errors, state, verb in (
         (3, 5, "", "release"),
         (0, 5, "", "requeue"),
         (None, None, "", ""),
@@ -80,9 +73,5 @@ def test_only_the_word_that_is_wanted_confirms(
         (3, 5, "done", "archive"),
         (3, 5, "ready", ""),
         (0, 5, "claimed", "release"),
-    ],
-)
-def test_the_state_of_what_is_meant_counts_before_the_queues_figures(
-    stuck: int | None, errors: int | None, state: str, verb: str
-) -> None:
-    assert suggested(stuck, errors, state) == verb
+    ):
+        assert suggested(stuck, errors, state) == verb

@@ -9,31 +9,15 @@ from console.help import topics
 from console.tui.dialogs.command_line import CommandLineDialog
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.screens.help import HelpScreen, keys_of
-from console.tui.screens.live import LiveScreen
 from tests.tui.opened import alone, conn, opened
 
 KEY = ("prod", "public", "mail")
 
 
-async def test_the_help_is_made_from_the_screen_below_it() -> None:
+async def test_every_key_of_every_screen_has_words_and_help_is_made_of_the_screen_below() -> None:
     async with alone(connections=[conn()], size=(100, 60)) as console:
-        console.app.open_audit("prod")
-        await console.pilot.pause()
-        assert console.is_at(LiveScreen)
-        await console.press("question_mark")
-        shown = console.picture
-        assert "show the whole action" in shown
-        assert "operator:ann" in shown
-        assert "mail in the name, design" not in shown, "that is the overview's filter"
-        assert "≈" in shown
-        await console.press("j", "j")
-        assert ":messages" in console.picture
-
-
-async def test_every_key_of_every_screen_has_words() -> None:
-    async with alone(connections=[conn()]) as console:
         navigator = {"smoke": (KEY,), "connections": ()}
-        for way in ("install", "adopt", "smoke", "audit", "connections"):
+        for way in ("install", "adopt", "smoke", "connections", "audit"):
             getattr(console.app, f"open_{way}")(*navigator.get(way, ("prod",)))
             await console.pilot.pause()
             screen = console.app.screen
@@ -43,10 +27,14 @@ async def test_every_key_of_every_screen_has_words() -> None:
             told = dict(keys_of(screen.active_bindings.values()))
             assert any("one level back" in words for words in told.values()), way
             assert told[":"] == "enter a command"
-        console.app.action_help()
-        await console.pilot.pause()
-        assert console.is_at(HelpScreen)
-        assert "connect, and see the login's rights" in console.picture
+        await console.press("question_mark")
+        shown = console.picture
+        assert "show the whole action" in shown
+        assert "operator:ann" in shown
+        assert "mail in the name, design" not in shown, "that is the overview's filter"
+        assert "≈" in shown
+        await console.press("j", "j")
+        assert ":messages" in console.picture
 
 
 async def test_keys_are_named_as_they_are_on_the_keyboard() -> None:
@@ -64,16 +52,16 @@ async def test_keys_are_named_as_they_are_on_the_keyboard() -> None:
         assert of_words["one level back; never quits"] == "Escape q"
 
 
-@pytest.mark.parametrize("key", ["question_mark", "f1"])
-async def test_dialogs_have_help_too(key: str) -> None:
+async def test_dialogs_have_help_too() -> None:
     async with opened() as console:
         await console.press("o")
         assert console.is_at(CommandDialog)
-        await console.press(key)
-        assert console.is_at(HelpScreen)
-        assert "copy the command again" in console.picture
-        await console.press("escape")
-        assert console.is_at(CommandDialog)
+        for key in ("question_mark", "f1"):
+            await console.press(key)
+            assert console.is_at(HelpScreen)
+            assert "copy the command again" in console.picture
+            await console.press("escape")
+            assert console.is_at(CommandDialog)
 
 
 async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:

@@ -17,8 +17,9 @@ from console.tui.widgets.field import Field
 from console.tui.widgets.plan_pane import SqlView
 from console.verbs.queues import INSTALL
 from console.verbs.verb import texts_from_words
-from tests.tui.acting import make
 from tests.tui.opened import Opened, alone, conn
+
+ORDERS = ("prod", "public", "orders")
 
 
 async def form(console: Opened) -> InstallScreen:
@@ -31,7 +32,7 @@ async def choose(console: Opened, screen: InstallScreen, design: str) -> None:
     await console.pilot.pause()
 
 
-async def test_each_design_has_its_paragraph_and_its_own_options() -> None:
+async def test_each_design_has_its_paragraph_and_its_options_and_what_is_wrong_is_said() -> None:
     async with alone(connections=[conn()], size=(50, 14)) as console:
         screen = await form(console)
         table = screen.table
@@ -51,11 +52,6 @@ async def test_each_design_has_its_paragraph_and_its_own_options() -> None:
         assert "order" in shown
         assert "size" not in shown
         assert screen.query_one("#field-max_bytes", Field).value == "unlimited"
-
-
-async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
-    async with alone(connections=[conn()]) as console:
-        screen = await form(console)
         await choose(console, screen, "ring")
         size = console.fill("size", "many")
         name = console.fill("name", "x" * 60)
@@ -110,6 +106,11 @@ async def test_without_the_right_the_sql_can_be_read_and_nothing_runs() -> None:
         assert "installing needs admin" in console.picture
         await console.press("escape")
         assert screen.stage is Stage.FORM
+        smoke_screen = await console.opens(SmokeScreen, console.app.open_smoke, ORDERS)
+        await console.press("enter")
+        assert "needs the right admin" in console.picture
+        assert not smoke_screen.runs
+        assert not console.app.context.action_runs.all
 
 
 async def test_on_production_only_the_name_confirms() -> None:
@@ -144,7 +145,9 @@ async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
         assert "SET XACT_ABORT ON" in screen.query_one(SqlView).text
 
 
-async def test_from_the_form_to_the_smoke_test_to_the_audit(database: Database) -> None:
+async def test_from_the_form_to_the_smoke_test_to_the_audit(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
@@ -154,14 +157,26 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(database: Database) 
         await console.press("y", "enter")
         await console.until(lambda: "Installed public.orders" in console.picture)
         await console.press("enter")
-        assert console.is_at(SmokeScreen)
+        trial = console.on_top(SmokeScreen)
+        # It can be stopped and leaves nothing.
+        monkeypatch.setattr(smoke, "_MESSAGES_EACH", 5_000)
         await console.press("enter")
-        await console.until(lambda: "ok   fifo, 340 messages" in console.picture)
-        assert "340 of 340" in console.picture
+        await console.until(lambda: trial._trial is not None and trial._trial.progress)
+        await console.press("t")
+        await console.until(lambda: not trial.runs)
+        await console.pilot.pause()
+        assert "stopped" in console.picture
+        with database.transaction("look", read_only=True) as connection:
+            left = connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_class WHERE starts_with(relname, 'dbq_smoke_')"
+            ).scalar_one()
+        assert left == 0
+        monkeypatch.setattr(smoke, "_MESSAGES_EACH", 10)
+        await console.press("enter")
+        await console.until(lambda: "ok   fifo, 70 messages" in console.picture)
+        assert "70 of 70" in console.picture
         await console.press("escape")
-        audit = await console.opens(
-            AuditScreen, console.app.open_audit, key=("prod", "public", "orders")
-        )
+        audit = await console.opens(AuditScreen, console.app.open_audit, key=ORDERS)
         table = audit.table
         await console.until(lambda: table.keys)
         assert table.row is not None
@@ -176,33 +191,9 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(database: Database) 
         assert console.is_at(InstallScreen)
 
 
-async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(smoke, "_MESSAGES_EACH", 5_000)
-    make(database, "orders", "fifo", {})
-    async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
-        screen = await console.opens(
-            SmokeScreen, console.app.open_smoke, ("prod", "public", "orders")
-        )
-        await console.press("enter")
-        await console.until(lambda: screen._trial is not None and screen._trial.progress)
-        await console.press("t")
-        await console.until(lambda: not screen.runs)
-        await console.pilot.pause()
-        assert "stopped" in console.picture
-        with database.transaction("look", read_only=True) as connection:
-            left = connection.exec_driver_sql(
-                "SELECT count(*) FROM pg_class WHERE starts_with(relname, 'dbq_smoke_')"
-            ).scalar_one()
-        assert left == 0
-
-
 async def test_what_a_smoke_test_found_wrong_is_said() -> None:
     async with alone(connections=[conn()]) as console:
-        screen = await console.opens(
-            SmokeScreen, console.app.open_smoke, ("prod", "public", "orders")
-        )
+        screen = await console.opens(SmokeScreen, console.app.open_smoke, ORDERS)
         trial = Trial()
         latency = Latency(1.0, 2.0, 3.0)
         trial.take(SmokeProgress(100, 40, 340, 2.0, latency, latency))
@@ -216,12 +207,3 @@ async def test_what_a_smoke_test_found_wrong_is_said() -> None:
         assert "lost          3" in console.picture
         assert "boom␛[31m" in console.picture
         assert "40 of 340" in console.picture
-
-
-async def test_without_the_right_no_smoke_test_begins() -> None:
-    async with alone(connections=[conn(rights=Rights.READ_ONLY)]) as console:
-        console.app.open_smoke(("prod", "public", "orders"))
-        await console.press("enter")
-        await console.pilot.pause()
-        assert "needs the right admin" in console.picture
-        assert not console.app.context.action_runs.all

@@ -183,11 +183,18 @@ def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:
 
 
 async def test_on_a_server(database: Database, tmp_path: Path) -> None:
-    """Masked until it is revealed, which the audit has; written to a file; gone in the end."""
+    """Masked until an operator reveals it, which the audit has; written to a file; gone at last."""
     queue = make(database, "mail", "claim", {"payload": "text"})
     with database.transaction("push") as connection:
         push_many(connection, queue, ["card 4711 is [b]mine"])
     key = read_page(database, queue, limit=100).messages[7].key
+    async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
+        await console.until(lambda: screen.message is not None)
+        await console.press("R", "y")
+        await console.until(lambda: "needs the right operator" in said(screen, "foot"))
+        assert not screen.revealed
+    last = json.loads(audit.local_file().read_text().splitlines()[-1])
+    assert (last["verb"], last["outcome"]) == ("reveal", "refused")
     async with opened(masking(database), key) as (console, screen, _):
         await console.until(lambda: screen.message is not None)
         assert (screen.message or FAILED).state == "ready"
@@ -223,18 +230,6 @@ async def write(console: Opened, screen: MessageScreen, path: Path) -> None:
     screen.query_one("#message-file", Input).value = str(path)
     await console.press("enter")
     await console.until(lambda: "writing" not in said(screen, "foot"))
-
-
-async def test_revealing_wants_the_rights_of_an_operator(database: Database) -> None:
-    queue = make(database, "mail", "fifo", {})
-    key = read_page(database, queue).messages[0].key
-    async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
-        await console.until(lambda: screen.message is not None)
-        await console.press("R", "y")
-        await console.until(lambda: "needs the right operator" in said(screen, "foot"))
-        assert not screen.revealed
-    last = json.loads(audit.local_file().read_text().splitlines()[-1])
-    assert (last["verb"], last["outcome"]) == ("reveal", "refused")
 
 
 def test_where_the_database_cannot_keep_it_this_machine_does_or_nothing_is_shown(

@@ -152,9 +152,8 @@ def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, Followed]
     return CommandContext(found.context, key, found.themes, **more), navigator
 
 
-@pytest.mark.parametrize(
-    ("line", "went"),
-    [
+def test_commands_take_saved_filters() -> None:
+    cases: list[tuple[str, tuple[Any, ...]]] = [
         ("q mail @late", ("open_messages", KEY, ["state=error", "older=1h"])),
         ("messages @late id=1", ("open_messages", KEY, ["state=error", "older=1h", "id=1"])),
         ("actions @late", ("open_actions", KEY, ["state=error", "older=1h"])),
@@ -162,17 +161,16 @@ def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, Followed]
         ("purge --filter @late", ("open_action", KEY, "purge", ["state=error", "older=1h"])),
         ("push mail @late", ("open_action", KEY, "push", [], {"payload": "@late"})),
         ("theme light", ("choose_theme", "light")),
-    ],
-)
-def test_commands_take_saved_filters(line: str, went: tuple[Any, ...]) -> None:
-    found, navigator = with_filters()
-    commands.run(found, line)
-    assert navigator.went == [went]
+    ]
+    for line, went in cases:
+        found, navigator = with_filters()
+        commands.run(found, line)
+        assert navigator.went == [went], line
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_what_is_wrong_with_them_is_answered() -> None:
+    found, _ = with_filters()
+    for line, words in (
         ("q mail @lat", "Did you mean: @late?"),
         ("q @lat", "no saved filter 'lat'"),
         ("purge @nothing", "There are: late."),
@@ -181,13 +179,10 @@ def test_commands_take_saved_filters(line: str, went: tuple[Any, ...]) -> None:
         ("save a", "no configuration file"),
         ("theme light --save", "no configuration file"),
         ("theme light --keep", "is not understood"),
-    ],
-)
-def test_what_is_wrong_with_them_is_answered(line: str, words: str) -> None:
-    found, _ = with_filters()
-    with pytest.raises(UsageError) as wrong:
-        commands.run(found, line)
-    assert words in str(wrong.value)
+    ):
+        with pytest.raises(UsageError) as wrong:
+            commands.run(found, line)
+        assert words in str(wrong.value), line
 
 
 def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path) -> None:

@@ -110,29 +110,26 @@ def found(text: str) -> set[str]:
     return {view.snapshot.queue for view in store.queues(0) if wanted.matches(view)}
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("MAIL", {"mail"}),
-        ("ring", {"orders"}),
-        ("design:ring", {"orders"}),
-        ("queue:re", {"reminders", "reports"}),
-        ("re stat", {"reports"}),
-        ("state:warning", {"mail", "orders", "reports"}),
-        ("errors:>0", {"mail", "reports"}),
-        ("errors:>11 errors:<13", {"reports"}),
-        ("ready:>=9412", {"mail", "orders"}),
-        ("ready:17", {"imports"}),
-        ("push/s:>100", {"orders"}),
-        ("connection:stage", set()),
-        ('"d; n"', {'od"d; name'}),
-        ("a:b", {"a:b"}),
-        ("ready:many", set()),
-        ('queue:"bill', {"billing"}),
-    ],
-)
-def test_what_a_filter_finds(text: str, names: set[str]) -> None:
-    assert found(text) == names
+def test_what_a_filter_finds() -> None:
+    wanted = {
+        "MAIL": {"mail"},
+        "ring": {"orders"},
+        "design:ring": {"orders"},
+        "queue:re": {"reminders", "reports"},
+        "re stat": {"reports"},
+        "state:warning": {"mail", "orders", "reports"},
+        "errors:>0": {"mail", "reports"},
+        "errors:>11 errors:<13": {"reports"},
+        "ready:>=9412": {"mail", "orders"},
+        "ready:17": {"imports"},
+        "push/s:>100": {"orders"},
+        "connection:stage": set(),
+        '"d; n"': {'od"d; name'},
+        "a:b": {"a:b"},
+        "ready:many": set(),
+        'queue:"bill': {"billing"},
+    }
+    assert {text: found(text) for text in wanted} == wanted
 
 
 def test_no_filter_hides_nothing() -> None:
@@ -154,9 +151,8 @@ def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
     return [(one.level, one.summary) for one in found]
 
 
-@pytest.mark.parametrize(
-    ("figures", "level", "reason"),
-    [
+def test_one_reason() -> None:
+    cases: list[tuple[dict[str, Any], Severity, str | None]] = [
         ({"stuck": 14}, Severity.WARNING, "14 stuck"),
         ({"errors": 9}, Severity.OK, None),
         ({"errors": 10}, Severity.WARNING, "10 in error (limit 10)"),
@@ -165,10 +161,9 @@ def said(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Said:
         ({"gap": 90, "capacity": 100}, Severity.WARNING, "90 % full"),
         ({"gap": 100, "capacity": 100}, Severity.CRITICAL, "full: it takes no more pushes"),
         ({"gap": -3, "capacity": 100}, Severity.OK, None),
-    ],
-)
-def test_one_reason(figures: dict[str, Any], level: Severity, reason: str | None) -> None:
-    assert said(queue("q", **figures)) == ([(level, reason)] if reason else [])
+    ]
+    for figures, level, reason in cases:
+        assert said(queue("q", **figures)) == ([(level, reason)] if reason else []), figures
 
 
 def test_the_gravest_reason_comes_first() -> None:
@@ -188,21 +183,16 @@ def test_marks_differ_without_colour() -> None:
     assert [level.mark for level in Severity] == [" ", "·", "?", "!", "✖"]
 
 
-@pytest.mark.parametrize(
-    ("push", "pop", "gap", "seconds"),
-    [
+def test_time_to_full() -> None:
+    for push, pop, gap, seconds in (
         (812.0, 640.0, 4_840, 30.0),
         (640.0, 812.0, 4_840, None),
         (640.0, 640.0, 4_840, None),
         (None, 640.0, 4_840, None),
         (640.0, 640.0, 10_000, 0.0),
-    ],
-)
-def test_time_to_full(
-    push: float | None, pop: float | None, gap: int, seconds: float | None
-) -> None:
-    ring = queue("r", "ring", push_per_second=push, pop_per_second=pop, gap=gap, capacity=10_000)
-    assert full_in_seconds(ring) == seconds
+    ):
+        rates = {"push_per_second": push, "pop_per_second": pop}
+        assert full_in_seconds(queue("r", "ring", **rates, gap=gap, capacity=10_000)) == seconds
     assert full_in_seconds(queue("f", push_per_second=9.0, pop_per_second=1.0)) is None
 
 

@@ -4,7 +4,6 @@ import json
 import unicodedata
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -14,20 +13,17 @@ from console.tui.text import first_line, plain, shorten, sparkline, whole_second
 from tests.tui.feeds import queue
 
 
-@pytest.mark.parametrize(
-    ("given_text", "shown"),
-    [
-        ("orders", "orders"),
-        ("[bold]x", "[bold]x"),
-        ("a\x1b[31mb", "a␛[31mb"),
-        ("line\nbreak\ttab", "line␊break␉tab"),
-        ("abc\u202edef", "abc<U+202E>def"),
-        ("del\x7f", "del<7F>"),
-        ("größe 数", "größe 数"),
-    ],
-)
-def test_plain_shows_what_a_terminal_would_obey(given_text: str, shown: str) -> None:
-    assert plain(given_text) == shown
+def test_plain_shows_what_a_terminal_would_obey() -> None:
+    shown = {
+        "orders": "orders",
+        "[bold]x": "[bold]x",
+        "a\x1b[31mb": "a␛[31mb",
+        "line\nbreak\ttab": "line␊break␉tab",
+        "abc\u202edef": "abc<U+202E>def",
+        "del\x7f": "del<7F>",
+        "größe 数": "größe 数",
+    }
+    assert {text: plain(text) for text in shown} == shown
 
 
 @given(st.text())
@@ -47,11 +43,9 @@ def test_first_line_of_a_drivers_message() -> None:
     assert first_line("  refused \nIs the server running?") == "refused"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0 s"), (14.4, "14 s"), (59.6, "1 min"), (3900, "1 h 05 min")]
-)
-def test_whole_seconds(seconds: float, words: str) -> None:
-    assert whole_seconds(seconds) == words
+def test_whole_seconds() -> None:
+    words = {0: "0 s", 14.4: "14 s", 59.6: "1 min", 3900: "1 h 05 min"}
+    assert {seconds: whole_seconds(seconds) for seconds in words} == words
 
 
 def test_figures_tell_nothing_unknown_estimate_and_zero_apart() -> None:
@@ -168,12 +162,11 @@ def test_what_is_no_json_is_shown_as_text_and_says_why() -> None:
 
 
 def test_a_nest_without_end_is_no_matter() -> None:
-    assert len(lay_out("[" * 50_000, PayloadForm.JSON, 80, cut=True).rows) == 50_000
+    assert len(lay_out("[" * 10_000, PayloadForm.JSON, 80, cut=True).rows) == 10_000
 
 
-@pytest.mark.parametrize(
-    ("payload", "form"),
-    [
+def test_the_form_that_tells_most() -> None:
+    for payload, form in (
         ('  {"a": 1}', PayloadForm.JSON),
         ("hello", PayloadForm.TEXT),
         (b"[1, 2]", PayloadForm.JSON),
@@ -181,10 +174,8 @@ def test_a_nest_without_end_is_no_matter() -> None:
         ("ü".encode()[:1], PayloadForm.TEXT),
         (b"\x00\x01", PayloadForm.HEX),
         (b"\xff\xfe1", PayloadForm.HEX),
-    ],
-)
-def test_the_form_that_tells_most(payload: str | bytes, form: PayloadForm) -> None:
-    assert best_form(payload) is form
+    ):
+        assert best_form(payload) is form
 
 
 def test_hex_is_made_when_it_is_seen() -> None:
