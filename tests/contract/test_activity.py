@@ -28,7 +28,6 @@ from tests.contract.installs import installed
 from tests.contract.plans import Statement
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, Variant, mostly
 from tests.servers import connect, login, statements_sent, value, wait_until
-from tests.template import CopiedServer
 
 WAITING = [variant for variant in BEHAVIOURS if variant.waits]
 SKIPPING = [
@@ -278,15 +277,8 @@ def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
     assert seen_now.query == "UPDATE theirs SET body = ?"
 
 
-@pytest.fixture(scope="module")
-def preparing() -> Iterator[EmbeddedServer]:
-    """A server of our own, where transactions can be prepared."""
-    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
-        yield server
-
-
-def test_a_prepared_transaction_is_a_root_through_a_restart_too(preparing: EmbeddedServer) -> None:
-    database = open_database(preparing.create_database("prepared"))
+def test_a_prepared_transaction_is_a_root_through_a_restart_too(own_server: EmbeddedServer) -> None:
+    database = open_database(own_server.create_database("prepared"))
     client = installed(database, NAIVE)
     push_some(client)
     with connect(client.url) as connection:
@@ -295,7 +287,7 @@ def test_a_prepared_transaction_is_a_root_through_a_restart_too(preparing: Embed
         run(connection, "PREPARE TRANSACTION 'left behind'")
     for restarted in (False, True):
         if restarted:
-            preparing.restart()
+            own_server.restart()
         with session(client, "waiter") as waiter, ExitStack() as waiters:
             statement = "SELECT * FROM {}()"
             waiters.enter_context(waiting(waiter, statement, f"{client.queue.name}_pop"))

@@ -259,7 +259,7 @@ class Terminal:
         """The latest output."""
 
     def begin(self) -> "subprocess.Popen[bytes]":
-        self._close()
+        self.end()
         self._ours, its = pty.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
         process = subprocess.Popen(
@@ -290,15 +290,12 @@ class Terminal:
                 if len(self.seen) > _MOST_KEPT:
                     del self.seen[: _MOST_KEPT // 2]
 
-    def _close(self) -> None:
+    def end(self) -> None:
         """Its process has ended; the rest of its output may be lost."""
         if self._reader is not None:
             self._reader.join(5)
             os.close(self._ours)
             self._reader = None
-
-    def end(self) -> None:
-        self._close()
 
 
 class Watch:

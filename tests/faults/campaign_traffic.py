@@ -60,7 +60,7 @@ class Size:
 
 def size(minutes: float) -> Size:
     if minutes < 1:
-        return Size(minutes * 60, FEW, 1, 1, 1.5, 0.05, 1.0, 2.5, FEW[1:2], beside=False)
+        return Size(minutes * 60, FEW, 1, 1, 3.0, 0.05, 1.0, 4.0, FEW[1:2], beside=False)
     return Size(minutes * 60, tuple(QUEUES), 3, 2, 1.0, 0.08, 6.0, 8.0, spark_every=150.0)
 
 

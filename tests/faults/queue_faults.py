@@ -1,10 +1,9 @@
 """Queues of any design, faults made by SQL or by sessions, and the doctor's findings."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
@@ -15,13 +14,18 @@ from console.designs import DESIGNS
 from console.doctor.diagnose import diagnose
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.stopped_consumers import ConsumptionHistory
-from console.engines import Database, open_database
+from console.engines import Database
 from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import connect, wait_until
 
+READS_THE_CATALOG = (
+    "GRANT USAGE ON SCHEMA dbq TO {}",
+    "GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {}",
+)
+"""The rights of a `login`."""
 SOON = 0.05
 """A threshold that is exceeded at once."""
 IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
@@ -109,26 +113,6 @@ def popped_by(
 
     wait_until(enough, "there is so much to take")
     return taken
-
-
-@contextmanager
-def logged_in(client: Client, *grants: LiteralString) -> Iterator[Database]:
-    """By a role of its own that has these rights, and may read the catalog."""
-    role = f"dbq_test_{uuid4().hex}"
-    usual: tuple[LiteralString, ...] = (
-        "CREATE ROLE {role} LOGIN PASSWORD 'word'",
-        "GRANT USAGE ON SCHEMA dbq TO {role}",
-        "GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {role}",
-    )
-    for statement in (*usual, *grants):
-        run(client, statement, role=role)
-    url = client.database.url.set(username=role, password="word")
-    try:
-        with closing(open_database(url.render_as_string(hide_password=False))) as database:
-            yield database
-    finally:
-        run(client, "DROP OWNED BY {role}", role=role)
-        run(client, "DROP ROLE {role}", role=role)
 
 
 def end_session(client: Client, victim: psycopg.Connection) -> None:

@@ -20,6 +20,7 @@ from console.designs import designs_on
 from console.doctor import general, sessions
 from console.doctor.checks import CODES
 from console.doctor.stopped_consumers import ConsumptionHistory
+from console.engines import open_database
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sample_queries import limit_transaction
 from tests.contract.client import Client
@@ -39,6 +40,7 @@ from tests.faults.queue_faults import (
     MANY_ERRORS,
     NAIVE,
     PENDING,
+    READS_THE_CATALOG,
     RING,
     SOON,
     SPLIT,
@@ -50,7 +52,6 @@ from tests.faults.queue_faults import (
     evidence_of,
     filled,
     grave,
-    logged_in,
     names,
     popped_by,
     repaired,
@@ -60,7 +61,7 @@ from tests.faults.queue_faults import (
     variant,
     wait_for_dead_rows,
 )
-from tests.servers import connect, wait_until
+from tests.servers import connect, login, wait_until
 from tests.unit.test_statement_columns import of_the_doctor
 
 pytestmark = pytest.mark.thinned(3)
@@ -241,7 +242,7 @@ def test_an_archive_that_lags(use: Use) -> None:
 
 def test_unseen_is_reported_and_never_all_clear(use: Use) -> None:
     client = filled(use, SPLIT)
-    with logged_in(client) as blind:
+    with login(client.url, *READS_THE_CATALOG) as url, closing(open_database(url)) as blind:
         found = diagnosed(Client(blind, client.queue))
     assert found.verdict == "unknown"
     assert not found.healthy

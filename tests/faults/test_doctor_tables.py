@@ -12,7 +12,7 @@ from console.designs import DESIGNS
 from console.doctor import indexes
 from console.doctor.context import check_context
 from console.doctor.finding import Finding
-from console.engines import PRODUCTS, Database
+from console.engines import PRODUCTS, Database, open_database
 from console.monitor.limits import Severity
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -24,6 +24,7 @@ from tests.faults.queue_faults import (
     IN_HAND,
     NAIVE,
     PENDING,
+    READS_THE_CATALOG,
     SPLIT,
     STATUS,
     TWO_STEP,
@@ -35,14 +36,13 @@ from tests.faults.queue_faults import (
     filled,
     indexes_of,
     invalidate,
-    logged_in,
     names,
     repaired,
     run,
     run_repair,
     the,
 )
-from tests.servers import connect, wait_until
+from tests.servers import connect, login, wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -180,7 +180,8 @@ def test_other_indexes_and_other_checks(use: Use) -> None:
 
 def test_a_reader_sees_the_same_findings_on_indexes(use: Use) -> None:
     client = filled(use, FIFO, 50)
-    with logged_in(client, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}") as reader:
+    looks = (*READS_THE_CATALOG, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}")
+    with login(client.url, *looks) as url, closing(open_database(url)) as reader:
         assert use_of_indexes(reader, client.queue) == {}
 
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
-from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
 from tests.cli.calls import Answer, call
 from tests.faults.connection_faults import FATES, LIMIT, Cutter, make_queues, moved, rows_of
 from tests.proxy import Fate, Proxy
-from tests.servers import connect, fresh_database
+from tests.servers import connect, fresh_database, login
 
 HASTY = {
     "DBQ_CONNECT_TIMEOUT": "1s",
@@ -129,28 +128,20 @@ def frozen(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _as_role(server: EmbeddedServer, url: str, options: str) -> Iterator[str]:
-    name = f"lost_{time.monotonic_ns()}"
-    role = Identifier(name)
-    with connect(server.url) as connection:
-        create = SQL("CREATE ROLE {} LOGIN PASSWORD {} " + options)
-        connection.execute(create.format(role, Literal("secret")))
-        try:
-            found = make_url(url).set(username=name, password="secret")
-            yield found.render_as_string(hide_password=False)
-        finally:
-            connection.execute(SQL("DROP ROLE {}").format(role))
+def _as_role(url: str, options: str) -> Iterator[str]:
+    with login(url, "ALTER ROLE {} PASSWORD 'secret' " + options) as found:
+        yield make_url(found).set(password="secret").render_as_string(hide_password=False)
 
 
 @contextmanager
-def expired(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    with _as_role(server, url, "VALID UNTIL '2020-01-01'") as found:
+def expired(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with _as_role(url, "VALID UNTIL '2020-01-01'") as found:
         yield found, "neither has expired"
 
 
 @contextmanager
-def crowded(server: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
-    with _as_role(server, url, "CONNECTION LIMIT 0") as found:
+def crowded(_: EmbeddedServer, url: str) -> Iterator[tuple[str, str]]:
+    with _as_role(url, "CONNECTION LIMIT 0") as found:
         yield found, "Close other sessions"
 
 
