@@ -164,18 +164,14 @@ def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use
 
 
 @pytest.mark.usefixtures("steps")
-def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> None:
+def test_what_is_within_its_limit_or_popped_does_not_wait_for_long(use: Use) -> None:
     client = filled(use, FIFO)
     seen = ConsumptionHistory(waits=False)
     patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
     for thresholds in (patient, DEFAULTS):
         for _ in range(3):
             assert diagnose_queue(client, seen, thresholds) == FINE
-
-
-@pytest.mark.usefixtures("steps")
-def test_what_a_sampler_has_seen_popped_is_no_backlog(use: Use) -> None:
-    client = filled(use, FIFO)
+    # Nor what a sampler has seen being popped.
     rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
     seen = ConsumptionHistory(waits=False)
     for _ in range(2):

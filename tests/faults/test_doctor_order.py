@@ -174,7 +174,7 @@ def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
     assert pops > 50
 
 
-def test_what_was_popped_and_is_restored_comes_as_a_new_message(use: Use) -> None:
+def test_what_is_restored_or_numbered_anew_is_no_inversion(use: Use) -> None:
     client = filled(use, STRICT, 20)
     assert len(client.pop_many(10)) == 10
     with client.database.transaction("look", read_only=True) as connection:
@@ -184,11 +184,6 @@ def test_what_was_popped_and_is_restored_comes_as_a_new_message(use: Use) -> Non
     assert execute.execute(client.database, restore, made).ledger.out == 10
     assert len(client.drain(3)) == 20
     assert found(client) == []
-
-
-def test_numbers_that_begin_again_are_no_inversion(use: Use) -> None:
-    client = filled(use, STRICT, 10)
-    assert len(client.drain()) == 10
     run(client, "ALTER TABLE {table} ALTER COLUMN id RESTART WITH 1")
     client.push_many(client.payloads(*range(5)))
     assert len(client.drain()) == 5

@@ -202,7 +202,10 @@ def restored(ring: Ring, text: str) -> Iterator[Ring]:
         copy.close()
 
 
-def test_a_dump_whose_sequences_are_of_a_later_moment(database_url: str, make: Make) -> None:
+_SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
+
+
+def test_a_dump_with_sequences_of_a_later_moment_or_without(database_url: str, make: Make) -> None:
     """A dump reads sequences as they are by then: what was popped meanwhile is there again."""
     ring = make(database_url, size=200)
     with ring.connect() as connection, ring.connect() as holder:
@@ -222,16 +225,6 @@ def test_a_dump_whose_sequences_are_of_a_later_moment(database_url: str, make: M
         repair_all(copy)
         assert findings_by_code(copy) == {}
         assert copy.texts() == left
-
-
-_SETS = re.compile(r"pg_catalog\.setval\(.*_(push|pop)_seq")
-
-
-def test_a_dump_without_its_sequences(database_url: str, make: Make) -> None:
-    ring = make(database_url, size=200)
-    with ring.connect() as connection:
-        left = fill(ring, connection, 100, 20)
-        text = dump(ring)
     text = "\n".join(line for line in text.splitlines() if not _SETS.search(line))
     with restored(ring, text) as copy:
         found = findings_by_code(copy)

@@ -115,17 +115,11 @@ def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
     assert ring.of("a").texts() == ring.of("b").texts() == texts
 
 
-def test_a_full_ring_names_the_subscriber_that_fills_it(make: Make) -> None:
+def test_who_fills_a_ring_is_named_and_deleted_rows_of_popped_come_back_owed(make: Make) -> None:
     ring = make(size=10)
     texts = ring.fill(10)
     assert ring.of("a").texts() == texts
     assert list(findings_by_code(ring)) == [("full", "b")]
-
-
-def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
-    ring = make(size=10)
-    texts = ring.fill(10)
-    assert ring.of("a").texts() == texts
     assert [m.payload for m in _first(ring.of("b"), 4)] == texts[:4]
     with ring.connect() as connection:
         gone = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"

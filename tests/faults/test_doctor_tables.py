@@ -50,14 +50,10 @@ pytestmark = pytest.mark.thinned(3)
 
 
 @pytest.mark.parametrize("of", [CLAIM, IN_HAND, STATUS], ids=str)
-def test_a_missing_index_is_created(use: Use, of: Variant) -> None:
+def test_a_missing_index_is_created_and_an_invalid_one_rebuilt(use: Use, of: Variant) -> None:
     client = filled(use, of)
     drop_indexes(client)
     assert len(evidence_of(repaired(client, "index_missing"))["missing"]) >= 3
-
-
-def test_an_invalid_index_is_rebuilt(use: Use) -> None:
-    client = filled(use, CLAIM)
     index, *_ = indexes_of(client)
     invalidate(client, index)
     assert repaired(client, "index_invalid").evidence["invalid"] == [index]
