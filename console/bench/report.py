@@ -109,6 +109,7 @@ _COLOURS = (
 _PLAIN = "#bbbbbb"
 """Of a bar without a curve."""
 _LEGEND_COLUMNS = 4
+_LINE_LENGTH = 130
 _STYLE = (
     "text{font:13px sans-serif;fill:#222}.head{font-weight:bold;font-size:15px}"
     ".small{font-size:11px;fill:#555}.spread{stroke:#222;stroke-width:1.5}"
@@ -245,9 +246,9 @@ def _text(x: int, y: int, words: str, style: str = "") -> str:
     return f'<text x="{x}" y="{y}"{named}>{html.escape(words)}</text>'
 
 
-def _wrapped(line: str, length: int = 130) -> Iterator[str]:
-    while len(line) > length:
-        cut = line.rfind(" ", 0, length) if " " in line[:length] else length
+def _wrapped(line: str) -> Iterator[str]:
+    while len(line) > _LINE_LENGTH:
+        cut = line.rfind(" ", 0, _LINE_LENGTH) if " " in line[:_LINE_LENGTH] else _LINE_LENGTH
         yield line[:cut]
         line = line[cut:].lstrip()
     yield line

@@ -156,19 +156,17 @@ class Call:
         *,
         dry_run: bool,
         requires_name: bool,
-        needed: bool = True,
     ) -> bool:
         """Whether to continue with a plan for one queue; if not, the plan is the result.
 
-        False: a dry run, or there is nothing to do. RefusedError if `yes` does not confirm it.
+        False: a dry run. RefusedError if `yes` does not confirm it.
         """
         name = str(plan["queue"])
         if dry_run or not confirms(yes, name, requires_name=requires_name):
             self.planned({"queue": name, "schema": plan["schema"], "plan": plan}, lines)
-        if dry_run or (yes is None and not needed):
-            return False
-        require_confirmation(yes, name, requires_name=requires_name)
-        return True
+        if not dry_run:
+            require_confirmation(yes, name, requires_name=requires_name)
+        return not dry_run
 
     def acted(
         self,

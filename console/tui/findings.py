@@ -18,7 +18,6 @@ from console.monitor.limits import (
     stuck_silence,
 )
 from console.monitor.snapshot import QueueSnapshot
-from console.rights import Rights
 from console.tui.text import SEVERITY_STYLES, first_line, plain, whole_seconds
 
 
@@ -142,12 +141,6 @@ class FindingView:
             return first_line(self.silenced.lasting)
         repair = None if self.finding is None else self.finding.repair
         return "" if repair is None else first_line(repair.summary)
-
-    @property
-    def rights(self) -> Rights | None:
-        """The right that its repair needs; None: there is no repair."""
-        repair = None if self.finding is None else self.finding.repair
-        return None if repair is None else repair.rights
 
 
 def queue_findings(
