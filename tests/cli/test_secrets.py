@@ -94,12 +94,8 @@ CALLS = [
     ["uninstall", "slots", "--json"],
     ["uninstall", "hunted", "--with-messages", "--yes", "hunted", "--json"],
 ]
-FEW = [
-    call
-    for call in CALLS
-    if call[0] not in {"designs", "smoke", "resize", "relay", "adopt", "roles"}
-]
-"""For each way that there is; all of them for the first one, and with --long."""
+FEW = [["install", "fifo", "hunted"], ["push", "hunted", "x", "--json"], ["status"]]
+FEW += [["config", "show"], ["uninstall", "hunted", "--with-messages", "--yes", "hunted"]]
 WRONG = [
     ["status"],
     ["status", "--json"],
@@ -333,13 +329,14 @@ def test_the_hunter_sees_what_is_there(tmp_path: Path) -> None:
         hunt.is_clean("")
 
 
-@pytest.mark.thinned(5)
-@pytest.mark.parametrize("way", WAYS)
-def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool) -> None:
+ONE = "the whole url"
+OTHERS = [pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != ONE]
+
+
+@pytest.mark.parametrize("way", [ONE, *OTHERS])
+def test_no_verb_shows_a_password(way: str, place: URL, folder: Path) -> None:
     hunt = Hunt(folder / "hunt", WAYS[way](place, folder / "plant"))
-    everything = long or way == next(iter(WAYS))
-    calls = CALLS if everything else FEW
-    told = hunt.run([*calls, ["status", "--profile", "p0"]], DBQ_PROFILE="p0")
+    told = hunt.run([*CALLS, ["status", "--profile", "p0"]], DBQ_PROFILE="p0")
     hunt.is_clean(told)
     assert "DEBUG:sqlalchemy" in told
     assert ("<starts> ('cat'" in told) == (way == "command")
@@ -348,9 +345,8 @@ def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool
     assert "INSERT" not in log
     statuses = _statuses(told)
     assert set(statuses) == {"0", "1", "2", "4"}, statuses
-    done = {"install fifo hunted", "push hunted x --json"}
+    done = {"install fifo hunted", "push hunted x --json", "smoke hunted"}
     assert done <= set(statuses["0"])
-    assert ("smoke hunted" in statuses["0"]) == everything
     assert "uninstall slots --json" in statuses["4"]
     hunt.run([["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_PROFILE="p0")
 
@@ -373,9 +369,7 @@ def test_no_verb_shows_the_password_of_a_url(place: URL, folder: Path) -> None:
     whole = place.set(password=SECRET).render_as_string(hide_password=False)
     apart = place.update_query_dict({"password": SECRET}).render_as_string(hide_password=False)
     hunt = Hunt(folder / "hunt", Planted(_url(place)))
-    told = hunt.run(
-        [*FEW, ["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_URL=whole
-    )
+    told = hunt.run(FEW, DBQ_URL=whole)
     hunt.is_clean(told)
     assert "push hunted x --json" in _statuses(told)["0"]
     calls = [["status", "--json"], ["status", "--url", _url(place, "${env:PLANTED}")]]
