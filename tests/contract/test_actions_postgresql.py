@@ -70,39 +70,39 @@ def run(database: Database, *statements: str) -> None:
 def states(database: Database, table: str) -> Counter[str]:
     query = (
         "SELECT CASE WHEN err IS NOT NULL THEN 'error' WHEN started IS NULL THEN 'ready' "
-        f"ELSE 'claimed' END, count(*) FROM public.{table} GROUP BY 1"
+        f"ELSE 'claimed' END, count(*) FROM public.\"{table}\" GROUP BY 1"
     )
     with database.transaction("count", read_only=True) as connection:
         return Counter({str(state): int(n) for state, n in connection.execute(text(query))})
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_a_claim_queue_with_ids_of_any_type(virgin: Database, type_: str) -> None:
-    value = TYPES[type_]
+def test_a_claim_queue_with_ids_of_any_type(postgresql: Database, type_: str) -> None:
+    value, table = TYPES[type_], f"jobs by {type_}"
     run(
-        virgin,
-        f'CREATE TABLE public.jobs ("job id" {type_} PRIMARY KEY, made timestamptz, '
+        postgresql,
+        f'CREATE TABLE public."{table}" ("job id" {type_} PRIMARY KEY, made timestamptz, '
         "started timestamptz, err text, tries int, finished timestamptz, body text)",
-        f"INSERT INTO public.jobs SELECT {value}, now() - interval '1 h', "
+        f"INSERT INTO public.\"{table}\" SELECT {value}, now() - interval '1 h', "
         "CASE WHEN n > 10 THEN now() - interval '30 m' END, "
         "CASE WHEN n > 20 THEN 'no' END, 1, CASE WHEN n > 20 THEN now() END, 'x' "
         "FROM generate_series(1, 30) AS n",
     )
-    queue = adopt(virgin, "public", "jobs", design("claim"), ROLES)
-    source = source_of(Client(virgin, queue))
-    assert done(virgin, Requeue(source), "limit=4") == 4
-    assert states(virgin, "jobs") == {"ready": 14, "claimed": 10, "error": 6}
+    queue = adopt(postgresql, "public", table, design("claim"), ROLES)
+    source = source_of(Client(postgresql, queue))
+    assert done(postgresql, Requeue(source), "limit=4") == 4
+    assert states(postgresql, table) == {"ready": 14, "claimed": 10, "error": 6}
     # Nobody can tell whose claims these are.
-    assert done(virgin, Release(source, stuck_after_seconds=60.0)) == 0
-    assert done(virgin, Release(source, stuck_after_seconds=60.0, unknown=True)) == 10
-    assert states(virgin, "jobs") == {"ready": 24, "error": 6}
+    assert done(postgresql, Release(source, stuck_after_seconds=60.0)) == 0
+    assert done(postgresql, Release(source, stuck_after_seconds=60.0, unknown=True)) == 10
+    assert states(postgresql, table) == {"ready": 24, "error": 6}
     with pytest.raises(RefusedError, match="has no archive"):
         Purge(source)
     with pytest.raises(RefusedError, match="has no archive"):
         Archive(source)
-    assert done(virgin, Purge(source, permanently=True), "state=error") == 6
-    assert done(virgin, Purge(source, permanently=True), "older=10m") == 24
-    assert states(virgin, "jobs") == {}
+    assert done(postgresql, Purge(source, permanently=True), "state=error") == 6
+    assert done(postgresql, Purge(source, permanently=True), "older=10m") == 24
+    assert states(postgresql, table) == {}
 
 
 def test_a_table_of_which_little_is_known(virgin: Database) -> None:

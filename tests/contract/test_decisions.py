@@ -26,7 +26,7 @@ from console.rights import Rights
 from console.verbs import get_verb
 from console.verbs.decisions import note
 from console.verbs.verb import Target
-from tests.cli.calls import call
+from tests.cli.calls import Console, call
 from tests.contract.client import Client
 from tests.contract.installs import installed
 from tests.contract.variants import default
@@ -41,29 +41,29 @@ def orders(virgin: Database) -> Client:
 
 def test_a_note_is_kept_and_audited_and_in_the_report(orders: Client) -> None:
     """Of the whole database, or of one queue; an empty one is none; a reader may keep none."""
-    url = orders.url
-    said = call("note", "deployed 1.4", "--json", "--url", url).json
+    here = Console(orders.url)
+    said = here("note", "deployed 1.4", "--json").json
     assert said.keys() == {"note", "queue", "schema", "noted_at"}
     assert (said["note"], said["queue"]) == ("deployed 1.4", None)
-    assert call("note", "moved to host b", "orders", "--url", url).status == 0
-    assert call("note", " ", "--url", url).status == 2
-    assert call("note", "x", "nobody", "--url", url).status == 2
-    assert call("note", "x", "--rights", "read-only", "--url", url).status == 4
+    assert here("note", "moved to host b", "orders").status == 0
+    assert here("note", " ").status == 2
+    assert here("note", "x", "nobody").status == 2
+    assert here("note", "x", "--rights", "read-only").status == 4
     target = Target(orders.database, orders.queue, Rights.OPERATOR)  # as the form has it
     plan = get_verb("note").plan(target, {"text": "a", "all": False})
     assert "the charts of public.orders" in plan.lines[0]
     get_verb("note").plan(target, {"text": "of all", "all": True}).run_to_end()
-    with connect(url) as connection:
+    with connect(orders.url) as connection:
         kept = connection.execute("SELECT queue_name, note FROM dbq.note ORDER BY note_id")
         noted = [("", "deployed 1.4"), ("orders", "moved to host b"), ("", "of all")]
         assert kept.fetchall() == noted
-    told = call("audit", "--verb", "note", "--json", "--url", url).json["actions"]
+    told = here("audit", "--verb", "note", "--json").json["actions"]
     assert [(one["queue"], one["detail"]) for one in told] == noted[::-1]
     assert {one["outcome"] for one in told} == {"done"}
-    text = call("audit", "--verb", "note", "--url", url).text
+    text = here("audit", "--verb", "note").text
     assert "note: done" in text
     assert "note public.orders: done" in text
-    found = call("report", "orders", "--idle-for", "0s", "--json", "--url", url).json
+    found = here("report", "orders", "--idle-for", "0s", "--json").json
     assert [one["note"] for one in found["notes"]] == [words for _, words in noted[::-1]]
     assert "deployed 1.4" in found["markdown"].partition("## Notes")[2]
 
@@ -107,22 +107,22 @@ def ring(virgin: Database) -> Client:
 
 def test_what_is_protected_is_not_lost(ring: Client) -> None:
     """Refused in the plan and where it is done, by the command line of anybody; pops go on."""
-    url = ring.url
+    here = Console(ring.url)
     because = ("--reason", "evidence of incident 4711")
-    assert call("protect", "r", *because, "--yes", "--url", url).status == 0
+    assert here("protect", "r", *because, "--yes").status == 0
     for words in (("purge", "r"), ("uninstall", "r", "--with-messages"), ("resize", "r", "5")):
-        found = call(*words, "--yes", "r", "--url", url)
+        found = here(*words, "--yes", "r")
         assert found.status == 4
         assert "evidence of incident 4711" in found.err
         assert "unprotect r" in found.err
-    assert call("resize", "r", "20", "--yes", "r", "--url", url).status == 0
+    assert here("resize", "r", "20", "--yes", "r").status == 0
     assert ring.pop() is not None
-    assert call("protect", "r", "--yes", "--url", url).status == 2
-    refused = call("unprotect", "r", "--yes", "y", "--url", url)
+    assert here("protect", "r", "--yes").status == 2
+    refused = here("unprotect", "r", "--yes", "y")
     assert refused.status in {2, 4}
-    assert call("unprotect", "r", "--yes", "r", "--url", url).status == 0
-    assert call("purge", "r", "--yes", "r", "--url", url).status == 0
-    assert call("unprotect", "r", "--yes", "r", "--url", url).status == 2
+    assert here("unprotect", "r", "--yes", "r").status == 0
+    assert here("purge", "r", "--yes", "r").status == 0
+    assert here("unprotect", "r", "--yes", "r").status == 2
 
 
 def test_a_plan_made_before_is_refused_where_it_is_done(ring: Client) -> None:
@@ -190,29 +190,29 @@ def examined(
 
 def test_a_silenced_finding_is_told_with_who_and_why_and_is_no_problem(claims: Client) -> None:
     """By doctor, report, check and metrics; until it is taken back, which leaves a trace."""
-    at = ("--url", claims.url)
+    here = Console(claims.url)
     quick = ("--idle-for", "0s")
-    assert call("doctor", "orders", *quick, *at).status == 1
-    assert call("check", "orders", *at).status == 1
+    assert here("doctor", "orders", *quick).status == 1
+    assert here("check", "orders").status == 1
     why = ("--for", "4h", "--reason", "a long import")
-    assert call("silence", "claims_nobody", "orders", *why, *at).status == 0
+    assert here("silence", "claims_nobody", "orders", *why).status == 0
 
-    doctor = call("doctor", "orders", *quick, *at)
+    doctor = here("doctor", "orders", *quick)
     assert doctor.status == 0
     assert "orders (claim): silenced" in doctor.text
     assert "warning, silenced: " in doctor.text
     assert ", until " in doctor.text
     assert ": a long import" in doctor.text
-    told = call("doctor", "orders", *quick, "--json", *at).json["queues"][0]
+    told = here("doctor", "orders", *quick, "--json").json["queues"][0]
     (finding,) = (one for one in told["findings"] if one["code"] == "claims_nobody")
     assert finding["severity"] == "warning"
     assert list(finding["silenced"]) == ["kind", "operator", "since", "until", "reason"]
     assert finding["silenced"]["kind"] == "silence"
-    assert "### warning, silenced" in call("report", "orders", *quick, *at).text
-    check = call("check", "orders", "--plugin", *at)
+    assert "### warning, silenced" in here("report", "orders", *quick).text
+    check = here("check", "orders", "--plugin")
     assert check.status == 0
     assert "a long import" in check.text
-    figures = call("check", "orders", "--json", *at).json["queues"][0]["figures"]
+    figures = here("check", "orders", "--json").json["queues"][0]["figures"]
     assert figures["stuck"]["silenced"]["reason"] == "a long import"
     assert figures["depth"]["silenced"] is None
 
@@ -226,51 +226,51 @@ def test_a_silenced_finding_is_told_with_who_and_why_and_is_no_problem(claims: C
         one.labels["code"] == "claims_nobody" for one in metrics["dbq_queue_findings_by_code"]
     )
 
-    assert call("unsilence", "claims_nobody", "orders", *at).status == 0
-    assert call("doctor", "orders", *quick, *at).status == 1
-    assert call("unsilence", "claims_nobody", "orders", *at).status == 2
+    assert here("unsilence", "claims_nobody", "orders").status == 0
+    assert here("doctor", "orders", *quick).status == 1
+    assert here("unsilence", "claims_nobody", "orders").status == 2
     (row,) = kept(claims)
     assert row["ended_at"] is not None
     assert row["ended_by"] == row["operator"] != ""
-    verbs = [one["verb"] for one in call("audit", "--json", *at).json["actions"]]
+    verbs = [one["verb"] for one in here("audit", "--json").json["actions"]]
     assert verbs[:2] == ["unsilence", "silence"]
 
 
 def test_of_every_queue_and_until_its_time(claims: Client) -> None:
-    at = ("--url", claims.url)
-    assert call("silence", "claims_nobody", *at).status == 0
+    here = Console(claims.url)
+    assert here("silence", "claims_nobody").status == 0
     (found,) = (one for one in examined(claims).findings if one.code.name == "claims_nobody")
     assert found.silenced is not None
     assert found.silenced.until is not None
     lasting = found.silenced.until - found.silenced.since
     assert abs(lasting - timedelta(hours=4)) < timedelta(minutes=1)
-    assert call("unsilence", "claims_nobody", "orders", *at).status == 2  # it is of every queue
+    assert here("unsilence", "claims_nobody", "orders").status == 2  # it is of every queue
     with connect(claims.url) as connection:
         connection.execute("UPDATE dbq.silence SET until = silenced_at")
     assert not examined(claims).healthy
-    assert call("silence", "claims_nobody", "orders", *at).status == 0
-    assert call("silence", "claims_nobody", "orders", "--for", "1h", *at).status == 0
+    assert here("silence", "claims_nobody", "orders").status == 0
+    assert here("silence", "claims_nobody", "orders", "--for", "1h").status == 0
     ended = [row["ended_by"] for row in kept(claims)]
     assert ended[0] == ended[2] == ""
     assert ended[1] != ""
 
 
 def test_what_is_critical_wants_a_reason_and_a_code_has_to_be_one(claims: Client) -> None:
-    at = ("--url", claims.url)
+    here = Console(claims.url)
     for verb in ("silence", "ack"):
-        refused = call(verb, "limit_critical", "orders", *at)
+        refused = here(verb, "limit_critical", "orders")
         assert refused.status == 2
         assert "--reason" in refused.err
-        assert call(verb, "limit_critical", "orders", "--reason", "known", *at).status == 0
-        unknown = call(verb, "claims_nobodi", "orders", *at)
+        assert here(verb, "limit_critical", "orders", "--reason", "known").status == 0
+        unknown = here(verb, "claims_nobodi", "orders")
         assert unknown.status == 2
         assert "claims_nobody" in unknown.err
-    assert call("silence", "bloat", "orders", *at, "--rights", "read-only").status == 4
+    assert here("silence", "bloat", "orders", "--rights", "read-only").status == 4
 
 
 def test_an_acknowledgement_ends_with_its_finding_by_whoever_may_write(claims: Client) -> None:
-    at = ("--url", claims.url)
-    assert call("ack", "claims_nobody", *at).status == 0
+    here = Console(claims.url)
+    assert here("ack", "claims_nobody").status == 0
     assert examined(claims).healthy
     (row,) = kept(claims)
     assert (row["queue_name"], row["severity"], row["until"]) == ("orders", "warning", None)
@@ -280,15 +280,15 @@ def test_an_acknowledgement_ends_with_its_finding_by_whoever_may_write(claims: C
     assert kept(claims)[0]["ended_at"] is None  # a reader's console writes nothing
     examined(claims, Rights.OPERATOR)
     assert kept(claims)[0]["ended_by"] == "ended"
-    assert call("ack", "claims_nobody", *at).status == 2  # no queue has it
+    assert here("ack", "claims_nobody").status == 2  # no queue has it
 
 
 def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> None:
     """For a reader's console too, which writes nothing."""
     claims.push_many(claims.payloads(1, 2))
-    at = ("--url", claims.url)
-    assert call("silence", "claims_nobody", "orders", *at).status == 0
-    assert call("ack", "limit_reached:depth", "orders", *at).status == 0
+    here = Console(claims.url)
+    assert here("silence", "claims_nobody", "orders").status == 0
+    assert here("ack", "limit_reached:depth", "orders").status == 0
     assert examined(claims, limits=LIMITED).healthy
     claims.push_many(claims.payloads(3, 4))
     worse = examined(claims, limits=LIMITED)
@@ -301,7 +301,7 @@ def test_an_acknowledgement_ends_when_its_finding_worsens(claims: Client) -> Non
 
 def test_what_was_acknowledged_as_less_grave_is_not_acknowledged(claims: Client) -> None:
     """Severity of the same code: by another version's console, or as the screens have it."""
-    assert call("ack", "claims_nobody", "orders", "--url", claims.url).status == 0
+    assert Console(claims.url)("ack", "claims_nobody", "orders").status == 0
     with connect(claims.url) as connection:
         connection.execute("UPDATE dbq.silence SET severity = 'note'")
     assert not examined(claims).healthy

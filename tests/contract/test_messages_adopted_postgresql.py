@@ -154,20 +154,22 @@ TYPES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("type_", TYPES)
-def test_a_payload_of_any_type(virgin: Database, type_: str) -> None:
+def test_a_payload_of_any_type(postgresql: Database, type_: str) -> None:
     written, expected = TYPES[type_]
-    run(virgin, f"CREATE TABLE t (id bigint, body {type_}); INSERT INTO t VALUES (1, {written})")
-    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
-    (seen,) = shown(virgin, queue, payload_bytes=100)
+    table = f"payloads of {type_}"
+    rows = f'CREATE TABLE "{table}" AS SELECT 1 AS id, CAST({written} AS {type_}) AS body'
+    run(postgresql, rows)
+    queue = adopt(postgresql, "public", table, DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    (seen,) = shown(postgresql, queue, payload_bytes=100)
     assert seen.payload == expected
     if type_ == "jsonb":
         assert json.loads(str(seen.payload))
-        assert shown(virgin, queue, "payload.a=12345678901234567890.10")
+        assert shown(postgresql, queue, "payload.a=12345678901234567890.10")
     elif type_ == "json":
-        assert shown(virgin, queue, "payload.a=1")
+        assert shown(postgresql, queue, "payload.a=1")
     else:
         with pytest.raises(UsageError, match="needs JSON"):
-            shown(virgin, queue, "payload.a=1")
+            shown(postgresql, queue, "payload.a=1")
 
 
 @pytest.mark.parametrize(
@@ -180,20 +182,22 @@ def test_a_payload_of_any_type(virgin: Database, type_: str) -> None:
         ("date", ["2026-11-21", "2026-11-22"]),
     ],
 )
-def test_ids_of_any_type(virgin: Database, type_: str, ids: list[str]) -> None:
+def test_ids_of_any_type(postgresql: Database, type_: str, ids: list[str]) -> None:
     rows = ", ".join(f"('{id_.replace(chr(39), chr(39) * 2)}', 'x')" for id_ in ids)
-    run(virgin, f"CREATE TABLE t (id {type_}, body text); INSERT INTO t VALUES {rows}")
-    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
-    found = shown(virgin, queue)
+    table = f"ids of {type_}"
+    made = f'CREATE TABLE "{table}" (id {type_}, body text); INSERT INTO "{table}" VALUES {rows}'
+    run(postgresql, made)
+    queue = adopt(postgresql, "public", table, DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    found = shown(postgresql, queue)
     assert [seen.id for seen in found] == ids
     for at, seen in enumerate(found):
-        rest = read_page(virgin, queue, after=seen.key).messages
+        rest = read_page(postgresql, queue, after=seen.key).messages
         assert [one.id for one in rest] == ids[at + 1 :]
-        assert [one.id for one in shown(virgin, queue, f"id={seen.id}")] == [seen.id]
+        assert [one.id for one in shown(postgresql, queue, f"id={seen.id}")] == [seen.id]
     if type_ in {"uuid", "smallint"}:
         for no_id in ("x", "99999"):
             with pytest.raises(UsageError, match="is not a key"):
-                shown(virgin, queue, f"id={no_id}")
+                shown(postgresql, queue, f"id={no_id}")
 
 
 def test_a_due_time_may_be_never(virgin: Database) -> None:

@@ -84,7 +84,7 @@ REFUSED = {
     "ack": "ack claims_unknown mail",
     "unsilence": "unsilence bloat decided",
     "end-session": f"end-session held {HOLDER} --yes held",
-    "doctor --fix": "doctor broken --fix --yes broken",
+    "doctor --fix": "doctor broken --idle-for 0s --fix --yes broken",
     "pipeline archive": "pipeline archive jobs --done-older 0s --lake {lake} --yes jobs",
 }
 """Every verb that writes, in each of its ways; `pipeline replay` has a test of its own."""
@@ -94,8 +94,8 @@ LOOKING = {
     "errors": "errors mail",
     "waits": "waits --seconds 0",
     "consumers": "consumers mail --seconds 0",
-    "doctor": "doctor",
-    "report": "report orders",
+    "doctor": "doctor --idle-for 0s",
+    "report": "report orders --idle-for 0s",
     "audit": "audit",
     "check": "check",
     "discover": "discover",
