@@ -44,9 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
         _compile_once(config)
     # Until all is collected: half a million objects that stay are looked at again and again.
     gc.disable()
-    # The children of a background job ignore SIGINT; what the tests start has to hear it.
+    # A background job ignores SIGINT, one under nohup SIGHUP; what tests start has to hear them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _compile_once(config: pytest.Config) -> None:

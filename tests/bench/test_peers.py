@@ -30,11 +30,16 @@ TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 def rounds(
     database: Database, candidates: list[Candidate], provider: QueueProvider, clients: int = 1
 ) -> list[RoundFigures]:
-    load = Load(producers=clients, consumers=clients, seconds=0.3, warmup_seconds=0.1, rounds=1)
+    """Short ones; longer where a busy machine's consumers have popped nothing by then."""
     entrants = [Entrant(candidate, provider) for candidate in candidates]
-    found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
-    assert nothing_left(database.url.render_as_string(hide_password=False))
-    return [one for (one,) in found.values()]
+    for seconds in (0.3, 3.0, 30.0):
+        load = Load(clients, clients, seconds=seconds, warmup_seconds=0.1, rounds=1)
+        results = Bench(database, new_token(), load).run(entrants, lambda *_: None)
+        assert nothing_left(database.url.render_as_string(hide_password=False))
+        found = [one for (one,) in results.values()]
+        if all(one.verdict is None or one.verdict.popped for one in found):
+            break
+    return found
 
 
 def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
