@@ -32,7 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     # A slow machine is no defect: hypothesis shall not time its examples. The short tier's are the
     # same in each run: it tells whether a change is right; --long looks for others each time.
-    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    patient = settings(
+        deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.register_profile("long", patient)
     settings.register_profile("short", patient, max_examples=SHORT_EXAMPLES, derandomize=True)
     settings.load_profile("long" if config.getoption("--long") else "short")

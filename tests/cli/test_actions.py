@@ -66,6 +66,8 @@ def test_a_few_rows_want_a_bare_yes_and_a_purge_the_name(console: Console, mail:
     done = console.done("purge", mail, "--yes", mail, "--json", "--reason", "ticket 1").json
     assert done["result"]["done"] == done["plan"]["count"] == 8
     assert states(console, mail) == (0, 0, 0)
+    nothing = console.done("purge", mail, "--yes", "--json").json["result"]
+    assert (nothing["done"], nothing["action_id"]) == (0, None)
 
 
 def test_a_production_database_wants_the_name(empty: Console) -> None:

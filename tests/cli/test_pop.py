@@ -121,6 +121,8 @@ def test_what_is_kept_stays_claimed_until_it_is_finished(
     fill(console, name, *"abcdef")
     assert console.done("pop", name).out == b"a\n"
     assert states(console, name) == {"ready": 5, "claimed": 1, "errors": 0, "done": 0}
+    owner = value(console.url, f'SELECT max(claimed_by) FROM public."{name}_meta"')
+    assert str(owner).endswith("consumer=dbq-console")
     assert console.done("pop", name, "--count", "2", "--complete").out == b"b\nc\n"
     assert states(console, name) == {"ready": 3, "claimed": 1, "errors": 0, "done": 2}
     answer = console.done("pop", name, "--count", "2", "--fail", "no 'good'", "--json")
@@ -195,14 +197,15 @@ def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
     assert ids[4] not in again.err
     wrong = console("fail", name, ids[5], "--error", "x", "--attempts", "2")
     assert (wrong.status, wrong.text) == (1, "failed 0 of 1 message\n")
+    for words in (("complete", name), ("fail", name, "--error", "no")):
+        for key in ("mail-4711", "9223372036854775808"):
+            wrong = console(*words, ids[5], key)
+            assert (wrong.status, wrong.out, "payload" in wrong.err) == (2, b"", False)
+            assert f"'{key}' is not a key of the queue '{name}'" in wrong.err
+            assert "A key of it looks like 4711" in wrong.err
     assert states(console, name)["claimed"] == 1
     console.done("complete", name, ids[5], "--attempts", "1")
     assert states(console, name)["claimed"] == 0
-    for words in (("complete", name), ("fail", name, "--error", "no")):
-        wrong = console(*words, ids[5], "mail-4711")
-        assert (wrong.status, wrong.out, "payload" in wrong.err) == (2, b"", False)
-        assert f"'mail-4711' is not a key of the queue '{name}'" in wrong.err
-        assert "A key of it looks like 4711" in wrong.err
     assert console.done("pop", name, "--complete").err == ""
 
 

@@ -240,7 +240,8 @@ def test_every_verb_is_here() -> None:
     assert asking - {"pipeline replay", "discover"} <= written
 
 
-def test_a_reader_may_look(conn: Place) -> None:
+def test_a_reader_may_look(conn: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBQ_RIGHTS", "read-only")
     for verb, words in LOOKING.items():
         answer = conn.call(words)
         assert answer.status in {0, 1 if verb in {"doctor", "check"} else 0}, answer

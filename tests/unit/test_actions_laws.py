@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH
 from console.actions.execute import CANARY, Batching, Control
-from console.actions.plan import MANY_MESSAGES, Plan, _Count
+from console.actions.plan import Plan, _Count
 from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
 from console.designs import design
@@ -76,7 +76,7 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
 @given(count=st.integers(0, 10**6), production=st.booleans())
 def test_many_messages_and_production_want_the_name(count: int, production: bool) -> None:
     plan = plan_of(count, production=production)
-    assert plan.requires_queue_name == (production or count > MANY_MESSAGES)
+    assert plan.requires_queue_name == (production or count > 1_000)
     assert plan.subject.planned == count
 
 
