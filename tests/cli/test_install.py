@@ -103,7 +103,7 @@ def test_a_printed_script_is_all_or_nothing(console: Console) -> None:
     assert objects(console) == before
 
 
-def test_print_says_what_install_does(console: Console) -> None:
+def test_print_says_what_install_does() -> None:
     """With --json it is one object; the engine may come from the URL; nothing is connected."""
     words = ["install", "fifo", ODD, "--print", "--schema", "s"]
     plain = call(*words, "--engine", "postgresql")
