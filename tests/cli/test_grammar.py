@@ -233,8 +233,11 @@ MISTAKES = {
     "install fifo q --option order": "name=value",
     "install fifo q --option =lax": "name=value",
     "install fifo q --option order=lax --option order=lax": "twice",
+    "install ring q --option size=100000001": "size",
+    "install ring q --option max_bytes=7001": "max_bytes",
     "install ring q --option in_hand=on --option archive_at_pop=on": "exclude",
     "install fifo q --schema none": "'none'",
+    f"install fifo q --schema {'x' * 64}": "too long",
     "install fifo q --engine postgresql": "--print",
     "install fifo q --print --engine oracle": "'oracle'",
     "adopt t": "--design",
@@ -246,6 +249,7 @@ MISTAKES = {
     "adopt t --design fifo": "--map id=COLUMN",
     "adopt t --design fifo --map id=a --map payload=b": "no table 't'",
     "adopt t --design fifo --map id=a --map id=b --map payload=b": "twice",
+    "adopt t --design fifo --map id= --map payload=b": "name",
     "resize q 0": "0",
     "resize q ten": "ten",
 }
@@ -254,6 +258,7 @@ MISTAKES = {
 def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console) -> None:
     for mistake, complaint in MISTAKES.items():
         refused(console(*mistake.split()), 2, complaint)
+    refused(console("install", "fifo", "q", "--schema", ""), 2, "cannot be empty")
     refused(call("install", "ring", "r", "--print"), 2, "No engine", "--engine", "postgresql")
 
 
