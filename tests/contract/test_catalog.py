@@ -181,6 +181,10 @@ def test_the_archive_may_stay(client: Client) -> None:
     database, queue = client.database, client.queue
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(2)
+    kept, lost = (plan(database, queue, keep_archive=keep).lines() for keep in (True, False))
+    assert "  1 message not popped yet" in kept
+    assert "  2 archived messages: stay, listed as an archive" in kept
+    assert "  2 archived messages: are dropped with it" in lost
 
     done = uninstall(database, queue, keep_archive=True, with_messages=True)
 

@@ -105,6 +105,7 @@ async def test_a_purge_is_shown_whole_as_data_and_leads_to_the_form_that_brings_
         await console.press("enter")
         assert console.is_at(AuditEntryDialog)
         assert "purge" in console.picture
+        assert "\x1b" not in console.picture
         await console.resize(80, 24)
         assert "[bold]bad␛[31m[/bold]" in console.picture
         assert "restore --action 17" in console.picture

@@ -352,9 +352,11 @@ def test_a_missed_an_unknown_and_a_failed_look_are_gaps_and_never_a_zero() -> No
         assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1012)] == told
     (latency,) = series.latency("a", RAW, 1003)
     assert [value for _, value in latency] == [single(0.004)] * 3
-    series = filled([(1000, 5)])
-    series.add("a", lost(), 1000.6, 1.0)
-    series.add("a", reading(queue("q", ready=6)), 1001.2, 1.0)
+    store = Store({"a": 1.0}, now=0)
+    seen = reading(queue("q"))
+    for at, came in ((1000, seen), (1000.6, lost()), (1001.2, seen)):
+        store.add_reading("a", came, at)
+    series = store.series
     assert len(series.runs(KEY, "ready", RAW, 1002)) == len(series.latency("a", RAW, 1002)) == 2
 
 

@@ -232,7 +232,7 @@ def states_of(url: str) -> dict[str, int]:
 
 
 # Without the right to install: Enter begins a smoke test, which keeps a line of its own.
-_RUN = """
+_AS_OPERATOR = """
 import sys
 from console import engines, tui
 from console.rights import Rights
@@ -328,7 +328,7 @@ def test_no_keys_break_it_or_change_anything(
     queues = [make(database, name, *of) for name, of in _DESIGNS.items()]
     before = contents(database, queues)
     actions = value(database_url, "SELECT count(*) FROM dbq.action")
-    console = on_terminal(["-c", _RUN, database_url], columns, lines, tmp_path)
+    console = on_terminal(["-c", _AS_OPERATOR, database_url], columns, lines, tmp_path)
     console.delaybeforesend = None
     drawn = console.logfile_read = io.StringIO()
     console.expect("reports")
