@@ -146,13 +146,16 @@ def test_claim_takes_the_caller_s_id_and_times(use_postgresql: Use) -> None:
         call(client, "push_many", payloads=["x", "again"], ids=[uuid4(), ids[0]])
 
     started = THEN + timedelta(hours=1)
-    ((first, payload, pushed_at, attempts),) = call(client, "pop", started_at=started)
+    ((first, payload, pushed_at, attempts),) = call(
+        client, "pop", consumer="me", bound=True, started_at=started
+    )
     rest = call(client, "pop_many", n=9, started_at=started)
 
     assert (payload, pushed_at, attempts) == ("oldest", older, 1)
     assert {row[0] for row in rest} == {mine, *ids}
     assert {row[2] for row in rest} == {THEN}
     assert set(column(client, "processing_started_at")) == {started}
+    assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
     assert isinstance(first, UUID)
     another = uuid4()
     stored = call(client, "push_many", payloads=["d", "e"], ids=[None, another])
@@ -172,11 +175,12 @@ def test_titles_and_times_of_zabir_s_designs(use_postgresql: Use, variant: Varia
     call(client, "push", payload="early", queue_date_time=early)
     call(client, "push", payload="no title", title=None, queue_date_time=early)
 
-    popped = call(client, "pop") + call(client, "pop_many", n=9)
+    popped = call(client, "pop", consumer="me", bound=True) + call(client, "pop_many", n=9)
 
     assert payloads(popped) == ["early", "no title", "b1", "b2", "late", "now"]
     assert [row[2] for row in popped[:5]] == [early, early, THEN, THEN, late]
     assert column(client, "title") == ["", "", "", "Batch", "Batch", "Title"]
+    assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
 
 
 @pytest.mark.parametrize("variant", [v for v in BEHAVIOURS if v.finishes], ids=str)
