@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.calls import Console, Process, call
+from tests.cli.calls import Console, Process
 from tests.cli.conftest import Install
 from tests.cli.verbs import PASSWORD, refused
 from tests.servers import PATIENCE_SECONDS, value, wait_until
@@ -352,10 +352,9 @@ def test_an_interrupt_while_the_program_still_loads() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
 
 
-def test_a_silent_server_ends_the_call_at_its_time_out() -> None:
+def test_a_silent_server_ends_the_call_at_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection and never says a word."""
+    monkeypatch.setenv("DBQ_CONNECT_TIMEOUT", "2s")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"postgresql+psycopg://u:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}/x"
-        environment = {"DBQ_CONNECT_TIMEOUT": "2s"}
-        answer = call("status", "--json", "--url", url, environment=environment)
-    refused(answer, 3, "Could not")
+        refused(Console(url).run("status", "--json"), 3, "Could not")

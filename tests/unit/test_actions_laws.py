@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from console.actions import MOST_BATCH
@@ -74,6 +74,8 @@ def plan_of(count: int, *, production: bool = False) -> Plan:
 
 
 @given(count=st.integers(0, 10**6), production=st.booleans())
+@example(count=1_000, production=False)
+@example(count=1_001, production=False)
 def test_many_messages_and_production_want_the_name(count: int, production: bool) -> None:
     plan = plan_of(count, production=production)
     assert plan.requires_queue_name == (production or count > 1_000)
