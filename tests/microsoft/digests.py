@@ -13,8 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.microsoft.texts import COMMENT, Text, every_text
-from tests.microsoft.tools import Tools, tools, why_not
+from console.actions.libraries import LibraryTable, queue_of
+from console.designs import presets
+from tests.contract.stand_in import HANGFIRE_MSSQL
+from tests.microsoft.texts import COMMENT, Text, every_text, texts_of_library
+from tests.microsoft.tools import NO_ICU, Tools, icu, tools, why_not
 
 _FILE = Path(__file__).with_name("texts.txt")
 UNREAD = {
@@ -24,6 +27,8 @@ UNREAD = {
 """What ScriptDom cannot read, and why it is right."""
 _THROW_AFTER_BEGIN = re.compile(r"\bBEGIN(?=\s+(?:THROW|RECEIVE)\b)")
 """There Management Studio's parser takes it for the first word of BEGIN CONVERSATION."""
+_TABLES = {"hangfire": HANGFIRE_MSSQL}
+"""Of each library, as its own installation makes them."""
 
 
 def of(texts: Iterable[Text]) -> dict[str, str]:
@@ -72,12 +77,28 @@ def wrong(microsoft: Tools, texts: Sequence[Text]) -> Iterator[str]:
         )
 
 
+def unbound(microsoft: Tools, library: str) -> list[str]:
+    """The names in its statements that nothing in its tables has."""
+    of = presets("mssql")[library]
+    beside = str(of.found_by["beside"])
+    table = LibraryTable("sales", str(of.found_by["table"]), beside, None)
+    texts = [("tables", _TABLES[library].format(schema="sales"))]
+    for part in ("", "mail"):
+        for text in texts_of_library(queue_of(of, table, "jobs", part)):
+            texts.append((f"{text.name} {len(texts)}", text.text))
+    assert len(texts) > 30
+    return microsoft.binder(texts)
+
+
 def main() -> None:
     """Read all, and write the file."""
-    if reason := why_not():
+    if reason := why_not() or ("" if icu() else NO_ICU):
         sys.exit(reason)
     with tools() as microsoft:
-        if found := list(wrong(microsoft, every_text(everything=False))):
+        found = list(wrong(microsoft, every_text(everything=False)))
+        for library in presets("mssql"):
+            found += unbound(microsoft, library)
+        if found:
             sys.exit("\n".join(found))
     now = of(every_text(everything=False))
     print(*changed(now), sep="\n")

@@ -5,9 +5,7 @@ from collections import Counter
 
 import pytest
 
-from console.actions.libraries import LibraryTable, queue_of
 from console.designs import presets
-from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.contract.variants import Variant
 from tests.microsoft import digests
 from tests.microsoft.texts import (
@@ -15,9 +13,8 @@ from tests.microsoft.texts import (
     every_text,
     printed,
     statements_of,
-    texts_of_library,
 )
-from tests.microsoft.tools import GRAMMARS, Tools, icu
+from tests.microsoft.tools import GRAMMARS, NO_ICU, Tools, icu
 
 UNBOUND = {
     r"\[other\]\.": "another queue, of which a name is all that is known",
@@ -55,7 +52,7 @@ def test_every_grammar_reads_every_text(microsoft: Tools, grammar: str) -> None:
 def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
     """Tables, columns, parameters, indexes, variables: DacFx knows what each name stands for."""
     if not icu():
-        pytest.skip("the binder wants ICU, for collations: libicu72, for example")
+        pytest.skip(NO_ICU)
     numbers = Counter[str]()
     texts: list[tuple[str, str]] = []
     not_asked = set() if "subscribers" in str(variant) else _OF_SUBSCRIBERS
@@ -69,21 +66,9 @@ def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.long
+@pytest.mark.long  # `digests` does so too before it writes the file
 @pytest.mark.parametrize("name", presets("mssql"))
 def test_every_name_of_a_library_is_bound(microsoft: Tools, name: str) -> None:
-    """Against tables as its own installation makes them."""
     if not icu():
-        pytest.skip("the binder wants ICU, for collations: libicu72, for example")
-    of = presets("mssql")[name]
-    beside = str(of.found_by["beside"])
-    table = LibraryTable("sales", str(of.found_by["table"]), beside, None)
-    texts = [("tables", _TABLES[name].format(schema="sales"))]
-    for part in ("", "mail"):
-        for text in texts_of_library(queue_of(of, table, "jobs", part)):
-            texts.append((f"{text.name} {len(texts)}", text.text))
-    assert len(texts) > 30
-    assert microsoft.binder(texts) == []
-
-
-_TABLES = {"hangfire": HANGFIRE_MSSQL}
+        pytest.skip(NO_ICU)
+    assert digests.unbound(microsoft, name) == []

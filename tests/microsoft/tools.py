@@ -27,6 +27,9 @@ def why_not() -> str:
     return "Microsoft's tools are not here; python -m tests.microsoft.fetch fetches them"
 
 
+NO_ICU = "the binder needs ICU, for collations: libicu72, for example"
+
+
 def icu() -> str:
     """The version of the ICU of this system, which the binder wants for collations; or nothing."""
     listed = subprocess.run(
