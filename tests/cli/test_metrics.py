@@ -23,6 +23,7 @@ from sqlalchemy import make_url
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.finding import Diagnosis
+from console.errors import ConnectionFailedError
 from console.metrics.exporter import ConnectionState, address, families
 from console.metrics.ready_made import Limited, alerts
 from console.monitor.consumers import Consumer, Consumers
@@ -199,6 +200,22 @@ def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
         ("consumer_sessions", "push"): 5,
     }
     assert counted[False] == {}, "a part of them would be a false figure"
+
+
+def test_what_was_not_read_has_no_figures_of_before() -> None:
+    """As a lost database leaves them, or a queue that is gone."""
+    seen = snapshot_of({"schema": "public", "queue": "mail", "ready": 7}, "here")
+    told = []
+    for reading in (
+        Reading("here", (seen,)),
+        Reading("here", (seen,), error=ConnectionFailedError("lost")),
+        Reading("here", (replace(seen, problem="gone"),)),
+    ):
+        samples = [one for of in families([ConnectionState(reading, 1.0)]) for one in of.samples]
+        told.append({one.name: one.value for one in samples if "queue" in one.labels})
+        assert {one.value for one in samples if one.name == "dbq_up"} == {reading.error is None}
+    assert told[0]["dbq_queue_ready_messages"] == 7
+    assert told[1:] == [{"dbq_queue_up": 0}] * 2
 
 
 @pytest.mark.long
