@@ -247,7 +247,7 @@ def test_roles_are_checked(virgin: Database, name: str) -> None:
         adopt(virgin, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
 
 
-def test_a_ring_s_size_is_its_number_of_slots_and_its_sequences_are_sequences(
+def test_a_ring_s_size_is_its_number_of_slots_its_sequences_are_sequences_and_its_numbers_stay(
     virgin: Database,
 ) -> None:
     theirs = TABLES["ring"]
@@ -257,6 +257,15 @@ def test_a_ring_s_size_is_its_number_of_slots_and_its_sequences_are_sequences(
     for role in ("push_sequence", "pop_sequence"):
         refuse(virgin, "ring", {**theirs.roles, role: "Their Queue"}, "no sequence 'Their Queue'")
         refuse(virgin, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
+    queue = adopt(virgin, "public", "Their Queue", DESIGNS["ring"], theirs.roles)
+    contents = rows_of(virgin)
+    for size in (None, 100):
+        with pytest.raises(RefusedError, match="never renumbered"):
+            relay.relay(virgin, queue, size)
+        with pytest.raises(RefusedError, match="never renumbered"):
+            relay.plan(virgin, queue, size)
+    check_figures(look(virgin), theirs.figures)
+    assert rows_of(virgin) == contents
 
 
 def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(virgin: Database) -> None:
