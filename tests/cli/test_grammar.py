@@ -237,7 +237,6 @@ MISTAKES = {
     "install ring q --option max_bytes=7001": "max_bytes",
     "install ring q --option in_hand=on --option archive_at_pop=on": "exclude",
     "install fifo q --schema none": "'none'",
-    f"install fifo q --schema {'x' * 64}": "too long",
     "install fifo q --engine postgresql": "--print",
     "install fifo q --print --engine oracle": "'oracle'",
     "adopt t": "--design",

@@ -24,7 +24,7 @@ def objects(console: Console) -> set[str]:
         return objects_of(database)
 
 
-def test_the_result_of_install(console: Console) -> None:
+def test_the_result_of_install_and_a_name_that_is_taken_by_a_function(console: Console) -> None:
     answer = console.done("install", "fifo", "result", "--option", "order=strict", "--json")
     url = make_url(console.url)
     assert answer.json == {
@@ -34,6 +34,11 @@ def test_the_result_of_install(console: Console) -> None:
         "options": DESIGNS["fifo"].complete_options({"order": "strict"}),
         "connection": f"{url.host}:{url.port}/{url.database}",
     }
+    with connect(console.url) as connection:
+        connection.execute("CREATE FUNCTION function_pop() RETURNS int RETURN 1")
+        taken = console("install", "claim", "function")
+        assert (taken.status, "a function 'function_pop'" in taken.err) == (2, True)
+        assert connection.execute("SELECT function_pop()").fetchone() == (1,)
 
 
 RICH = [
