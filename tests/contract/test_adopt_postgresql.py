@@ -259,11 +259,11 @@ def test_a_ring_s_size_is_its_number_of_slots_its_sequences_are_sequences_and_it
         refuse(virgin, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
     queue = adopt(virgin, "public", "Their Queue", DESIGNS["ring"], theirs.roles)
     contents = rows_of(virgin)
-    for size in (None, 100):
+    for wanted in (None, 100):
         with pytest.raises(RefusedError, match="never renumbered"):
-            relay.relay(virgin, queue, size)
+            relay.relay(virgin, queue, wanted)
         with pytest.raises(RefusedError, match="never renumbered"):
-            relay.plan(virgin, queue, size)
+            relay.plan(virgin, queue, wanted)
     check_figures(look(virgin), theirs.figures)
     assert rows_of(virgin) == contents
 
