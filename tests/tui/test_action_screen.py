@@ -265,6 +265,8 @@ async def test_it_goes_on_in_the_background_and_is_found_again(database: Databas
         assert said.startswith("purge q0: FAILED")
         assert "1 were done and counted before that" in said
         assert "the cable\nLook at it." in said
+        await here.press("a")
+        assert here.at(Stage.FORM), "it can be planned again"
 
 
 async def test_what_is_left_is_planned_again_but_nothing_for_a_queue_that_is_gone(

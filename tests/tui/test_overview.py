@@ -284,7 +284,7 @@ async def test_escape_goes_out_one_level_at_a_time_and_never_quits() -> None:
         assert "Ctrl-Q quits" in console.words("#summary")
 
 
-@pytest.mark.parametrize("before", [(), ("slash", "m")])
+@pytest.mark.parametrize("before", [(), ("slash", "m"), ("question_mark",)])
 async def test_ctrl_q_quits_from_anywhere(before: tuple[str, ...]) -> None:
     async with opened() as console:
         await console.give(*nine())
