@@ -145,7 +145,6 @@ KEEPING = [v for v in DEFAULTS if v.design.name in {"claim", "status", "split"}]
 KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_scan_statements_fill_their_row_types(variant: Variant) -> None:
     asked = {
