@@ -14,10 +14,10 @@ from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS
 
-pytestmark = pytest.mark.thinned(3, payload=False)
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", KEPT, ids=str)
 def test_errors_are_grouped_by_their_wording(client: Client) -> None:
     texts = [f"order {n} refused at 10:20:{n:02}" for n in range(10)] + ["no disk", ""]
