@@ -183,11 +183,11 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
             assert words in shown.picture
         assert "day shift" in shown.picture
         assert "03-29 01:14:07" in shown.picture
-        await shown.press("a", "j", "a")
+        await shown.press("G", "a", "g", "a", "j", "a")
         assert "no row tells who pushed it" in shown.words("#consumers-detail")
         assert shown.navigator.went == [
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
-        ], "who has no claims has nothing to act on"
+        ], "who has left or has no claims has nothing to act on"
         # The row stays the operator's, whoever comes and goes.
         await shown.show(SeenConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
         assert shown.tab.table.row is not None
