@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Without --long no case is made of a parameter that is marked so: each of three processes
+    """Without --long no case is made of a parameter that is marked so: each of four processes
     would make thousands, only to leave them out."""
     if metafunc.config.getoption("--long"):
         return
