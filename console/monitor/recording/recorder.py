@@ -209,9 +209,12 @@ class Recorder:
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        with suppress(OSError):
+        try:
             segment.leave()
-        self._seal(segment.path)
+        except OSError as error:  # the next recorder seals what reached the disk
+            self.problem = f"a segment could not be closed: {_reason(error)}"
+        else:
+            self._seal(segment.path)
         self._prune()
 
     def _seal_open_segments(self) -> None:
