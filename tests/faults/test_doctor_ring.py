@@ -28,7 +28,7 @@ from tests.faults.doctor_tools import (
     repair_finding,
 )
 from tests.faults.ring_tools import Make, Ring, page_of_holes, wait_for_server
-from tests.servers import kill_session, wait_until
+from tests.servers import kill_session, restart_as_standby, wait_until
 
 
 @pytest.fixture
@@ -165,11 +165,7 @@ def test_a_fail_over_is_reported_and_a_standby_is_unseen(
     with ring.connect() as connection:
         left = fill(ring, connection, 40, 10)
     own_server.kill()
-    assert own_server.folder is not None
-    standby = own_server.folder / "data" / "standby.signal"
-    standby.touch()
-    standby.chmod(0o644)
-    own_server.restart()
+    restart_as_standby(own_server)
     found, unseen = diagnose_ring(ring)
     assert (found, len(unseen)) == ([], 1)
     with pytest.raises(RefusedError, match="standby"):

@@ -28,7 +28,14 @@ from console.monitor.sampler import Reading, Sampler
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
 from tests.proxy import Proxy
-from tests.servers import PATIENCE_SECONDS, connect, fresh_database, value, wait_until
+from tests.servers import (
+    PATIENCE_SECONDS,
+    connect,
+    fresh_database,
+    restart_as_standby,
+    value,
+    wait_until,
+)
 
 LIMIT = 2.0
 """The longest time of a sample."""
@@ -334,11 +341,7 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
             client.push_many(["a", "b"])
             client.pop_many(1)
         own_server.shut_down()
-        assert own_server.folder is not None
-        signal = own_server.folder / "data" / "standby.signal"
-        signal.touch()
-        signal.chmod(0o644)
-        own_server.restart()
+        signal = restart_as_standby(own_server)
         try:
             with closing(open_database(url)) as database:
                 yield database
