@@ -177,7 +177,8 @@ def _describe(cause: LossCause, ranges: Sequence[NumberRange], history: ServerHi
         case LossCause.UNKNOWN if crash and any(_fits(one, crash) for one in ranges):
             text = f"a rollback, a caller's death, or the crash{at}"
         case _:
-            text = "not known: nothing in the server's counters explains it"
+            # A session reports its rollbacks when it ends, or up to ten seconds after them.
+            text = "not known: the server's counters do not explain it (they lag by some seconds)"
     return text
 
 

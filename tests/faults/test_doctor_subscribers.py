@@ -55,6 +55,7 @@ def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
             connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         else:
             caller.execute("ROLLBACK")
+            caller.execute("SELECT pg_stat_force_next_flush()")
     found = findings_by_code(ring)
     assert list(found) == [("orphan", "b")]
     orphans = found["orphan", "b"]
