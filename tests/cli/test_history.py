@@ -43,7 +43,7 @@ from tests.cli.conftest import Install
 from tests.pipeline import weekly
 from tests.pipeline.recorded import sample, write
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
-from tests.tui.feeds import BEGIN, Taken, queue
+from tests.tui.feeds import BEGIN, RecordedConnection, queue
 from tests.unit.test_snapshot import NOTHING
 from tests.warm import Forked
 
@@ -149,10 +149,10 @@ def test_history_without_a_record_says_where_one_would_come_from(
 
 
 def test_latencies_are_shown_where_they_were_known(tmp_path: Path) -> None:
-    taken = Taken(tmp_path)
+    taken = RecordedConnection(tmp_path)
     told = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="complete deletes the message"))
     for second in range(20):
-        taken.look(second, queue("mail", latency=told), queue("other"))
+        taken.sample(second, queue("mail", latency=told), queue("other"))
     taken.close()
     since = str(math.ceil((datetime.now(UTC) - BEGIN).total_seconds() / 86_400) + 1)
     where = ("--recordings", str(tmp_path), "--since", f"{since}d")

@@ -1,4 +1,4 @@
-"""A console whose actions run on a real server, and queues with something in each state."""
+"""A console whose actions run on a real server, and queues with messages in each state."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -39,9 +39,9 @@ def database_at(url: str) -> Iterator[Database]:
         database.close()
 
 
-def make(database: Database, name: str, of: str, options: Mapping[str, str]) -> Queue:
-    """A queue of seven ready messages, and where it keeps them, some in each other state."""
-    chosen = design(of, database.product.name)
+def make(database: Database, name: str, design_name: str, options: Mapping[str, str]) -> Queue:
+    """A queue with seven ready messages, and some in each other state that its design has."""
+    chosen = design(design_name, database.product.name)
     made = installed_queue("public", name, chosen, chosen.complete_options(options, "postgresql"))
     install(database, made)
     payloads = [f"{name} {number}" for number in range(READY + CLAIMED + FAILED + DONE)]
@@ -68,7 +68,7 @@ def states(database: Database, queue_: Queue) -> Counter[str]:
 
 @dataclass
 class Acting(Running):
-    """What a test does with the keys, and what it sees."""
+    """A running console whose test opens and runs actions."""
 
     conn: OpenConnection
     feed: FakeFeed
@@ -84,7 +84,7 @@ class Acting(Running):
 
     @property
     def line(self) -> str:
-        """What the line at the bottom says."""
+        """The text of the line at the bottom."""
         return self.app.screen.query_one(BackgroundLine).plain_text
 
     def at(self, stage: Stage) -> bool:
@@ -105,7 +105,7 @@ class Acting(Running):
         return self.screen
 
     async def plan(self) -> ActionScreen:
-        """Enter, and what comes of it."""
+        """Press Enter on the form, if it is shown, and wait for the plan."""
         if self.screen.stage is Stage.FORM:
             await self.pilot.press("enter")
         return await self.planned()
@@ -115,7 +115,7 @@ class Acting(Running):
         return self.screen
 
     async def confirm(self, word: str) -> ActionScreen:
-        """Type the word, and wait until it has ended."""
+        """Type the word, press Enter, and wait for the result."""
         self.screen.query_one("#confirm", Input).value = word
         await self.pilot.press("enter")
         return await self.ended()
@@ -124,7 +124,7 @@ class Acting(Running):
         await self.until(lambda: self.screen.stage is Stage.RESULT)
         return self.screen
 
-    async def out(self) -> None:
+    async def leave(self) -> None:
         while self.is_at(ActionScreen):
             await self.pilot.press("escape")
             await self.pilot.pause()
@@ -142,7 +142,7 @@ async def acting(
     production: bool = False,
     masks: Masks = (),
 ) -> AsyncIterator[Acting]:
-    """A console on one database; its figures are the test's, its actions are real."""
+    """A console on one database: the test supplies the figures, actions really run."""
     conn = OpenConnection(
         "here",
         database,

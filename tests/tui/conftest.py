@@ -14,24 +14,24 @@ from tests.tui.acting import database_at
 
 @pytest.fixture(scope="package", autouse=True)
 def parsed_once() -> Iterator[None]:
-    """Style sheets: once a process, not once a console.
+    """Parse each style sheet once per process, not once per console.
 
-    As Textual does it for the copies that it makes of an application's.
+    Textual does the same for the copies of an application's style sheet.
     """
-    known: dict[tuple[object, ...], list[RuleSet]] = {}
+    cache: dict[tuple[object, ...], list[RuleSet]] = {}
 
-    def remembered(scope: str, css: str, read_from: Any, **options: Any) -> list[RuleSet]:
+    def cached_parse(scope: str, css: str, read_from: Any, **options: Any) -> list[RuleSet]:
         variables = options["variable_tokens"] or {}
         tokens = tuple((name, *(token.value for token in of)) for name, of in variables.items())
         others = (options["is_default_rules"], options["tie_breaker"])
         key = (scope, css, read_from, tokens, *others)
-        if key not in known:
-            known[key] = list(parse(scope, css, read_from, **options))
-        return known[key]
+        if key not in cache:
+            cache[key] = list(parse(scope, css, read_from, **options))
+        return cache[key]
 
     with (
-        mock.patch("textual.css.stylesheet.parse", remembered),
-        # By identity, as Textual's own, but not by a call of Python for each rule of each widget.
+        mock.patch("textual.css.stylesheet.parse", cached_parse),
+        # By identity, as in Textual, but without a Python call for each rule of each widget.
         mock.patch.object(RuleSet, "__hash__", object.__hash__),
     ):
         yield
@@ -39,6 +39,6 @@ def parsed_once() -> Iterator[None]:
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """An empty one, for one test."""
+    """An empty database for each test."""
     with database_at(database_url) as found:
         yield found

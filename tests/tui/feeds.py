@@ -1,5 +1,4 @@
-"""Feeds that tests hold in their hands, readings made to measure, recordings, a clock that stands
-still."""
+"""Fakes for tests: feeds, readings, recordings, and a clock that a test sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ class FakeClock:
 
 
 class FakeFeed:
-    """Delivers what the test gives it, and counts what the console asks of it."""
+    """Delivers the test's readings, and counts the samples that the console requests."""
 
     def __init__(self, name: str = "prod-orders", interval_seconds: float = 1.0) -> None:
         self.name = name
@@ -86,13 +85,13 @@ PLAIN = QueueSnapshot(
     estimated=(),
     unknown=(),
 )
-"""A fifo in which nothing waits."""
+"""An empty fifo."""
 AT_TWO = datetime(2026, 3, 29, 2, 0, tzinfo=UTC)
 PAUSE = Decision(
     *("pause", "", "public", "mail", "ann@etl01", "u", "bad release"),
     *(AT_TWO, AT_TWO.replace(hour=4), False, ""),
 )
-"""Until four."""
+"""A pause until four."""
 PROTECTION = replace(PAUSE, kind="protection", operator="bob@etl02", reason="audit", until=None)
 
 
@@ -108,7 +107,7 @@ def broken(name: str, design: str, problem: str) -> QueueSnapshot:
     return queue(name, design, **nothing, unknown=unknown, problem=problem)
 
 
-def nine() -> Sequence[QueueSnapshot]:
+def nine_queues() -> Sequence[QueueSnapshot]:
     """One queue of each design, as the demo has them."""
     keeps = {"claimed": 3, "stuck": 0, "errors": 0}
     return (
@@ -147,20 +146,20 @@ def nine() -> Sequence[QueueSnapshot]:
 BEGIN = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 
 
-class Taken:
-    """One connection while it is recorded, as the recorder does it, at times that a test names."""
+class RecordedConnection:
+    """Records one connection with the real recorder, at times that a test sets."""
 
     def __init__(self, root: Path, connection: str = "prod") -> None:
         self.at = BEGIN
         self._connection = connection
         self._recorder = Recorder(root, connection, now=lambda: self.at)
 
-    def look(
+    def sample(
         self, seconds: float, *queues: QueueSnapshot, next_seconds: float | None = 1.0
     ) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)
-        told = Reading(self._connection, queues, latency_seconds=0.004, next_seconds=next_seconds)
-        self._recorder.reading(told)
+        found = Reading(self._connection, queues, latency_seconds=0.004, next_seconds=next_seconds)
+        self._recorder.reading(found)
 
     def fail(self, seconds: float, what: str) -> None:
         self.at = BEGIN + timedelta(seconds=seconds)
@@ -168,8 +167,8 @@ class Taken:
 
     def found(self, seconds: float, queue: str, codes: Sequence[str] = ()) -> None:
         row = {"at": BEGIN + timedelta(seconds=seconds), "schema": "public", "queue": queue}
-        grave = {"verdict": "critical", "severity": "critical"}
-        rows = [{**row, **grave, "code": code, "summary": f"{code} it is"} for code in codes]
+        severe = {"verdict": "critical", "severity": "critical"}
+        rows = [{**row, **severe, "code": code, "summary": f"{code} it is"} for code in codes]
         self._recorder.add(FINDINGS, rows or [{**row, "verdict": "all clear"}])
 
     def acted(self, seconds: float, queue: str, verb: str) -> None:

@@ -1,6 +1,6 @@
-"""A fleet: databases of the same queues, each behind a proxy of its own, which is its host.
+"""A fleet: databases with the same queues, each behind a proxy of its own, which is its host.
 
-How quick the console is on it: `python -m tests.tui.speed --fleet 60 20`.
+How fast the console is on it: `python -m tests.tui.speed --fleet 60 20`.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tests.proxy import Proxy
 from tests.servers import connect
 from tests.tui.speed import (
     LINES,
-    Took,
+    KeyLatency,
     cpu_seconds,
     memory_mb,
     p95,
@@ -50,26 +50,26 @@ class Fleet:
 
     proxies: Sequence[Proxy]
     urls: Sequence[str]
-    """Past the proxies."""
+    """Without the proxies."""
     queues: Sequence[Queue]
-    """Of each database."""
+    """The same in each database."""
     environment: dict[str, str]
-    """With which a console knows it, as the fleet NAME."""
+    """Configures it for a console, as the fleet NAME."""
 
-    def title(self, place: int) -> str:
-        """How the host stands under its group."""
-        return f"127.0.0.1:{self.proxies[place].port}"
+    def title(self, index: int) -> str:
+        """The host's label in its group."""
+        return f"127.0.0.1:{self.proxies[index].port}"
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """A push every 5 s into each queue, all the while."""
+        """Push into each queue every 5 s."""
         stop = threading.Event()
 
         def run() -> None:
-            for place in itertools.cycle(range(len(self.urls))):
+            for index in itertools.cycle(range(len(self.urls))):
                 if stop.wait(5.0 / len(self.urls)):
                     return
-                self.push(place)
+                self.push(index)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -79,9 +79,9 @@ class Fleet:
             stop.set()
             thread.join()
 
-    def push(self, place: int) -> None:
-        """A message into each queue of a host; its rings lose one."""
-        with connect(self.urls[place]) as connection:
+    def push(self, index: int) -> None:
+        """Push a message into each queue of a host; pop one from each ring first."""
+        with connect(self.urls[index]) as connection:
             for one in self.queues:
                 if one.design.name == "ring":
                     pop = SQL("SELECT FROM {}()").format(Identifier("public", f"{one.name}_pop"))
@@ -94,7 +94,7 @@ class Fleet:
 
 @contextmanager
 def fleet_on(servers: Sequence[str], folder: Path, hosts: int, queues: int) -> Iterator[Fleet]:
-    """So many databases with so many queues, on these servers (their URLs) in turn."""
+    """`hosts` databases with `queues` queues each, distributed over the servers (URLs)."""
     made = [
         installed_queue(
             "public", f"q{number:02}", chosen, chosen.complete_options(options, "postgresql")
@@ -113,7 +113,7 @@ def fleet_on(servers: Sequence[str], folder: Path, hosts: int, queues: int) -> I
 
 
 def _databases(server: str, queues: Sequence[Queue], names: Sequence[str]) -> list[str]:
-    """Copies of one; a host's database is called as the host is."""
+    """Copies of one database, each named after its host."""
     at = make_url(server).set(drivername="postgresql+psycopg")
     with connect(server) as connection:
         role = SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD {}")
@@ -141,14 +141,14 @@ def _configured(folder: Path, proxies: Sequence[Proxy]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class FleetFigure:
-    """One figure of the console on a fleet, and what is aimed at."""
+    """One figure of the console on a fleet, and its aim."""
 
     what: str
     value: float
     unit: str
     aim: float | None = None
     cpu: float | None = None
-    """The CPU of it, where `value` is a time."""
+    """The CPU time, where `value` is a time."""
 
     @property
     def line(self) -> str:
@@ -158,7 +158,7 @@ class FleetFigure:
 
 
 def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigure]:
-    """What was seen, with real servers, which have the same processors."""
+    """Measure with real servers, which share the processors with the console."""
     silent = hosts // 3
     with ExitStack() as opened:
         servers = [opened.enter_context(EmbeddedServer.start(settings=_SETTINGS)) for _ in "123"]
@@ -176,21 +176,21 @@ def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigu
         yield _key("key to paint p95", p95(press_keys(console, rows, seconds)))
         yield FleetFigure("memory", memory_mb(console.pid), "MB", 250.0)
         console.send("g")
-        for place in range(hosts - silent, hosts):
-            fleet.proxies[place].freeze()
+        for index in range(hosts - silent, hosts):
+            fleet.proxies[index].freeze()
         began = time.perf_counter()
         console.expect(f"{hosts - silent} of {hosts} connections", timeout=300)
         yield FleetFigure(f"{silent} silent, said after", time.perf_counter() - began, "s")
         yield FleetFigure("CPU, a third silent", share(console, seconds) * 100, "%", 25.0)
         rows = [NAME, *map(fleet.title, range(hosts - silent, hosts))][: LINES // 2]
         yield _key("key to paint p95, a third silent", p95(press_keys(console, rows, seconds)))
-        for place in range(hosts - silent, hosts):
-            fleet.proxies[place].thaw()
+        for index in range(hosts - silent, hosts):
+            fleet.proxies[index].thaw()
         began = time.perf_counter()
         console.expect(f"{NAME}: {hosts} connections", timeout=300)
         yield FleetFigure("all back after", time.perf_counter() - began, "s")
         quit_console(console)
 
 
-def _key(what: str, took: Took) -> FleetFigure:
+def _key(what: str, took: KeyLatency) -> FleetFigure:
     return FleetFigure(what, took.seconds * 1000, "ms", 60.0, took.cpu_seconds * 1000)

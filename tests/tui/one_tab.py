@@ -22,22 +22,22 @@ KEY: QueueKey = ("prod", "public", "mail")
 
 
 @dataclass
-class Remembering:
-    """A navigator that opens nothing."""
+class RecordingNavigator:
+    """A navigator that records its calls and opens nothing."""
 
-    went: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def open_queue(self, key: QueueKey, tab: str = "") -> None:
-        self.went.append(("queue", key, tab))
+        self.calls.append(("queue", key, tab))
 
     def open_message(self, key: QueueKey, message: str) -> None:
-        self.went.append(("message", key, message))
+        self.calls.append(("message", key, message))
 
     def open_waits(self, connection: str) -> None:
-        self.went.append(("waits", connection))
+        self.calls.append(("waits", connection))
 
     def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:  # noqa: ARG002
-        self.went.append(("actions", key, *words))
+        self.calls.append(("actions", key, *words))
 
     def open_action(
         self,
@@ -48,14 +48,14 @@ class Remembering:
         /,
         **options: str,
     ) -> None:
-        self.went.append((verb, key, *words, *options.items()))
+        self.calls.append((verb, key, *words, *options.items()))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args: self.went.append((name, *args))
+        return lambda *args: self.calls.append((name, *args))
 
 
 class OneTab(LiveScreen):
-    """A screen with nothing but the tab."""
+    """A screen that has only the tab."""
 
     def __init__(self, context: Context, tab: QueueTab) -> None:
         super().__init__(context)
@@ -78,14 +78,14 @@ class Shown(Running, Generic[Tab]):
     """The tab and its navigator."""
 
     tab: Tab
-    navigator: Remembering
+    navigator: RecordingNavigator
 
     def words(self, selector: str) -> str:
-        """What a line of the tab says."""
+        """The text of a line of the tab."""
         return self.tab.query_one(selector, TextView).plain_text
 
     async def show(self, result: Any) -> None:
-        """Draw what a database has answered."""
+        """Draw a result of the database."""
         self.tab.show_result(result)  # type: ignore[attr-defined]
         await self.pilot.pause()
 
@@ -98,9 +98,9 @@ async def one_tab(
     size: tuple[int, int] = (80, 24),
     connections: Sequence[OpenConnection] = (),
 ) -> AsyncIterator[Shown[Tab]]:
-    """The tab of a queue; no database answers unless `connections` has it."""
+    """A tab of a queue, without a database unless `connections` has one."""
     async with alone(key[0], size=size, connections=connections) as console:
-        navigator: Any = Remembering()
+        navigator: Any = RecordingNavigator()
         console.app.context.navigator = navigator
         tab = kind(console.app.context, key)
         console.app.push_screen(OneTab(console.app.context, tab))

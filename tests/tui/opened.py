@@ -38,7 +38,7 @@ def picture(app: ConsoleApp) -> str:
 
 
 def invisible(app: ConsoleApp) -> list[str]:
-    """The words on the screen that have the colour of what is behind them."""
+    """The texts on the screen that have the colour of their background."""
     segments = [one for strip in app.screen._compositor.render_strips() for one in strip]
     return [
         text
@@ -64,20 +64,20 @@ class Running:
         return picture(self.app)
 
     def is_at(self, kind: type[Screen[Any]]) -> bool:
-        """Whether such a screen, or dialog, is on top."""
+        """Whether a screen or dialog of this kind is on top."""
         return isinstance(self.app.screen, kind)
 
     def on_top(self, kind: type[OnTop]) -> OnTop:
-        """The screen or dialog on top, which must be such a one."""
+        """The screen or dialog on top, which must be of this kind."""
         screen = self.app.screen
         assert isinstance(screen, kind), screen
         return screen
 
     async def opens(
-        self, kind: type[OnTop], way: Callable[..., object], *words: Any, **options: Any
+        self, kind: type[OnTop], open_it: Callable[..., object], *words: Any, **options: Any
     ) -> OnTop:
-        """The screen or dialog that the application opens this way."""
-        way(*words, **options)
+        """The screen or dialog that this function of the application opens."""
+        open_it(*words, **options)
         await self.pilot.pause()
         return self.on_top(kind)
 
@@ -86,7 +86,7 @@ class Running:
         await self.pilot.pause()
 
     def fill(self, name: str, value: str) -> Field:
-        """As if it was typed, without a key for each letter."""
+        """Set a field as if it was typed, without a key for each letter."""
         field = self.app.screen.query_one(f"#field-{name}", Field)
         field.value = value
         field.touched = True
@@ -97,10 +97,10 @@ class Running:
         await self.pilot.resize_terminal(columns, lines)
         await self.pilot.pause()
 
-    async def until(self, holds: Callable[[], object]) -> None:
-        """Let the console go on until it holds, and draw what has come."""
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition is true and drawn."""
         for _ in range(_PATIENCE_PAUSES):
-            if holds():
+            if condition():
                 await self.pilot.pause()
                 return
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -148,7 +148,7 @@ class Opened(Running):
         return {name: cell.text for name, cell in found.items()}
 
     def words(self, selector: str) -> str:
-        """What a line of the screen says."""
+        """The text of a line of the screen."""
         return self.overview.query_one(selector, TextView).plain_text
 
     async def give(self, *queues: QueueSnapshot, production: bool = False) -> None:
@@ -166,7 +166,7 @@ def threads_ended() -> None:
 
 
 class Bare(ConsoleApp):
-    """Without an overview."""
+    """A console without an overview."""
 
     CSS_PATH = inspect.getfile(ConsoleApp).replace("app.py", "console.tcss")
 
@@ -201,12 +201,12 @@ async def opened(
 
 
 def alone(*names: str, **options: Any) -> AbstractAsyncContextManager[Opened]:
-    """It opens on an empty screen: for tests of one screen that need no other."""
+    """A console that opens on an empty screen, for tests of one screen."""
     return opened(*(names or ("prod",)), kind=Bare, **options)
 
 
 def conn(name: str = "prod", rights: Rights = Rights.ADMIN, **more: Any) -> OpenConnection:
-    """A connection of which nobody answers."""
+    """A connection without a server."""
     url = "postgresql+psycopg://u@127.0.0.1:1/x"
     database = open_database(url, label=name)
     return OpenConnection(name, database, rights, cli_options=("--profile", name), **more)

@@ -1,4 +1,4 @@
-"""The pictures of the README, of a live demo: `python -m tests.tui.pictures` makes them anew."""
+"""The pictures of the README, of a live demo: `python -m tests.tui.pictures` renders them again."""
 
 import asyncio
 from dataclasses import replace

@@ -1,18 +1,18 @@
-"""How quick the console is, on a pseudo-terminal: `python -m tests.tui.speed [--seconds 20]`.
+"""How fast the console is, on a pseudo-terminal: `python -m tests.tui.speed [--seconds 20]`.
 
 Fake feeds: what is measured is the console, no database. For 20, 100 and 500 queues at 1 Hz: from
 the start of the process to the first figures; from a key to its paint; from Enter on a queue to its
-whole screen; CPU and memory while nobody is at the keys and every figure changes, on the overview
+whole screen; CPU and memory while no key is pressed and every figure changes, on the overview
 (`idle`) and on a queue's screen (`queue`); and while no figure does (`still`).
 
 `python -m tests.tui.speed --fleet 60 20` starts three servers, on them 60 databases with 20 queues
-each, every database behind a proxy, and one console on all of them, every 5 s. After the figures of
-all it freezes a third of the hosts, and lets them go on.
+each, every database behind a proxy, and one console on all of them, every 5 s. After the
+first figures of all it freezes a third of the hosts, and then lets them continue.
 
 `python -m tests.tui.speed --beside-pg-activity PROGRAM --seconds 60` starts the demo's server and
 traffic, and on it this console and pg_activity side by side, both once a second: CPU and memory of
-each. PROGRAM is pg_activity, which `pip install pg_activity psycopg[binary]` puts into an
-environment of its own.
+each. PROGRAM is pg_activity, which `pip install pg_activity psycopg[binary]` installs into
+its own environment.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from sqlalchemy import make_url
 
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
-from tests.tui.feeds import nine
+from tests.tui.feeds import nine_queues
 
 COLUMNS, LINES = 160, 48
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -42,15 +42,15 @@ _WARM_UP_SECONDS = 10.0
 _OPENINGS = 8
 
 
-class Tide:
-    """A feed whose figures all change at every reading; `still`: none of them ever."""
+class ChangingFeed:
+    """A feed whose figures all change with every reading or, if `still`, never."""
 
     interval_seconds = 1.0
     name = "speed"
 
     def __init__(self, count: int, *, still: bool = False) -> None:
         self._still = still
-        models = nine()
+        models = nine_queues()
         self._queues = [
             replace(models[n % len(models)], queue=f"q{n:03}", errors=None, stuck=None, gap=None)
             for n in range(count)
@@ -61,20 +61,20 @@ class Tide:
         threading.Thread(target=self._run, args=(deliver,), daemon=True).start()
 
     def _run(self, deliver: Callable[[Reading], None]) -> None:
-        chance = random.Random(1)
+        random_numbers = random.Random(1)
         while not self._stop.is_set():
-            deliver(Reading(self.name, tuple(self._moved(chance)), latency_seconds=0.004))
+            deliver(Reading(self.name, tuple(self._changed(random_numbers)), latency_seconds=0.004))
             self._stop.wait(self.interval_seconds)
 
-    def _moved(self, chance: random.Random) -> list[QueueSnapshot]:
+    def _changed(self, random_numbers: random.Random) -> list[QueueSnapshot]:
         if self._still:
-            chance = random.Random(1)
+            random_numbers = random.Random(1)
         return [
             replace(
                 one,
-                ready=chance.randrange(5_000),
-                push_per_second=chance.random() * 100,
-                pop_per_second=chance.random() * 100,
+                ready=random_numbers.randrange(5_000),
+                push_per_second=random_numbers.random() * 100,
+                pop_per_second=random_numbers.random() * 100,
             )
             for one in self._queues
         ]
@@ -86,51 +86,51 @@ class Tide:
         self._stop.set()
 
 
-class Took(NamedTuple):
+class KeyLatency(NamedTuple):
     """From a key to its paint."""
 
     seconds: float
     cpu_seconds: float
-    """Of the thread that paints: what is left of `seconds` where other programs wait for none."""
+    """Of the thread that paints: what `seconds` would be on an idle machine."""
 
     @property
     def words(self) -> str:
         return f"{self.seconds * 1000:5.0f} ({self.cpu_seconds * 1000:3.0f}) ms"
 
 
-def p95(keys: Sequence[Took]) -> Took:
-    """Of both by themselves: not of one key."""
+def p95(keys: Sequence[KeyLatency]) -> KeyLatency:
+    """Of each figure separately, not of one key."""
     at = int(len(keys) * 0.95)
-    return Took(*(sorted(of)[at] for of in zip(*keys, strict=True)))
+    return KeyLatency(*(sorted(of)[at] for of in zip(*keys, strict=True)))
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured with so many queues. Shares are of one core."""
+    """The figures for this number of queues. Shares are of one core."""
 
     queues: int
     first_seconds: float
     first_cpu_seconds: float
-    keys: Sequence["Took"]
-    opened: Sequence["Took"]
+    keys: Sequence["KeyLatency"]
+    opened: Sequence["KeyLatency"]
     """From Enter to a queue's screen: of the first, then of the others."""
     idle_share: float
     queue_share: float
     still_share: float
     memory_mb: float
-    """Before any key..."""
+    """Before the first key."""
     memory_end_mb: float
-    """... and at the end."""
+    """At the end."""
 
     @property
-    def key_p95(self) -> "Took":
+    def key_p95(self) -> "KeyLatency":
         return p95(self.keys)
 
     @property
-    def opening(self) -> "Took":
+    def opening(self) -> "KeyLatency":
         """The medians of all but the first."""
         seconds, cpu = map(statistics.median, zip(*self.opened[1:], strict=True))
-        return Took(seconds, cpu)
+        return KeyLatency(seconds, cpu)
 
     @property
     def line(self) -> str:
@@ -150,7 +150,7 @@ HEAD = (
 
 
 def measure(queues: int, seconds: float) -> Speed:
-    """A console of its own, in a process of its own; and one more, whose figures are still."""
+    """Measure a console in its own process, and one more whose figures never change."""
     began = time.perf_counter()
     console = _console(queues)
     console.expect("q000")
@@ -182,7 +182,7 @@ def spawned(command: Sequence[str]) -> "pexpect.spawn[str]":
         dimensions=(LINES, COLUMNS),
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         encoding="utf-8",
-        codec_errors="replace",  # a thread that only drains it may take half a character
+        codec_errors="replace",  # draining may cut a character in half
         timeout=60,
         maxread=65_536,
     )
@@ -196,15 +196,15 @@ def quit_console(console: "pexpect.spawn[str]") -> None:
 
 
 def share(console: "pexpect.spawn[str]", seconds: float) -> float:
-    """Of a core, while all that it draws is read; what it did just now is over by then."""
+    """The share of a core that it uses while its output is read, once earlier work is done."""
     _drain(console, 3.0)
-    spent, at = cpu_seconds(console.pid), time.perf_counter()
+    before, began = cpu_seconds(console.pid), time.perf_counter()
     _drain(console, seconds)
-    return (cpu_seconds(console.pid) - spent) / (time.perf_counter() - at)
+    return (cpu_seconds(console.pid) - before) / (time.perf_counter() - began)
 
 
 def _drain(console: "pexpect.spawn[str]", seconds: float) -> None:
-    """By itself, for `expect` would search all of it again at each piece."""
+    """Read without `expect`, which would search all of it again at each piece."""
     ends = time.perf_counter() + seconds
     while (left := ends - time.perf_counter()) > 0:
         with contextlib.suppress(pexpect.TIMEOUT):
@@ -212,10 +212,10 @@ def _drain(console: "pexpect.spawn[str]", seconds: float) -> None:
     console.buffer = ""
 
 
-def _opened(console: "pexpect.spawn[str]") -> Iterator[Took]:
-    """Enter on the queue under the cursor, until its first tab has its words; and back."""
+def _opened(console: "pexpect.spawn[str]") -> Iterator[KeyLatency]:
+    """Time Enter on the queue under the cursor until its first tab has its text; then go back."""
     for _ in range(_OPENINGS):
-        with _took(console) as took:
+        with _timed(console) as took:
             console.send("\r")
             console.expect("has not examined this queue")
         yield took[0]
@@ -225,21 +225,23 @@ def _opened(console: "pexpect.spawn[str]") -> Iterator[Took]:
         time.sleep(0.3)
 
 
-def press_keys(console: "pexpect.spawn[str]", rows: Sequence[str], seconds: float) -> list[Took]:
-    """Down and up through the table, from its first row; a key is painted when the line below says
-    the words of its row."""
-    chance = random.Random(2)
-    found: list[Took] = []
+def press_keys(
+    console: "pexpect.spawn[str]", rows: Sequence[str], seconds: float
+) -> list[KeyLatency]:
+    """Move down and up through the table, from its first row; a key is painted when the line below
+    names its row."""
+    random_numbers = random.Random(2)
+    found: list[KeyLatency] = []
     at, step = 0, 1
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends:
-        # At any moment between two refreshes, and as quick as a hand is.
-        time.sleep(chance.uniform(0.05, 0.35))
+        # At any moment between two refreshes, at the speed of a person.
+        time.sleep(random_numbers.uniform(0.05, 0.35))
         at += step
         key = "j" if step > 0 else "k"
         if at in {0, len(rows) - 1}:
             step = -step
-        with _took(console) as took:
+        with _timed(console) as took:
             console.send(key)
             console.expect(re.escape(rows[at]))
         found += took
@@ -247,20 +249,20 @@ def press_keys(console: "pexpect.spawn[str]", rows: Sequence[str], seconds: floa
 
 
 @contextlib.contextmanager
-def _took(console: "pexpect.spawn[str]") -> Iterator[list[Took]]:
-    took: list[Took] = []
+def _timed(console: "pexpect.spawn[str]") -> Iterator[list[KeyLatency]]:
+    took: list[KeyLatency] = []
     before, cpu_before = time.perf_counter(), thread_cpu_seconds(console.pid)
     yield took
     after, cpu_after = time.perf_counter(), thread_cpu_seconds(console.pid)
-    took.append(Took(after - before, cpu_after - cpu_before))
+    took.append(KeyLatency(after - before, cpu_after - cpu_before))
 
 
 def beside(program: str, seconds: float) -> None:
-    """This console and pg_activity on one busy server, for so long."""
+    """Measure this console and pg_activity on one busy server."""
     from console.demo import Demo  # noqa: PLC0415  # needs more than the console does
 
     with Demo() as demo:
-        # The password is that of a server which lives as long as this.
+        # The password is that of a server that ends with this.
         url = make_url(demo.url).set(drivername="postgresql").render_as_string(hide_password=False)
         commands = {
             "dbq-console": [sys.executable, "-m", "tests.tui.speed", "--watch", demo.url],
@@ -310,7 +312,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def thread_cpu_seconds(pid: int) -> float:
-    """Of the first thread, finer than in ticks."""
+    """Of the first thread, more precise than ticks."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -353,7 +355,7 @@ def main() -> None:
     if given.child:
         from console.tui import ConsoleApp  # noqa: PLC0415  # its loading is measured
 
-        ConsoleApp([Tide(given.child, still=given.still)]).run()
+        ConsoleApp([ChangingFeed(given.child, still=given.still)]).run()
         return
     print(HEAD)
     for queues in given.queues:

@@ -29,13 +29,13 @@ from tests.tui.feeds import queue as figures
 
 
 @pytest.mark.parametrize(
-    ("of", "options"),
+    ("design_name", "options"),
     [pytest.param("naive", {}, marks=pytest.mark.long), ("ring", {"size": "40"})],
 )
-async def test_from_the_holder_at_the_root_of_waits_to_its_end(
-    database: Database, database_url: str, of: str, options: dict[str, str]
+async def test_the_session_at_the_root_of_waits_is_ended_from_the_waits_tab(
+    database: Database, database_url: str, design_name: str, options: dict[str, str]
 ) -> None:
-    queue = make(database, "mail", of, options)
+    queue = make(database, "mail", design_name, options)
 
     def waits() -> bool:
         return sample_activity(database, find_objects(database, [queue])).waiting == 1
@@ -57,32 +57,32 @@ async def test_from_the_holder_at_the_root_of_waits_to_its_end(
             await here.press("enter")
             await here.until(lambda: here.at(Stage.PLAN))
             assert "a rollback brings" in here.picture
-            assert ("stay consumed" in here.picture) == (of == "ring")
+            assert ("stay consumed" in here.picture) == (design_name == "ring")
             await here.press("y", "enter")
             await here.ended()
             assert "is released" in here.words("#result-words")
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
-    # What a ring's pop has drawn and not committed is an orphan, for the doctor.
-    assert states(database, queue)["ready"] == READY - (of == "ring")
+    # The message that a ring's pop has drawn but not committed is an orphan.
+    assert states(database, queue)["ready"] == READY - (design_name == "ring")
 
 
-async def test_from_the_dialog_to_the_result_by_keys(database: Database) -> None:
+async def test_a_release_by_keys_from_the_dialog_to_its_result(database: Database) -> None:
     queue = make(database, "mail", "claim", {})
     other = Acting(
         "public", "mail", "purge", "ann[b]@etl01", "ann", "pid=1", 64.0, planned=9_000, done=4_000
     )
-    at_it = "! under purge by ann[b]@etl01 for 1 min 04 s, 4,000 of 9,000 done"
+    other_text = "! under purge by ann[b]@etl01 for 1 min 04 s, 4,000 of 9,000 done"
     async with acting(database, "mail") as here:
         here.feed.give(figures("mail", "claim", stuck=CLAIMED, errors=FAILED, acting=(other,)))
         await here.pilot.pause()
         here.app.open_actions(here.key("mail"), ("older=0s",))
         await here.until(lambda: bool(here.dialog.choices))
-        assert at_it in here.picture, "who is at the queue stands on top"
-        # The cursor begins at what the figures call for.
+        assert other_text in here.picture, "who is at the queue stands on top"
+        # The cursor begins at the verb that the figures suggest.
         await here.press("enter")
         await here.until(lambda: here.at(Stage.FORM))
-        assert at_it in here.picture
+        assert other_text in here.picture
         assert [field.field_name for field in here.screen.query(Field)][:2] == [
             "filter",
             "unknown",
@@ -96,12 +96,12 @@ async def test_from_the_dialog_to_the_result_by_keys(database: Database) -> None
         assert "3 of 3 done" in here.words("#result-words")
         assert here.examined == [here.key("mail")]
         assert here.feed.samples_requested == 1
-        await here.out()
+        await here.leave()
         assert here.is_at(OverviewScreen)
     assert states(database, queue)["ready"] == READY + CLAIMED
 
 
-async def test_what_is_not_allowed_is_greyed_with_its_reason(database: Database) -> None:
+async def test_verbs_that_are_not_allowed_are_greyed_with_the_reason(database: Database) -> None:
     make(database, "mail", "claim", {})
     async with acting(database, "mail", rights=Rights.OPERATOR) as here:
         here.app.open_actions(here.key("mail"))
@@ -119,7 +119,7 @@ async def test_what_is_not_allowed_is_greyed_with_its_reason(database: Database)
         assert all(one.why_not for one in here.dialog.choices)
 
 
-async def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said_under_its_field(
+async def test_escape_changes_nothing_at_any_stage_and_invalid_fields_show_their_error(
     database: Database,
 ) -> None:
     queue = make(database, "mail", "claim", {})
@@ -147,7 +147,7 @@ async def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said
         assert set(wrong) == {"filter", "batch", "rate"}
         assert "There is no filter 'colour='" in wrong["filter"]
         assert "1 to 4,000" in wrong["batch"]
-        # What only the queue can tell comes from the plan, and the form is there again.
+        # An error that only the queue reveals comes from the plan; the form is shown again.
         for name, text in (("filter", "state=done"), ("batch", ""), ("rate", "")):
             screen.form[name].value = text
         await here.press("enter")
@@ -157,7 +157,7 @@ async def test_escape_at_each_stage_does_nothing_and_what_cannot_be_read_is_said
     assert states(database, queue) == before
 
 
-async def test_a_production_connection_wants_the_name_and_the_equivalent_command_has_it(
+async def test_production_requires_the_queues_name_and_the_equivalent_command_has_it(
     database: Database,
 ) -> None:
     queue = make(database, "mail", "claim", {})
@@ -177,13 +177,13 @@ async def test_a_production_connection_wants_the_name_and_the_equivalent_command
         assert "--yes mail" in here.app.clipboard
         await here.press("escape")
         assert "no [***]good" in here.picture
-        await here.out()
+        await here.leave()
         await here.open("mail", "requeue", ("limit=1",))
         await here.plan()
         await here.press("y", "enter")
         assert here.screen.stage is Stage.PLAN
         assert "'y' does not match" in here.words("#ask")
-        # A stale screen allows no action, the right word or not.
+        # A stale screen allows no action, even with the right word.
         here.feed.fail()
         await here.pilot.pause()
         here.screen.query_one("#confirm", Input).value = "mail"
@@ -197,7 +197,7 @@ async def test_a_production_connection_wants_the_name_and_the_equivalent_command
 
 
 class Held:
-    """A work that goes on batch by batch as the test lets it."""
+    """An action that waits until the test lets it continue."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -216,13 +216,15 @@ class Held:
         raise ConsoleError("Could not.", why="the cable", next_step="Look at it.")
 
 
-def held(database: Database, name: str, do: "Held") -> Plan:
+def held(database: Database, name: str, work: "Held") -> Plan:
     queue = make(database, name, "fifo", {})
     subject = audit.Subject.of(database, queue, "purge")
-    return Plan(subject, queue, ("purge",), requires_name=False, run=do.do, count=10_000)
+    return Plan(subject, queue, ("purge",), requires_name=False, run=work.do, count=10_000)
 
 
-async def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> None:
+async def test_an_action_continues_in_the_background_and_can_be_opened_again(
+    database: Database,
+) -> None:
     works = [Held(), Held()]
     plans = [held(database, f"q{n}", work) for n, work in enumerate(works)]
     async with acting(database, "q0", "q1") as here:
@@ -246,30 +248,30 @@ async def test_it_goes_on_in_the_background_and_is_found_again(database: Databas
         works[0].go.set()
         await here.ended()
         assert "500 of 10,000 done" in here.words("#result-words")
-        await here.out()
-        # It ended while nobody looked: that is told until somebody has seen it.
+        await here.leave()
+        # The other one ended unseen: the line says so until its result is opened.
         works[1].go.set()
         await here.until(lambda: "purge q1: 500 of 10,000, done" in here.line)
         await here.press("b")
         await here.ended()
-        await here.out()
+        await here.leave()
         here.app.screen.draw()  # type: ignore[attr-defined]
         assert not here.app.screen.query_one(BackgroundLine).display
-        # What goes wrong is told in words.
+        # A failure is reported with its reason.
         screen = await here.open("q0", "purge")
         subject, queue = plans[0].subject, plans[0].queue
         screen.show_plan(Plan(subject, queue, (), requires_name=False, run=works[0].fail))
         await here.press("y", "enter")
         await here.ended()
-        said = here.words("#result-words")
-        assert said.startswith("purge q0: FAILED")
-        assert "1 were done and counted before that" in said
-        assert "the cable\nLook at it." in said
+        text = here.words("#result-words")
+        assert text.startswith("purge q0: FAILED")
+        assert "1 were done and counted before that" in text
+        assert "the cable\nLook at it." in text
         await here.press("a")
         assert here.at(Stage.FORM), "it can be planned again"
 
 
-async def test_what_is_left_is_planned_again_but_nothing_for_a_queue_that_is_gone(
+async def test_remaining_messages_are_planned_again_but_nothing_for_an_uninstalled_queue(
     database: Database,
 ) -> None:
     queue = make(database, "mail", "claim", {})
@@ -278,7 +280,7 @@ async def test_what_is_left_is_planned_again_but_nothing_for_a_queue_that_is_gon
         await here.plan()
         assert here.screen.planned is not None
         assert here.screen.planned.count == FAILED
-        # Another console is quicker with some of the rows.
+        # Another console requeues some of the rows first.
         requeue = get_verb("requeue")
         target = Target(database, queue, Rights.ADMIN)
         other = requeue.plan(target, values_from_texts(requeue, {"filter": "limit=3"}))
@@ -289,7 +291,7 @@ async def test_what_is_left_is_planned_again_but_nothing_for_a_queue_that_is_gon
         await here.until(lambda: here.at(Stage.PLAN))
         assert "There is nothing to do" in here.picture
         assert states(database, queue)["ready"] == READY + FAILED
-        await here.out()
+        await here.leave()
         await here.open("mail", "uninstall")
         await here.press("space")
         await here.plan()
@@ -301,7 +303,7 @@ async def test_what_is_left_is_planned_again_but_nothing_for_a_queue_that_is_gon
         assert here.screen.stage is Stage.RESULT
 
 
-async def test_no_size_of_a_terminal_breaks_it(database: Database) -> None:
+async def test_the_action_screen_works_in_terminals_of_any_size(database: Database) -> None:
     make(database, "mail", "claim", {})
     make(database, "orders", "ring", {"size": "20"})
     async with acting(database, "mail", "orders", size=(50, 14)) as here:
@@ -313,8 +315,8 @@ async def test_no_size_of_a_terminal_breaks_it(database: Database) -> None:
         await here.resize(160, 48)
         assert "To run it, type the queue's name" in here.picture
         await here.resize(20, 5)
-        await here.out()
-        # What stands in the way of a plan leaves nothing to be confirmed.
+        await here.leave()
+        # A refused plan cannot be confirmed.
         await here.resize(80, 24)
         screen = await here.open("orders", "resize", size="5")
         await here.plan()

@@ -1,5 +1,5 @@
-"""What forms say: the equivalent command, which click reads back as the same call; plans, and what
-comes of those that the command line makes in its own way."""
+"""Forms of verbs: the equivalent command, which click parses into the same call; plans and their
+results."""
 
 import shlex
 from datetime import UTC, datetime
@@ -50,23 +50,23 @@ from tests.tui.acting import READY, make, states
 
 PLACE = ("--url", "postgresql+psycopg://ann@db:5432/app")
 GENERIC = {"name", "names", "yes", "dry_run"}
-"""What each verb's function gets besides its own."""
+"""Parameters that every verb's function has."""
 
 
 def parsed(line: str) -> tuple[str, dict[str, Any], Call]:
-    """The verb that the line calls, with what, and where."""
+    """The verb that the line calls, its parameters, and where it runs."""
     words = shlex.split(line)
     if ">>" in words:
         words = words[: words.index(">>")]
     verb = words[1]
     with command(verb).make_context(verb, words[2:]) as context:
-        seen = dict(context.params)
-    where = Call(
+        parameters = dict(context.params)
+    call = Call(
         command_line=None,  # type: ignore[arg-type]
-        schema=seen.pop("schema"),
-        json=seen.pop("as_json"),
+        schema=parameters.pop("schema"),
+        json=parameters.pop("as_json"),
     )
-    return verb, seen, where
+    return verb, parameters, call
 
 
 ODD = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=8)
@@ -81,19 +81,25 @@ WORDS = st.lists(
 
 @settings(max_examples=40)
 @given(name=NAMES, words=WORDS, reason=st.just("") | NAMES, yes=st.sampled_from([None, "", "name"]))
-def test_a_purge_survives_the_shell_and_click(
+def test_the_equivalent_command_of_a_purge_survives_the_shell_and_click(
     name: str, words: tuple[str, ...], reason: str, yes: str | None
 ) -> None:
-    said = {"filter": line_of(words), "reason": reason, "permanently": "yes", "batch": "500"}
-    line = equivalent_command(get_verb("purge"), PLACE, "sch-ema", name, said, name if yes else yes)
-    verb, seen, where = parsed(line)
+    texts = {"filter": line_of(words), "reason": reason, "permanently": "yes", "batch": "500"}
+    line = equivalent_command(
+        get_verb("purge"), PLACE, "sch-ema", name, texts, name if yes else yes
+    )
+    verb, parameters, call = parsed(line)
     assert verb == "purge"
-    assert seen["name"] == name
-    assert tuple(seen["filter"]) == words
-    assert (seen["reason"], seen["permanently"], seen["batch"]) == (reason or None, True, 500)
-    assert seen["yes"] == {None: None, "": BARE_YES, "name": name}[yes]
-    assert where.schema == "sch-ema"
-    assert seen["url"] == PLACE[1]
+    assert parameters["name"] == name
+    assert tuple(parameters["filter"]) == words
+    assert (parameters["reason"], parameters["permanently"], parameters["batch"]) == (
+        reason or None,
+        True,
+        500,
+    )
+    assert parameters["yes"] == {None: None, "": BARE_YES, "name": name}[yes]
+    assert call.schema == "sch-ema"
+    assert parameters["url"] == PLACE[1]
 
 
 KEYS = {
@@ -102,7 +108,7 @@ KEYS = {
     ("complete", "id"): "ids",
     ("fail", "id"): "ids",
 }
-"""Of commands that are written by hand."""
+"""Other keys in commands that are written by hand."""
 
 
 TYPED: dict[object, tuple[str, object]] = {
@@ -114,7 +120,7 @@ TYPED: dict[object, tuple[str, object]] = {
 
 
 def value_of(one: Parameter) -> tuple[str, object]:
-    """Something that can stand in it and is not its default; and what click makes of it."""
+    """A valid text that is not its default, and the value that click parses from it."""
     if one.is_flag:
         return "yes", True
     if one.multiple:
@@ -135,23 +141,25 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
     line = equivalent_command(
         verb, PLACE, "public", "mail", filled, "mail" if verb.confirmed else None
     )
-    name, seen, _ = parsed(line)
+    name, parameters, _ = parsed(line)
     assert name == verb.name
-    of_the_form = values_from_texts(verb, filled)
+    form_values = values_from_texts(verb, filled)
     for one in verb.parameters:
-        assert of_the_form[one.key] == value_of(one)[1], one.name
+        assert form_values[one.key] == value_of(one)[1], one.name
         if one.placement is Placement.REDIRECTION:
             assert shlex.split(line)[-2:] == [">>", filled[one.name]]
         else:
-            assert seen.pop(KEYS.get((verb.name, one.key), one.key)) == value_of(one)[1], one.name
-    # A line is read into the form that it came from.
+            assert parameters.pop(KEYS.get((verb.name, one.key), one.key)) == value_of(one)[1], (
+                one.name
+            )
+    # The command line fills the form that it came from.
     options = [one for one in verb.parameters if one.placement is Placement.OPTION]
     words = [word for one in options for word in option_words(one, filled[one.name])]
     read = {**required(verb), **texts_from_words(verb, words)}
-    said = {**required(verb), **{one.name: filled[one.name] for one in options}}
-    assert values_from_texts(verb, read) == values_from_texts(verb, said)
-    # And nothing that the command line has is missing in the form.
-    left = {n for n, value in seen.items() if n not in GENERIC}
+    expected = {**required(verb), **{one.name: filled[one.name] for one in options}}
+    assert values_from_texts(verb, read) == values_from_texts(verb, expected)
+    # The form lacks nothing that the command line has.
+    left = {n for n, value in parameters.items() if n not in GENERIC}
     assert left <= {
         "url",
         "profile",
@@ -166,11 +174,11 @@ def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Ver
 
 
 def required(verb: Verb) -> dict[str, str]:
-    """What has to be said of it."""
+    """A text for each required parameter."""
     return {one.name: "2000" for one in verb.parameters if one.required}
 
 
-def test_each_verb_that_queues_have_has_a_form() -> None:
+def test_every_verb_of_a_design_has_a_form() -> None:
     own = {"install", "smoke", "complete", "fail"}
     verbs = {verb for each in DESIGNS.values() for verb in each.verbs}
     verbs |= {
@@ -179,7 +187,7 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
     assert verbs - own <= set(MODULES)
 
 
-def test_what_cannot_stand_in_a_field() -> None:
+def test_fields_refuse_invalid_values() -> None:
     for verb, field, text in (
         ("purge", "batch", "0"),
         ("purge", "batch", "4001"),
@@ -196,22 +204,22 @@ def test_what_cannot_stand_in_a_field() -> None:
             found.check(text)
 
 
-def test_all_filters_are_named() -> None:
+def test_the_help_of_a_filter_field_names_every_filter() -> None:
     assert all(form in FILTER.help for form in FILTER_FORMS)
 
 
-def plan(database: Database, queue: Queue, verb: str, **said: str) -> Plan:
-    """As a screen makes it of what stands in its fields."""
-    of, texts = get_verb(verb), {name.replace("_", "-"): text for name, text in said.items()}
-    for parameter in of.parameters:
+def plan(database: Database, queue: Queue, verb: str, **fields: str) -> Plan:
+    """A plan made from the texts of fields, as a screen makes it."""
+    chosen, texts = get_verb(verb), {name.replace("_", "-"): text for name, text in fields.items()}
+    for parameter in chosen.parameters:
         parameter.check(texts.get(parameter.name, parameter.default))
-    return of.plan(Target(database, queue, Rights.ADMIN), values_from_texts(of, texts))
+    return chosen.plan(Target(database, queue, Rights.ADMIN), values_from_texts(chosen, texts))
 
 
-def do(database: Database, queue: Queue, verb: str, **said: str) -> Result:
-    """Planned and done."""
+def do(database: Database, queue: Queue, verb: str, **fields: str) -> Result:
+    """Plan the verb, run it, and return its result."""
     before = states(database, queue)
-    made = plan(database, queue, verb, **said)
+    made = plan(database, queue, verb, **fields)
     assert states(database, queue) == before, "a plan changes nothing"
     assert not made.obstacles
     ended = made.run(Control(), lambda _: None)
@@ -220,18 +228,18 @@ def do(database: Database, queue: Queue, verb: str, **said: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("of", "options"),
+    ("design_name", "options"),
     [
         ("ring", {"in_hand": "on", "size": "40"}),
         ("claim", {}),
-        *(pytest.param(of, {}, marks=pytest.mark.long) for of in ("status", "split")),
+        *(pytest.param(name, {}, marks=pytest.mark.long) for name in ("status", "split")),
     ],
 )
 def test_messages_are_pushed_popped_and_finished(
-    database: Database, tmp_path: Path, of: str, options: dict[str, str]
+    database: Database, tmp_path: Path, design_name: str, options: dict[str, str]
 ) -> None:
-    """As many are finished as are named; one that is not claimed is skipped, and told."""
-    queue = make(database, "mail", of, options)
+    """Only the named messages are finished; one that is not claimed is skipped and counted."""
+    queue = make(database, "mail", design_name, options)
     do(database, queue, "push", payload="one more")
     assert states(database, queue)["ready"] == READY + 1
     do(database, queue, "pop", file=str(tmp_path / "popped"), complete="yes")
@@ -248,7 +256,7 @@ def test_messages_are_pushed_popped_and_finished(
         assert states(database, queue)["claimed"] == before["claimed"] - 1
 
 
-def test_what_a_design_lacks_is_said_and_what_cannot_be_written_stays_in_the_queue(
+def test_unavailable_verbs_give_a_reason_and_messages_that_cannot_be_written_stay(
     database: Database, tmp_path: Path
 ) -> None:
     queue = make(database, "mail", "fifo", {})
@@ -256,17 +264,17 @@ def test_what_a_design_lacks_is_said_and_what_cannot_be_written_stays_in_the_que
     with pytest.raises(UsageError, match="No session holds rows"):
         plan(database, queue, "end-session")
     for verb in all_verbs():
-        wanting = verb.name in {"end-session", "pop", "push"} or any(
+        needs_input = verb.name in {"end-session", "pop", "push"} or any(
             one.required for one in verb.parameters
         )
-        if not unavailable(queue, verb.name) and not wanting:
+        if not unavailable(queue, verb.name) and not needs_input:
             plan(database, queue, verb.name)
     with pytest.raises(UsageError, match="keeps no popped messages"):
         plan(database, queue, "pop", file="x", complete="yes")
     with pytest.raises(UsageError, match="cannot be written"):
         do(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
     assert states(database, queue)["ready"] == READY
-    # Of somebody else's table only what its columns give.
+    # An adopted table has only the verbs that its columns allow.
     with database.transaction("make a table") as connection:
         connection.exec_driver_sql(
             "CREATE TABLE jobs (job bigint PRIMARY KEY, started timestamptz, body text)"

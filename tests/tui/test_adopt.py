@@ -1,4 +1,4 @@
-"""A table becomes a queue: the list, the mapping with a preview, and the way on a real server."""
+"""A table becomes a queue: the list, the mapping with a preview; all of it on a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,13 +33,13 @@ COLUMNS = (
 
 
 @pytest.fixture
-def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a job would find is posted by the test."""
+def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job starts; the test posts what a job would find."""
     monkeypatch.setattr(jobs, "start_job", lambda *_: None)
 
 
-@pytest.mark.usefixtures("nobody_answers")
-async def test_from_the_list_to_a_mapping_that_says_what_it_gives_and_what_it_costs() -> None:
+@pytest.mark.usefixtures("no_jobs")
+async def test_the_mapping_shows_a_preview_missing_roles_and_missing_rights() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)], size=(160, 48)) as console:
         screen = await console.opens(AdoptScreen, console.app.open_adopt, "prod")
         screen.show_tables(Tables((JOBS, CandidateTable("sales", "mail", None))))
@@ -67,11 +67,11 @@ async def test_from_the_list_to_a_mapping_that_says_what_it_gives_and_what_it_co
         await console.pilot.pause()
         assert "It took too long." in console.picture
         assert "no requeue: it was adopted without a column for the role error" in console.picture
-        # What it may not do is said, and not asked for.
+        # A missing right is reported, and no confirmation is requested.
         await console.press("enter")
         assert screen.stage is Stage.FORM
         assert "needs the right admin" in console.picture
-        # What a design cannot do without is wanted before anything is asked.
+        # A role that the design requires is demanded before a plan is made.
         await console.press("right")
         assert screen.form.design.name == "status"
         assert "Still missing: status" in console.picture
@@ -82,8 +82,8 @@ async def test_from_the_list_to_a_mapping_that_says_what_it_gives_and_what_it_co
         assert not console.is_at(AdoptScreen)
 
 
-@pytest.mark.usefixtures("nobody_answers")
-async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
+@pytest.mark.usefixtures("no_jobs")
+async def test_the_adopt_form_takes_a_command_lines_values_and_returns_them() -> None:
     async with alone(connections=[conn()], size=(160, 48)) as console:
         screen = await console.opens(
             AdoptScreen,
@@ -103,7 +103,7 @@ async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
         assert read["name"] == JOBS.name
 
 
-async def test_from_the_list_to_the_catalog(database: Database) -> None:
+async def test_a_table_chosen_from_the_list_is_adopted(database: Database) -> None:
     with database.transaction("make a table") as connection:
         connection.execute(
             text(
@@ -114,8 +114,8 @@ async def test_from_the_list_to_the_catalog(database: Database) -> None:
         connection.execute(text("INSERT INTO jobs (body) VALUES ('card 4111 [b]')"))
     here = OpenConnection("prod", database, Rights.ADMIN)
     async with alone(connections=[here], size=(160, 48)) as console:
-        went: list[object] = []
-        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        opened_queues: list[object] = []
+        console.app.open_queue = lambda *key: opened_queues.append(key)  # type: ignore[method-assign]
         console.app.open_adopt("prod")
         await console.until(lambda: "jobs" in console.picture)
         await console.press("enter")
@@ -129,8 +129,8 @@ async def test_from_the_list_to_the_catalog(database: Database) -> None:
         assert not console.app.context.action_runs.all
         console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
         await console.press("enter")
-        await console.until(lambda: went)
-        assert went == [(("prod", "public", "jobs"),)]
+        await console.until(lambda: opened_queues)
+        assert opened_queues == [(("prod", "public", "jobs"),)]
     with database.transaction("look", read_only=True) as connection:
         queue = find(connection, "jobs")
     assert (queue.design.name, queue.roles["error"]) == ("claim", "last_error")
@@ -138,7 +138,7 @@ async def test_from_the_list_to_the_catalog(database: Database) -> None:
 
 @pytest.fixture
 def crates(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    """Somebody with a preset of his own, which he has not trusted yet, and its table."""
+    """A user with a preset file that is not trusted yet, and its table."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     run(database_url, TABLE)
     own.forget_read()
@@ -156,7 +156,7 @@ async def chosen_crates(console: Opened) -> AdoptScreen:
     return screen
 
 
-async def test_a_table_is_adopted_by_a_preset_of_ones_own_once_it_is_trusted(
+async def test_a_users_own_preset_adopts_a_table_once_it_is_trusted(
     crates: User, database: Database
 ) -> None:
     here = OpenConnection("prod", database, Rights.ADMIN)
@@ -165,15 +165,15 @@ async def test_a_table_is_adopted_by_a_preset_of_ones_own_once_it_is_trusted(
         await console.until(lambda: "use a login that only looks" in console.picture)
         await console.press("enter")
         assert screen.stage is Stage.FORM
-        told = " ".join(console.picture.split())
-        assert "Nothing is adopted by the preset 'crate'" in told
-        assert "which you have not trusted as it is now" in told
-        assert "its first messages" not in told
+        text_shown = " ".join(console.picture.split())
+        assert "Nothing is adopted by the preset 'crate'" in text_shown
+        assert "which you have not trusted as it is now" in text_shown
+        assert "its first messages" not in text_shown
     crates.trusts()
     own.forget_read()
     async with alone(connections=[here]) as console:
-        went: list[object] = []
-        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        opened_queues: list[object] = []
+        console.app.open_queue = lambda *key: opened_queues.append(key)  # type: ignore[method-assign]
         screen = await chosen_crates(console)
         await console.until(lambda: "ready 2" in console.picture)
         await console.press("down", "right")
@@ -182,7 +182,7 @@ async def test_a_table_is_adopted_by_a_preset_of_ones_own_once_it_is_trusted(
         await console.press("down", "ctrl+u", *"lane_a", "enter")
         assert screen.stage is Stage.PLAN
         await console.press("y", "enter")
-        await console.until(lambda: went)
+        await console.until(lambda: opened_queues)
     with database.transaction("look", read_only=True) as connection:
         queue = find(connection, "lane_a")
     assert (queue.design.name, queue.table, queue.part) == ("crate", "crates", "a")

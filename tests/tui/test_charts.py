@@ -31,7 +31,7 @@ from console.tui.views import QueueView
 from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, y_limits
 from console.tui.widgets.queue_columns import COLUMNS
 from console.tui.widgets.queue_detail import FiguresPanel, pieces
-from tests.tui.feeds import nine, queue
+from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, invisible, opened
 
 KEY = ("prod-orders", "public", "orders")
@@ -39,7 +39,7 @@ AT = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
 
 
 def ring(**figures: object) -> QueueSnapshot:
-    (found,) = (one for one in nine() if one.queue == "orders")
+    (found,) = (one for one in nine_queues() if one.queue == "orders")
     return replace(found, **figures)  # type: ignore[arg-type]
 
 

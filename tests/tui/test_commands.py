@@ -25,7 +25,7 @@ from console.tui.dialogs.command_line import (
 )
 from console.tui.screens.adopt import AdoptScreen
 from console.tui.store import Store
-from tests.tui.feeds import FakeClock, nine, queue
+from tests.tui.feeds import FakeClock, nine_queues, queue
 from tests.tui.opened import alone, conn, opened
 
 KEY = ("prod", "public", "mail")
@@ -48,7 +48,9 @@ class Followed:
 def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[CommandContext, Followed]:
     """A console with these queues, without a screen."""
     store = Store({"prod": 1.0}, 0.0)
-    store.add_reading("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
+    store.add_reading(
+        "prod", Reading("prod", tuple(queues or nine_queues()), latency_seconds=0.004), 0.0
+    )
     navigator: Any = Followed()
     context = Context(store, FakeClock().clock, navigator, connections={"prod": conn()})
     return CommandContext(context, key, ("dark", "light")), navigator
@@ -181,7 +183,7 @@ def test_what_a_line_could_become() -> None:
 
 async def test_the_line_completes_remembers_and_answers() -> None:
     async with alone(connections=[conn()]) as console:
-        console.feeds[0].give(*nine())
+        console.feeds[0].give(*nine_queues())
         await console.pilot.pause()
         gone: list[Any] = []
         console.app.open_waits = gone.append  # type: ignore[assignment, method-assign]

@@ -70,7 +70,7 @@ async def test_each_design_has_its_paragraph_and_its_options_and_what_is_wrong_i
         assert "exclude each other" in console.picture
 
 
-async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
+async def test_the_install_form_takes_a_command_lines_values_and_returns_them() -> None:
     async with alone(connections=[conn()], size=(160, 48)) as console:
         screen = await console.opens(
             InstallScreen,

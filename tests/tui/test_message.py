@@ -28,7 +28,7 @@ from console.tui.payloads import PayloadForm
 from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.text import TextView
 from tests.tui.acting import make
-from tests.tui.one_tab import KEY, Remembering
+from tests.tui.one_tab import KEY, RecordingNavigator
 from tests.tui.opened import Opened, alone, threads_ended
 from tests.tui.test_messages import message
 
@@ -47,9 +47,9 @@ FAILED = message(
 @asynccontextmanager
 async def opened(
     conn: OpenConnection | None = None, key: str = "error,,17", size: tuple[int, int] = (80, 24)
-) -> AsyncIterator[tuple[Opened, MessageScreen, Remembering]]:
+) -> AsyncIterator[tuple[Opened, MessageScreen, RecordingNavigator]]:
     async with alone("prod", size=size, connections=[] if conn is None else [conn]) as console:
-        navigator: Any = Remembering()
+        navigator: Any = RecordingNavigator()
         console.app.context.navigator = navigator
         screen = MessageScreen(console.app.context, KEY, key)
         console.app.push_screen(screen)
@@ -88,7 +88,7 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         ):
             assert words in drawn
         await console.press("a")
-        assert navigator.went == [("actions", KEY, "id=17")]
+        assert navigator.calls == [("actions", KEY, "id=17")]
         screen.show_result(ReadMessage(None))
         await console.pilot.pause()
         assert "GONE" in said(screen, "head")
@@ -113,7 +113,7 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
             ("release", KEY, "id=17"),
             ("reschedule", KEY, "id=17", ("in", "0s")),
         ]
-        assert navigator.went == wanted
+        assert navigator.calls == wanted
         screen.show_result(ReadMessage(replace(FAILED, history=past)))
         await console.pilot.pause()
         for words in (
@@ -128,7 +128,7 @@ async def test_one_key_plans_that_this_one_is_popped_and_its_past_stands_below_i
         screen.show_result(ReadMessage(replace(FAILED, state="error")))
         screen.show_result(ReadMessage(None))
         await console.press("n")
-        assert navigator.went == wanted, "what is gone cannot be requeued"
+        assert navigator.calls == wanted, "what is gone cannot be requeued"
 
 
 async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:

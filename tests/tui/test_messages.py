@@ -76,7 +76,7 @@ async def test_a_page_that_there_is_more_and_what_failed_since() -> None:
         assert "[bold]x" in shown.picture
         assert "no␛[31m route" in shown.picture
         await shown.press("enter")
-        assert shown.navigator.went == [("message", KEY, "ready,,a")]
+        assert shown.navigator.calls == [("message", KEY, "ready,,a")]
         shown.tab.show_error(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
         await shown.pilot.pause()
         assert all(
@@ -120,7 +120,7 @@ async def test_marks_become_filters_and_all_matching_means_the_filters(
         filters = parse(["state=error", "error~no route"])
         pane.show_page(LoadedPage(PageRequest(filters, reverse=True), page(message("a", "error"))))
         await shown.press("asterisk", "a")
-        assert [went[2:] for went in shown.navigator.went] == [
+        assert [went[2:] for went in shown.navigator.calls] == [
             ("id=a",),
             ("id=a", "id=b", "id=c"),
             ("id=c", "id=d"),
@@ -162,7 +162,7 @@ async def test_letters_typed_into_the_filter_are_letters_and_pasted_they_are_tak
         give(pane, *ABC)
         asks = asked(pane, monkeypatch)
         await shown.press("slash", *"xatsqo/19", "escape")
-        assert (asks, shown.navigator.went, pane.table.marks) == ([], [], ())
+        assert (asks, shown.navigator.calls, pane.table.marks) == ([], [], ())
         assert not pane.typing
         await shown.press("slash")
         for key in (*"id=17", "enter"):  # all of them before the first is heeded

@@ -16,7 +16,7 @@ from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.widgets.summary import KeyFooter
-from tests.tui.feeds import broken, nine, queue
+from tests.tui.feeds import broken, nine_queues, queue
 from tests.tui.opened import opened
 
 
@@ -25,7 +25,7 @@ async def test_it_says_that_it_looks_until_the_first_reading_comes() -> None:
         assert "connecting" in console.words("#connections")
         assert "Searching for queues" in console.words("#empty")
         assert "all clear" not in console.picture
-        await console.give(*nine(), production=True)
+        await console.give(*nine_queues(), production=True)
         assert console.order[:3] == ["mail", "orders", "reports"]
         assert console.row("mail") == {
             "state": "!",
@@ -40,14 +40,14 @@ async def test_it_says_that_it_looks_until_the_first_reading_comes() -> None:
         assert console.row("imports")["age"] == "?"
         assert "4 ms" in console.words("#connections")
         # All of them are in sight at 80 by 24.
-        for one in nine():
+        for one in nine_queues():
             assert f" {one.queue} " in console.picture
         assert "? help" in console.picture
 
 
 async def test_a_wide_screen_shows_everything_and_columns_go_and_come_with_the_width() -> None:
     async with opened(size=(160, 48)) as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         row = console.row("orders")
         assert (row["push"], row["pop"], row["claimed"]) == ("812.0", "640.2", "·")
         assert row["full_in"] == "≈3.4 s"
@@ -76,7 +76,7 @@ async def test_production_and_a_login_that_could_do_more_than_look_are_told() ->
         assert "PRODUCTION" not in console.words("#connections")
         for columns, login in product((80, 160), (LOOKER, WRITER)):
             await console.resize(columns, 24)
-            console.feed.give(*nine(), production=True, login=login)
+            console.feed.give(*nine_queues(), production=True, login=login)
             await console.pilot.pause()
             first, *below = console.words("#connections").splitlines()
             assert "read-only" in first
@@ -84,7 +84,7 @@ async def test_production_and_a_login_that_could_do_more_than_look_are_told() ->
             told = login is WRITER
             assert len(below) == (told and columns == 80)
             assert ("by this session only" in console.picture) == told
-            for one in nine():
+            for one in nine_queues():
                 assert f" {one.queue} " in console.picture
         await console.give(production=False)
         assert "PRODUCTION" not in console.words("#connections")
@@ -170,7 +170,7 @@ async def test_a_connection_that_never_answered_says_so() -> None:
 
 async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> None:
     async with opened() as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         top = console.order
         for keys, at in (("j", 1), ("down", 2), ("k", 1), ("G", 8), ("up", 7), ("g", 0)):
             await console.press(keys)
@@ -185,10 +185,10 @@ async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> 
         assert seen == ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
         assert console.table.sort_column.name == "state"
         await console.press("s")
-        assert console.order == sorted(one.queue for one in nine())
+        assert console.order == sorted(one.queue for one in nine_queues())
         assert "by name ▲" in console.words("#summary")
         await console.press("S")
-        assert console.order == sorted((one.queue for one in nine()), reverse=True)
+        assert console.order == sorted((one.queue for one in nine_queues()), reverse=True)
         await console.pilot.click(console.table, offset=(40, 0))
         await console.pilot.pause()
         assert console.table.sort_column.name == "ready"
@@ -197,14 +197,14 @@ async def test_keys_move_the_cursor_and_sort_and_so_does_a_click_on_a_head() -> 
 
 async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
     async with opened() as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         await console.press("slash", *"re")
         assert set(console.order) == {"reports", "reminders"}
         await console.press("p", "enter")
         assert console.order == ["reports"]
         assert console.app.focused is console.table
         assert "1 of 9 match rep" in console.words("#summary")
-        await console.give(*nine()[:3])
+        await console.give(*nine_queues()[:3])
         assert console.order == []
         assert "No queue matches" in console.words("#empty")
         await console.press("escape")
@@ -271,7 +271,7 @@ async def test_the_clock_in_utc_a_look_at_once_and_the_interval_by_steps_between
 
 async def test_escape_goes_out_one_level_at_a_time_and_never_quits() -> None:
     async with opened() as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         await console.press("slash", "m", "enter", "question_mark")
         assert console.has_help_open()
         await console.press("escape")
@@ -287,7 +287,7 @@ async def test_escape_goes_out_one_level_at_a_time_and_never_quits() -> None:
 @pytest.mark.parametrize("before", [(), ("slash", "m"), ("question_mark",)])
 async def test_ctrl_q_quits_from_anywhere(before: tuple[str, ...]) -> None:
     async with opened() as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         await console.press(*before)
         await console.pilot.press("ctrl+q")
         assert not console.app.is_running or console.app._exit

@@ -18,7 +18,7 @@ from console.tui.screens.queue import QueueScreen
 from console.tui.widgets.charts import Chart, Charts
 from console.tui.widgets.queue_table import QueueTable
 from console.tui.widgets.summary import KeyFooter
-from tests.tui.feeds import nine
+from tests.tui.feeds import nine_queues
 from tests.tui.opened import Opened, opened
 
 LARGE = (160, 48)
@@ -45,11 +45,11 @@ async def open_queue(console: Opened) -> QueueScreen:
 
 async def test_the_same_figures_again_paint_nothing_and_others_their_row_alone() -> None:
     async with opened(size=LARGE) as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         with refreshed() as found:
-            await console.give(*nine())
+            await console.give(*nine_queues())
         assert found == []
-        table, (first, *others) = console.table, nine()
+        table, (first, *others) = console.table, nine_queues()
         place = table.keys.index(repr((console.feed.name, first.schema, first.queue)))
         assert first.push_per_second is not None
         with refreshed() as found:
@@ -64,27 +64,27 @@ async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell_and_what_is_
     None
 ):
     async with opened(size=LARGE) as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         screen = await open_queue(console)
-        await console.give(*nine())
+        await console.give(*nine_queues())
         chart = screen.query_one(Charts).shown[0]
         cell = screen.query_one(Charts).span.seconds / chart.size.width
         with mock.patch.object(Chart, "_built", return_value="") as built, refreshed() as found:
             console.clock.now += cell / 100
-            await console.give(*(replace(one, ready=7) for one in nine()))
+            await console.give(*(replace(one, ready=7) for one in nine_queues()))
             assert not built.called
             # Its words are newer, on the line above it.
             words = Region(0, 0, chart.size.width, 1)
             assert [of for one, of in found if one is chart] == [(words,)]
             console.clock.now += cell
-            await console.give(*(replace(one, ready=7) for one in nine()))
+            await console.give(*(replace(one, ready=7) for one in nine_queues()))
         assert built.call_count == len(screen.query_one(Charts).shown)
         # What is covered is not drawn and has nothing painted.
         with (
             mock.patch.object(OverviewScreen, "draw_body") as drawn,
             mock.patch.object(Compositor, "render_full_update") as painted,
         ):
-            await console.give(*(replace(one, ready=8) for one in nine()))
+            await console.give(*(replace(one, ready=8) for one in nine_queues()))
             # Any message that comes to it had all of both screens painted.
             came = asyncio.Event()
             console.overview.call_later(came.set)
@@ -96,10 +96,10 @@ async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell_and_what_is_
 
 async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_work() -> None:
     async with opened(rights="admin") as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         keys = console.overview.query_one(KeyFooter)
         with mock.patch.object(keys, "refresh", wraps=keys.refresh) as drawn_keys:
-            await console.give(*nine())
+            await console.give(*nine_queues())
             drawn_keys.assert_not_called()
             await console.press("slash")
             drawn_keys.assert_called()
@@ -113,7 +113,7 @@ async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_wor
 
 async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_styles() -> None:
     async with opened(size=LARGE) as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         apply, styled = Stylesheet.apply, list[DOMNode]()
 
         def noted(self: Stylesheet, node: DOMNode, **options: Any) -> None:

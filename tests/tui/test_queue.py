@@ -24,7 +24,7 @@ from console.tui.tabs.sql import CodeView, SqlTab, aligned
 from console.tui.tabs.tab import TabBar
 from console.tui.text import style_of
 from console.tui.widgets.queue_detail import FiguresPanel
-from tests.tui.feeds import nine, queue
+from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, opened
 from tests.tui.test_audit import ENTRY, RUNNING
 
@@ -44,7 +44,7 @@ async def settled(pilot: Pilot[None]) -> None:
 async def open_queue(
     console: Opened, name: str = "mail", tab: str = "", *queues: QueueSnapshot
 ) -> QueueScreen:
-    await console.give(*(queues or nine()))
+    await console.give(*(queues or nine_queues()))
     console.app.open_queue(of(name), tab)
     await settled(console.pilot)
     return console.on_top(QueueScreen)
@@ -89,7 +89,7 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other_with_its_a
 
 async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
     async with opened(size=(160, 48)) as console:
-        ring = next(one for one in nine() if one.queue == "orders")
+        ring = next(one for one in nine_queues() if one.queue == "orders")
         filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
         screen = await open_queue(console, "orders", "", filling)
         told = figures(screen)
@@ -210,7 +210,7 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         # A paused screen stands still and asks nothing.
         await console.press("space")
         console.clock.now += 1000
-        await console.give(*(replace(one, ready=1) for one in nine()))
+        await console.give(*(replace(one, ready=1) for one in nine_queues()))
         assert "ready 9,412" in figures(screen)
         assert polled == ["audit"] * 2
         await console.press("space")
@@ -222,7 +222,7 @@ async def test_only_what_is_in_sight_is_asked_and_not_more_often_than_it_wants(
         assert screen.tab is not None
         assert not screen.tab.shown
         console.clock.now += 1000
-        await console.give(*nine())
+        await console.give(*nine_queues())
         assert polled == ["audit"] * 3
         await console.app.pop_screen()
         await settled(console.pilot)
@@ -262,9 +262,9 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
         console.app.open_actions = asked.append  # type: ignore[method-assign,assignment]
         screen = await open_queue(console, "orders", "slots")
         for _ in range(5):
-            await console.give(*nine())
+            await console.give(*nine_queues())
             console.clock.now += 1
-        await console.give(*(one for one in nine() if one.queue != "orders"))
+        await console.give(*(one for one in nine_queues() if one.queue != "orders"))
         console.clock.now += 30
         screen.draw()
         assert screen.gone
@@ -274,7 +274,7 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
         await console.press("a", "r", "1", "z")
         assert asked == []
         assert polled == before
-        await console.give(*nine())
+        await console.give(*nine_queues())
         assert "is gone" not in figures(screen)
 
 

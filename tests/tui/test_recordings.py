@@ -29,7 +29,7 @@ from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
 from console.tui.widgets.charts import Chart, Drawing, y_limits
 from tests.servers import wait_until
-from tests.tui.feeds import BEGIN, Taken, queue
+from tests.tui.feeds import BEGIN, RecordedConnection, queue
 from tests.tui.one_tab import Shown, one_tab
 from tests.tui.opened import alone, conn
 from tests.tui.test_terminal import install_queue, on_terminal
@@ -167,12 +167,12 @@ LATENCY = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles())
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     """Seen from 01:40 to 01:55 and, idle, from 02:10 on."""
     root = tmp_path_factory.mktemp("recordings")
-    taken = Taken(root)
+    taken = RecordedConnection(root)
     for second in range(2400, 3300, 10):
         mail = queue("mail", ready=second, age_seconds=2.0, latency=LATENCY)
-        taken.look(second, mail, next_seconds=10.0)
+        taken.sample(second, mail, next_seconds=10.0)
     for second in range(4200, LAST + 1, 60):
-        taken.look(second, queue("mail", ready=1), next_seconds=60.0)
+        taken.sample(second, queue("mail", ready=1), next_seconds=60.0)
     for second in (2400, 2460, 2520):
         taken.found(second, "mail", ["odd"] if second == 2460 else [])
     taken.acted(3000, "mail", "purge")

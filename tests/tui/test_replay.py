@@ -23,7 +23,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
 from tests.cli.calls import call
-from tests.tui.feeds import BEGIN, Taken, queue
+from tests.tui.feeds import BEGIN, RecordedConnection, queue
 from tests.tui.opened import Running, threads_ended
 from tests.tui.test_terminal import on_terminal, quit_at_once
 
@@ -35,12 +35,12 @@ MAIL = ("prod", "public", "mail")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten minutes: idle at first; a queue that comes at 300 s; a finding from 360 to 480 s."""
     root = tmp_path_factory.mktemp("recordings")
-    taken = Taken(root)
+    taken = RecordedConnection(root)
     for second in range(0, 300, 5):
-        taken.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+        taken.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
     for second in range(300, 601):
         mail = queue("mail", "claim", ready=second, errors=0)
-        taken.look(second, mail, queue("late", ready=7))
+        taken.sample(second, mail, queue("late", ready=7))
     for second in range(0, 601, 60):
         taken.found(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
     taken.close()
@@ -138,11 +138,11 @@ def _keys(console: Played) -> set[tuple[str, str, str]]:
 async def test_what_was_not_recorded_is_no_trouble_of_its_connection(tmp_path: Path) -> None:
     """One was closed on purpose while the console went on with another; one had failed by then."""
     for name, last in (("closed", 60), ("prod", 600)):
-        taken = Taken(tmp_path, name)
+        taken = RecordedConnection(tmp_path, name)
         for second in range(0, last + 1, 5):
-            taken.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+            taken.sample(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
         taken.close()
-    failed = Taken(tmp_path, "failed")
+    failed = RecordedConnection(tmp_path, "failed")
     failed.fail(0, "Could not look.")
     failed.close()
     async with played(tmp_path, "01:07:00", (160, 48)) as console:
@@ -160,9 +160,9 @@ async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
     """Whether that is configured here or not; of many the connections begin folded, as live."""
     names = [f"shops/host{number}" for number in range(9)]
     for name in (*names, "odd/one"):
-        taken = Taken(tmp_path, name)
+        taken = RecordedConnection(tmp_path, name)
         for second in (0, 30, 60, 90):
-            taken.look(second, queue("mail", ready=2), queue("bills", ready=3), next_seconds=30.0)
+            taken.sample(second, queue("mail", ready=2), queue("bills", ready=3), next_seconds=30.0)
         taken.close()
     key = (names[0], "public", "mail")
     async with played(tmp_path, "01:01", (160, 48), key) as console:

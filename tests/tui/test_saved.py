@@ -23,7 +23,7 @@ from console.tui.text import MARK
 from console.verbs import get_verb
 from console.verbs.parameters import FILTER
 from console.verbs.verb import Target, equivalent_command, values_from_texts
-from tests.tui.feeds import FakeFeed, nine, queue
+from tests.tui.feeds import FakeFeed, nine_queues, queue
 from tests.tui.one_tab import one_tab
 from tests.tui.opened import Opened, opened
 from tests.tui.test_commands import KEY, Followed, site
@@ -86,7 +86,7 @@ async def test_filters_of_the_overview_and_themes_are_those_of_the_file_and_save
     file: Path,
 ) -> None:
     async with opened(appearance=Appearance("light", saved=SAVED), config_path=file) as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         assert console.app.theme == "light"
         await say(console, "save all")
         assert "no filter here" in console.picture

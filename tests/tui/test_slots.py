@@ -19,7 +19,7 @@ from console.tui.screens.overview import RingSlots
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
 from console.tui.widgets.slot_map import CellState, SlotMapView, SlotStrip, cell_state, strip_cells
-from tests.tui.feeds import nine, queue
+from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, Plain, opened
 
 RING = design("ring")
@@ -111,7 +111,7 @@ async def test_every_slot_is_in_one_cell_and_counted_once_however_far_in() -> No
 
 
 async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
-    await console.give(*nine())
+    await console.give(*nine_queues())
     console.app.open_queue(KEY, "slots")
     await console.pilot.pause()
     await console.pilot.pause()
@@ -177,7 +177,7 @@ def test_the_message_of_a_slot_is_named_as_a_page_of_messages_names_it() -> None
 
 async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age() -> None:
     async with opened() as console:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         console.app.open_queue(KEY, "slots")
         await console.pilot.pause()
         await console.pilot.pause()

@@ -28,7 +28,7 @@ from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.screens.queue import TABS
 from console.tui.tabs.messages import LoadedPage, MessagesTab
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab
-from tests.tui.feeds import FakeClock, FakeFeed, nine, queue
+from tests.tui.feeds import FakeClock, FakeFeed, nine_queues, queue
 from tests.tui.opened import Bare, Opened, conn, invisible
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
 from tests.tui.test_findings import BAD, NOW, FakeRepair, diagnosis, finding
@@ -75,7 +75,7 @@ def tide(
     for second in seconds:
         high = 0.5 + 0.5 * math.sin(second / swing) ** 2
         if second not in missed:
-            console.feed.give(*(_moved(one, high, figures) for one in nine()))
+            console.feed.give(*(_moved(one, high, figures) for one in nine_queues()))
         console.clock.now += seconds.step
 
 
@@ -91,7 +91,7 @@ def _moved(one: QueueSnapshot, high: float, figures: Sequence[str]) -> QueueSnap
 def test_overview_at_80_by_24(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
         tide(console, range(0, 240, 5), 25, ["ready"])
-        await console.give(*nine(), production=True)
+        await console.give(*nine_queues(), production=True)
         await console.press("j")
 
     assert taken(snap_compare, run, rights="operator", banner="demo: a banner")
@@ -103,7 +103,7 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
         audited.give(queue("trail", "claim", claimed=2, stuck=0, errors=0, ready=4_711))
         await console.pilot.pause()
         tide(console, range(0, 240, 5), 25, ["ready"])
-        prod.give(*nine(), production=True)
+        prod.give(*nine_queues(), production=True)
         stage.give(queue("orders", "ring", ready=3, gap=3, capacity=100), queue("[bold]x"))
         audited.fail(retry_seconds=22)
         console.clock.now += 2
@@ -115,17 +115,17 @@ def test_overview_at_160_by_48_with_a_lost_connection(snap_compare: Compare) -> 
 
 def test_paused_and_filtered(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         await console.press("space", "slash", *"errors:>0", "enter", "j")
         console.clock.now += 65
-        await console.give(*nine())
+        await console.give(*nine_queues())
 
     assert taken(snap_compare, run)
 
 
 def test_help(snap_compare: Compare) -> None:
     async def run(console: Opened) -> None:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         await console.press("question_mark")
 
     assert taken(snap_compare, run, (80, 48))
@@ -140,7 +140,7 @@ def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch)
 
     async def run(console: Opened) -> None:
         tide(console, range(0, 240, 5), 25, ["ready"])
-        await console.give(*nine(), production=True)
+        await console.give(*nine_queues(), production=True)
         await console.press("space")
 
     assert taken(snap_compare, run)
@@ -185,7 +185,7 @@ def test_a_queue_with_charts(behind: Callable[..., bool], size: tuple[int, int])
     async def run(console: Opened) -> None:
         figures = ("ready", "gap", "age_seconds", "push_per_second")
         tide(console, range(300), 40, figures, missed=range(140, 160))
-        await console.give(*nine())
+        await console.give(*nine_queues())
         mended(console)
         await tab_of(console, MAIL, "findings")
 
@@ -202,7 +202,7 @@ MESSAGES = (
 
 def test_messages(behind: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         pane = (await tab_of(console, MAIL, "messages")).query_one(MessagesTab)
         pane.show_page(LoadedPage(pane.request, Page(QUEUE, MESSAGES, None, complete=True)))
         await console.pilot.pause()
@@ -213,7 +213,7 @@ def test_messages(behind: Callable[..., bool]) -> None:
 
 def test_slots(behind: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         screen = await tab_of(console, ORDERS, "slots")
         screen.query_one(SlotsTab).show_result(QueueSlotMap(RING, MAP))
         await console.pilot.pause()
@@ -237,7 +237,7 @@ def test_a_message_with_json(behind: Callable[..., bool]) -> None:
 
 def test_the_plan_of_a_repair(behind: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
-        await console.give(*nine())
+        await console.give(*nine_queues())
         mended(console)
         found = console.app.context.store.findings(console.clock.now)
         dialog = await console.opens(
@@ -274,7 +274,7 @@ def test_audit(behind: Callable[..., bool]) -> None:
 
 def test_connections(behind: Callable[..., bool]) -> None:
     async def run(console: Opened) -> None:
-        console.feed.give(*nine(), production=True)
+        console.feed.give(*nine_queues(), production=True)
         console.app.open_connections()
         await console.pilot.pause()
         assert console.is_at(ConnectionsScreen)

@@ -21,7 +21,7 @@ from console.tui.series import SPANS, ChartSpan, Run, Series
 from console.tui.store import Store
 from console.tui.views import Link, parse
 from console.tui.widgets.queue_detail import limit_words, pieces
-from tests.tui.feeds import broken, nine, queue
+from tests.tui.feeds import broken, nine_queues, queue
 
 LOST = ConnectionFailedError("Could not look.", why="connection refused\nIs it running?")
 
@@ -105,7 +105,7 @@ def test_a_trend_keeps_the_most_of_each_five_seconds_and_its_gaps() -> None:
 def found(text: str) -> set[str]:
     store = Store({"prod": 1.0}, now=0)
     odd = (queue('od"d; name', "fifo"), queue("a:b", "stack"))
-    store.add_reading("prod", Reading("prod", (*nine(), *odd)), at=0)
+    store.add_reading("prod", Reading("prod", (*nine_queues(), *odd)), at=0)
     wanted = parse(text)
     return {view.snapshot.queue for view in store.queues(0) if wanted.matches(view)}
 

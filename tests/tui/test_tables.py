@@ -24,7 +24,7 @@ from console.tui.views import QueueView
 from console.tui.widgets.keyed_table import LEFT, Column, KeyedTable, fit
 from console.tui.widgets.messages import MarkedTable
 from console.tui.widgets.queue_columns import COLUMNS, DROP_ORDER, SORTABLE, layout, sort_rows
-from tests.tui.feeds import nine, queue
+from tests.tui.feeds import nine_queues, queue
 from tests.tui.opened import Opened, alone, opened
 
 TWO_COLUMNS = (
@@ -98,7 +98,7 @@ def names(width: int) -> list[str]:
 
 def views() -> tuple[QueueView, ...]:
     store = Store({"prod": 1.0}, now=0)
-    store.add_reading("prod", Reading("prod", tuple(nine())), at=0)
+    store.add_reading("prod", Reading("prod", tuple(nine_queues())), at=0)
     return store.queues(0)
 
 

@@ -52,7 +52,7 @@ async def test_claims_with_the_evidence_about_their_owners() -> None:
         await shown.press("j")
         assert "so has the claim" in shown.words("#stuck-detail")
         await shown.press("x", "x", "a", "escape", "a", "f")
-        assert shown.navigator.went == [
+        assert shown.navigator.calls == [
             ("actions", KEY, "id=2", "id=3"),
             ("actions", KEY, "id=4"),
             ("release", KEY),
@@ -73,7 +73,7 @@ async def test_the_cursor_stays_with_its_claim_and_nothing_is_said_in_words() ->
         assert "No session holds rows." in shown.words("#stuck-head")
         shown.tab.show_result(QueueHolders(None, None))
         assert "Nothing can be stuck in this design." in shown.words("#stuck-head")
-        assert shown.navigator.went == []
+        assert shown.navigator.calls == []
         shown.tab.show_result(QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None))
         await shown.press("j", "j")
         shown.tab.show_result(QueueHolders(Claims((BOUND, ALIVE, YOUNG), more=False), ()))
@@ -81,7 +81,7 @@ async def test_the_cursor_stays_with_its_claim_and_nothing_is_said_in_words() ->
         shown.tab.show_result(QueueHolders(Claims((BOUND, YOUNG), more=False), ()))
         assert shown.tab.table.cells("claim 3")["owner"].text == "left"
         await shown.press("a")
-        assert shown.navigator.went == [("actions", KEY, "id=3")] * 2
+        assert shown.navigator.calls == [("actions", KEY, "id=3")] * 2
 
 
 async def test_sessions_that_hold_rows_can_be_ended() -> None:
@@ -93,7 +93,7 @@ async def test_sessions_that_hold_rows_can_be_ended() -> None:
         assert "prepared transaction [b]forgotten" in shown.picture
         assert "last: SELECT ? FROM billing_pop()" in shown.words("#stuck-detail")
         await shown.press("a", "j", "a", "g", "x", "x", "a")  # two that are marked: none
-        assert shown.navigator.went == [
+        assert shown.navigator.calls == [
             ("end-session", KEY, ("session", "815")),
             ("end-session", KEY, ("session", "[b]forgotten")),
         ]
@@ -137,7 +137,7 @@ async def test_the_cursor_stays_on_its_group_and_acts_on_it() -> None:
         shown.tab.show_result(groups())
         await shown.press("enter", "a", "y")
         assert "No errors." in shown.words("#errors-head")
-        assert shown.navigator.went == []
+        assert shown.navigator.calls == []
         shown.tab.show_result(groups(NO_ROUTE, TIMED_OUT))
         await shown.press("j")
         shown.tab.show_result(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
@@ -146,7 +146,7 @@ async def test_the_cursor_stays_on_its_group_and_acts_on_it() -> None:
         assert shown.tab.table.cells(TIMED_OUT.key)["count"].text == "0"
         await shown.press("a")
         acted = ("actions", KEY, "state=error", f"error-group={TIMED_OUT.key}")
-        assert shown.navigator.went == [acted] * 2
+        assert shown.navigator.calls == [acted] * 2
 
 
 def test_a_group_is_a_filter_of_its_own() -> None:
@@ -185,7 +185,7 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
         assert "03-29 01:14:07" in shown.picture
         await shown.press("G", "a", "g", "a", "j", "a")
         assert "no row tells who pushed it" in shown.words("#consumers-detail")
-        assert shown.navigator.went == [
+        assert shown.navigator.calls == [
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"
         # The row stays the operator's, whoever comes and goes.
@@ -221,7 +221,7 @@ async def test_on_a_server(database: Database, database_url: str) -> None:
             await errors.until(lambda: len(tab.pane.table.keys) == 4)
             assert tab.is_open
             await errors.press("x", "a")
-            (went,) = errors.navigator.went
+            (went,) = errors.navigator.calls
             assert went[:2] == ("actions", KEY)
             assert [word.partition("=")[0] for word in went[2:]] == ["id"]
             await errors.press("escape", "escape")
@@ -233,7 +233,7 @@ async def test_on_a_server(database: Database, database_url: str) -> None:
             await holders.until(lambda: holders.tab.result is not None)
             assert "1 session holds rows" in holders.words("#stuck-head")
             await holders.press("a")
-            assert holders.navigator.went[0][2] == ("session", str(taker.info.backend_pid))
+            assert holders.navigator.calls[0][2] == ("session", str(taker.info.backend_pid))
         taker.execute("COMMIT")
         async with one_tab(ConsumersTab, key=letters, connections=here) as consumers:
             taker.execute("SELECT * FROM letters_pop()")

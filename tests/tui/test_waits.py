@@ -15,7 +15,7 @@ from console.tui.text import TextView
 from console.tui.widgets.waits_chart import WaitsChart, wait_key
 from tests.servers import connect
 from tests.tui.acting import make
-from tests.tui.one_tab import KEY, Remembering, one_tab
+from tests.tui.one_tab import KEY, RecordingNavigator, one_tab
 from tests.tui.opened import alone, threads_ended
 from tests.tui.test_messages import QUEUE
 
@@ -109,12 +109,12 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         assert "etl01␛, user ann" in detail(pane)
         assert "last: LOCK TABLE mail" in detail(pane)
         await shown.press("j", "a")
-        assert shown.navigator.went == [("end-session", KEY, ("session", "11"))]
+        assert shown.navigator.calls == [("end-session", KEY, ("session", "11"))]
         pane.show_result(report(sessions=(Session(9, locks=(LOCK,)), *WAITERS[::-1], ROOT)))
         await shown.press("a")
         pane.show_result(report(sessions=(Session(9, locks=(LOCK,)), ROOT)))
         await shown.press("a")
-        assert shown.navigator.went[1:] == [("end-session", KEY, ("session", "11"))] * 2
+        assert shown.navigator.calls[1:] == [("end-session", KEY, ("session", "11"))] * 2
         assert pane.waiters.cells("11")["does"].text == "left"
 
 
@@ -136,7 +136,7 @@ async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> No
 
 async def test_of_a_connection_the_server_and_its_counters() -> None:
     async with alone("prod", size=(160, 48)) as console:
-        navigator: Any = Remembering()
+        navigator: Any = RecordingNavigator()
         console.app.context.navigator = navigator
         screen = WaitsScreen(console.app.context, "prod")
         console.app.push_screen(screen)
@@ -147,7 +147,7 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
         for words in ("? (hidden)", "LATCH/LATCH_EX", "1.5 s 40x", "Waits of prod"):
             assert words in console.picture
         await console.press("tab", "a", "G", "a")
-        assert navigator.went == [("end-session", KEY, ("session", "10"))]
+        assert navigator.calls == [("end-session", KEY, ("session", "10"))]
 
 
 async def test_what_may_not_be_seen_is_said_and_a_deadlock_and_a_deep_line_are_drawn() -> None:

@@ -30,7 +30,7 @@ from console.monitor.recording.segments import (
 from console.monitor.sampler import Reading
 from tests.hostile import COSTLY
 from tests.servers import wait_until
-from tests.tui.feeds import nine, queue
+from tests.tui.feeds import nine_queues, queue
 
 NOW = datetime(2026, 3, 29, 0, 59, 58, 123456, tzinfo=UTC)
 ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
@@ -153,7 +153,7 @@ def test_an_older_file_lacks_a_column_and_the_rest_is_read(tmp_path: Path) -> No
 
 def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "prod")
-    recorder.reading(Reading("prod", tuple(nine()), latency_seconds=0.004))
+    recorder.reading(Reading("prod", tuple(nine_queues()), latency_seconds=0.004))
     error = ConnectionFailedError("Could not sample the queues.", why="password=secret")
     recorder.reading(Reading("prod", error=error))
     recorder.close()
@@ -161,7 +161,7 @@ def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
     links = reader.rows(LINKS, ALWAYS)
     assert [one["error"] for one in links] == [None, "Could not sample the queues."]
     seen = [segments.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
-    kept = [replace(one, claims=None, held_by=(), slow=()) for one in nine()]
+    kept = [replace(one, claims=None, held_by=(), slow=()) for one in nine_queues()]
     assert seen == kept
     assert recorder.problem == ""
 

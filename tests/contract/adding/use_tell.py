@@ -43,7 +43,7 @@ async def press_it(url: str) -> None:
             await here.press("escape")
             await here.confirm("y")
             assert "told moved" in here.picture
-            await here.out()
+            await here.leave()
 
 
 if __name__ == "__main__":
