@@ -1,4 +1,4 @@
-"""Fixtures for the whole suite: servers, databases, and how long a campaign may be."""
+"""Fixtures for the whole suite: servers, databases, and the length of campaigns."""
 
 import atexit
 import compileall
@@ -27,26 +27,26 @@ from tests.template import FOLDER, CopiedServer, folder_of_run
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the suite independent of who runs it: his configuration, and how he started it."""
+    """Make the suite independent of its user's configuration and of how it was started."""
     for name in [n for n in os.environ if n.startswith("DBQ_") and not n.startswith("DBQ_TEST_")]:
         del os.environ[name]
-    # A slow machine is no defect: hypothesis shall not time its examples. The short tier's are the
-    # same in each run: it tells whether a change is right; --long looks for others each time.
+    # A slow machine is not a defect, so hypothesis has no deadline. The short tier uses the same
+    # examples in each run, to judge a change; --long tries different ones each time.
     patient = settings(
         deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.register_profile("long", patient)
     settings.register_profile("short", patient, max_examples=SHORT_EXAMPLES, derandomize=True)
     settings.load_profile("long" if config.getoption("--long") else "short")
-    for what in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
-        os.environ[what] = _folder()
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        os.environ[variable] = _folder()
     is_worker = hasattr(config, "workerinput")
-    if not is_worker:  # the workers of pytest-xdist inherit it
+    if not is_worker:  # inherited by pytest-xdist's workers
         os.environ[FOLDER] = folder_of_run()
         _compile_once(config)
-    # Until all is collected: half a million objects that stay are looked at again and again.
+    # Until collection ends, as it would scan half a million permanent objects repeatedly.
     gc.disable()
-    # A background job ignores SIGINT, one under nohup SIGHUP; what tests start has to hear them.
+    # Background jobs ignore SIGINT, nohup ignores SIGHUP; processes of tests must receive both.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _compile_once(config: pytest.Config) -> None:
-    """Hundreds of processes are started: none shall compile what another has compiled before."""
+    """Compile the console once, for the hundreds of processes that tests start."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     if config.getoption("numprocesses", None):
@@ -62,7 +62,7 @@ def _compile_once(config: pytest.Config) -> None:
 
 
 def _folder() -> str:
-    """An empty folder that goes with this process."""
+    """An empty folder, removed when this process ends."""
     made = tempfile.mkdtemp(prefix="dbq-test-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return made
@@ -71,9 +71,9 @@ def _folder() -> str:
 SPARK, MICROSOFT = "test_on_spark.py", "microsoft"
 
 FEW = 4
-"""So few parameters are all taken."""
+"""With fewer cases than this, all run."""
 SHORT_EXAMPLES = 25
-"""Of a law, where the test itself names no number; 100 with --long."""
+"""Per property, unless the test sets its own number; 100 with --long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,8 +82,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Without --long no case is made of a parameter that is marked so: each of four processes
-    would make thousands, only to leave them out."""
+    """Without --long, parameters marked `long` create no cases: each of four processes would
+    create thousands, only to deselect them."""
     if metafunc.config.getoption("--long"):
         return
     marks = metafunc.definition.own_markers
@@ -103,10 +103,10 @@ def _is_long(value: object) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long what is marked so is left out: what stands beside it shows the same.
+    """Without --long, tests marked `long` are deselected.
 
-    What needs Spark comes first, then what needs Microsoft's tools: tests are taken over from the
-    end of what a process has left, so these stay in one process, with one JVM and one .NET.
+    Spark's tests come first, then Microsoft's: processes steal tests from the end of another's
+    queue, so these stay in one process, with one JVM and one .NET.
     """
     items.sort(key=lambda item: (item.path.name != SPARK, item.path.parent.name != MICROSOFT))
     if config.getoption("--long"):
@@ -119,25 +119,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Those marked `thinned` that do not run: of variants, what adds no pair; else all but a few.
+    """Tests marked `thinned` that do not run: over variants, those that add no pair; else most.
 
-    Each test begins elsewhere, so that not one and the same parameter is left out everywhere.
+    Each test starts at a different parameter, so that none is left out everywhere.
     """
     by_module: dict[tuple[Path, object], list[tuple[pytest.Item, frozenset[Pair]]]]
     by_module = defaultdict(list)
-    of_each, seen = Counter(map(_test, items)), Counter[str]()
+    cases_of, counted = Counter(map(_test, items)), Counter[str]()
     left_out: set[pytest.Item] = set()
     for item in items:
         test = _test(item)
-        number, seen[test] = seen[test], seen[test] + 1
+        number, counted[test] = counted[test], counted[test] + 1
         thinned = item.get_closest_marker("thinned")
-        if thinned is None or of_each[test] < FEW:
+        if thinned is None or cases_of[test] < FEW:
             continue
         if variants := _variants(item):
-            place = item.path, _parameters(item).get("engine")  # each engine has SQL of its own
+            module = item.path, _parameters(item).get("engine")  # each engine has its own SQL
             payload = thinned.kwargs.get("payload", True)
             pairs = frozenset(pairs_of(test, variants, payload=payload))
-            by_module[place].append((item, pairs))
+            by_module[module].append((item, pairs))
         elif (number + zlib.crc32(test.encode())) % thinned.args[0]:
             left_out.add(item)
     for cases in by_module.values():
@@ -159,8 +159,9 @@ def _test(item: pytest.Item) -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Everything is imported and collected: the garbage collector need not look at it again, and at
-    what the tests make seldom. It took a quarter of the processor's time of the screens' tests.
+    """Exclude all imported and collected objects from garbage collection, and collect less often.
+
+    It took a quarter of the CPU of the screens' tests.
     """
     gc.collect()
     gc.freeze()
@@ -169,7 +170,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Look once over what the tests have left: pytest itself does it five times when it ends."""
+    """Collect once and freeze the rest, as pytest itself collects five times when it ends."""
     gc.collect()
     gc.freeze()
 
@@ -182,9 +183,9 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The suite's server: an embedded one, or the one that DBQ_TEST_POSTGRESQL_URL names.
+    """The suite's server: an embedded one, or that of DBQ_TEST_POSTGRESQL_URL.
 
-    Shared, so never killed; a test that kills asks for `own_server`.
+    Shared, so never killed; a test that kills uses `own_server`.
     """
     if EXTERNAL_URL:
         yield ExternalServer(EXTERNAL_URL)
@@ -202,7 +203,7 @@ def database_url(server: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def postgresql(server: Server) -> Iterator[Database]:
-    """An empty PostgreSQL database for one module of tests."""
+    """An empty PostgreSQL database for one test module."""
     with fresh_database(server.url) as url:
         database = open_database(url, timeouts=TIMEOUTS)
         yield database
@@ -222,7 +223,7 @@ def module_server() -> Iterator[EmbeddedServer]:
 def own_server(module_server: EmbeddedServer) -> EmbeddedServer:
     """A running embedded server that the test may kill, pause or restart.
 
-    The tests of a module share it, one after the other: make a database of your own on it.
+    The tests of a module share it in turn: create your own database on it.
     """
     if module_server.running:
         module_server.resume()

@@ -1,6 +1,6 @@
-"""Calls of whatever console PYTHONPATH finds first: a line of JSON each, on stdin; so the answers.
+"""Runs calls of the console that PYTHONPATH finds first: JSON lines on stdin, results on stdout.
 
-Imports nothing of the suite, which belongs to another revision than the console that is called.
+Imports nothing from the suite, as the console that is called may be of another revision.
 """
 
 import io
@@ -12,13 +12,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from console.cli import main
 
 
-def answer(words: list[str], given: str, url: str) -> dict[str, object]:
+def call(words: list[str], stdin_text: str, url: str) -> dict[str, object]:
     """Call `dbq-console` in this process."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     os.environ["DBQ_URL"] = url
     sys.argv = ["dbq-console", *words]
-    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin_text.encode()), "utf-8")
     status: object = 0
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -30,6 +30,6 @@ def answer(words: list[str], given: str, url: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    answers = sys.stdout
+    results = sys.stdout
     for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), file=answers, flush=True)
+        print(json.dumps(call(**json.loads(line))), file=results, flush=True)

@@ -1,11 +1,11 @@
-"""What one look of the monitoring costs: pages and milliseconds of processors, by design and depth.
+"""The cost of one monitoring sample: pages and CPU milliseconds, by design and depth.
 
     python -m tests.cost --rows 10000 --rows 1000000 [--design fifo ...]
     python -m tests.cost --queues 200
 
-Runs on an embedded server of its own. Ten million rows want 10 GB of disk and some minutes each.
-The tests compare pages; times stand here, for they are the machine's as much as ours: what the
-client and its server process spent (Linux).
+Runs on its own embedded server. Ten million rows need 10 GB of disk and some minutes each. The
+tests compare pages. Times are measured only here, as they depend on the machine: the CPU of the
+client and of its server process (Linux).
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.filling import fill
 from tests.servers import connect, fresh_database
 
 DESIGNS = designs_on("postgresql")
-LOOKS = 101
+SAMPLES = 101
 PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
 SETTINGS = {"fsync": "off", "max_wal_size": "8GB", "shared_buffers": "1GB"}
 
@@ -43,25 +43,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, action="append", default=[])
     parser.add_argument("--design", action="append", choices=list(DESIGNS), default=[])
     parser.add_argument("--queues", type=int, default=0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with EmbeddedServer.start(settings=SETTINGS) as server:
-        if asked.queues:
-            measure_many(server.url, asked.queues)
-        if asked.rows:
-            measure_depths(server.url, asked.design or list(DESIGNS), asked.rows)
+        if arguments.queues:
+            measure_many(server.url, arguments.queues)
+        if arguments.rows:
+            measure_depths(server.url, arguments.design or list(DESIGNS), arguments.rows)
 
 
 def measure_depths(server_url: str, designs: Sequence[str], depths: Sequence[int]) -> None:
-    """One line for each design and depth: of the first look, and of those after it."""
+    """A line per design and depth: the first sample, and later ones."""
     print(f"{'design':8} {'ready':>11} {'seen':>12} {'pages':>6} {'ms':>7}  {'then':>5} {'ms':>6}")
     for design in designs:
         for depth in depths:
             with fresh_database(server_url) as url:
-                queue = made(url, design, depth)
-                print(f"{design:8} {depth:11,} {measured(url, queue)}", flush=True)
+                queue = create_queue(url, design, depth)
+                print(f"{design:8} {depth:11,} {measure(url, queue)}", flush=True)
 
 
-def made(url: str, name: str, depth: int) -> Queue:
+def create_queue(url: str, name: str, depth: int) -> Queue:
     """A queue of that depth, vacuumed and analyzed."""
     design = DESIGNS[name]
     given = {"size": str(depth + depth // 10), "max_bytes": "16"} if name == "ring" else {}
@@ -75,40 +75,40 @@ def made(url: str, name: str, depth: int) -> Queue:
     return queue
 
 
-def measured(url: str, queue: Queue) -> str:
-    """Pages and times of the first look with no memory, and of those that have one."""
+def measure(url: str, queue: Queue) -> str:
+    """Pages and times of samples without a memory, and with one."""
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
-        seen = snapshot(take_sample(database, only=[queue]).queues[0], "")
-        mark = "≈" if "ready" in seen.estimated else ""
+        first_snapshot = snapshot(take_sample(database, only=[queue]).queues[0], "")
+        mark = "≈" if "ready" in first_snapshot.estimated else ""
         process = server_process(database)
         first = milliseconds(lambda: take_sample(database, only=[queue]), process)
         memory = Memory()
         take_sample(database, only=[queue], memory=memory)
         later = milliseconds(lambda: take_sample(database, only=[queue], memory=memory), process)
-    with recording(url) as look:
-        look(queue, Memory())
+    with page_counter(url) as sample:
+        sample(queue, Memory())
         memory = Memory()
-        pages, then = look(queue, memory), look(queue, memory)
-    ready = "?" if seen.ready is None else f"{mark}{seen.ready:,}"
+        pages, then = sample(queue, memory), sample(queue, memory)
+    ready = "?" if first_snapshot.ready is None else f"{mark}{first_snapshot.ready:,}"
     return f"{ready:>12} {pages:6} {first:7.1f}  {then:5} {later:6.1f}"
 
 
 def milliseconds(work: Callable[[], object], process: int) -> float:
-    """The mean of some calls, of the processors: ours, and the server process's."""
-    started = time.process_time() + on_processor(process)
-    for _ in range(LOOKS):
+    """The mean CPU time of a call, of this process and of the server's."""
+    started = time.process_time() + cpu_seconds(process)
+    for _ in range(SAMPLES):
         work()
-    return (time.process_time() + on_processor(process) - started) / LOOKS * 1000
+    return (time.process_time() + cpu_seconds(process) - started) / SAMPLES * 1000
 
 
-def on_processor(process: int) -> float:
-    """How many seconds it has run."""
+def cpu_seconds(process: int) -> float:
+    """The CPU seconds of a process so far."""
     times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def server_process(database: Database) -> int:
-    """Which one serves the pool's one connection."""
+    """The process that serves the pool's only connection."""
     with database.autocommit("ask") as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -116,41 +116,43 @@ def server_process(database: Database) -> int:
 
 
 @contextmanager
-def recording(url: str) -> Iterator[Callable[[Queue, Memory], int]]:
-    """The pages that all statements of one look read."""
+def page_counter(url: str) -> Iterator[Callable[[Queue, Memory], int]]:
+    """A function that takes a sample and returns the pages that its statements read."""
     with closing(open_database(url, timeouts=PATIENT)) as database:
         with database.autocommit("record") as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, psycopg.Connection)
             recorder = Recorder(driver)
 
-        def look(queue: Queue, memory: Memory) -> int:
+        def sample(queue: Queue, memory: Memory) -> int:
             recorder.take()
             take_sample(database, only=[queue], memory=memory)
             return sum(statement.buffers for statement in recorder.take())
 
-        yield look
+        yield sample
 
 
 def measure_many(server_url: str, count: int) -> None:
-    """One look at many queues beside a SELECT 1, and what the command line takes for it."""
+    """One sample of many queues, a SELECT 1 for comparison, and `dbq-console status`."""
     with fresh_database(server_url) as url:
         with closing(open_database(url, timeouts=PATIENT)) as database:
             for number in range(count):
                 install(database, some_queue(number))
         with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
             memory = Memory()
-            statements = counted(lambda: take_sample(database))
+            statements = count_statements(lambda: take_sample(database))
             process = server_process(database)
-            one_look = milliseconds(lambda: take_sample(database), process)
+            one_sample = milliseconds(lambda: take_sample(database), process)
             sampler = milliseconds(lambda: take_sample(database, memory=memory), process)
-            one = milliseconds(lambda: select_one(database), process)
+            select_1 = milliseconds(lambda: select_one(database), process)
         begun = time.perf_counter()
         command = [sys.executable, "-m", "console.cli", "status", "--json", "--url", url]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         lasted = time.perf_counter() - begun
     print(f"{count} queues: {statements} statements")
-    print(f"SELECT 1: {one:.2f} ms; one look: {one_look:.1f} ms, a sampler's: {sampler:.1f} ms")
+    print(
+        f"SELECT 1: {select_1:.2f} ms; one look: {one_sample:.1f} ms, a sampler's: {sampler:.1f} ms"
+    )
     print(f"dbq-console status --json, as a process of its own: {lasted:.2f} s")
 
 
@@ -166,7 +168,7 @@ def select_one(database: Database) -> None:
         connection.execute(text("SELECT 1"))
 
 
-def counted(work: Callable[[], object]) -> int:
+def count_statements(work: Callable[[], object]) -> int:
     """How many statements are sent."""
     sent: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Filling a queue's tables fast, with so many messages of each state, on PostgreSQL."""
+"""Fills a queue's tables fast, with a number of messages per state, on PostgreSQL."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ STATES: dict[str, Mapping[str, str]] = {
     "errors": {"status": "4", "claimed_at": _ONE_BY_ONE, "error": "'no'", "done_at": _ONE_BY_ONE},
     "done": {"status": "2", "claimed_at": _ONE_BY_ONE, "done_at": _ONE_BY_ONE},
 }
-"""What the columns of a message hold, by role; those that stuck ones have are claimed, too."""
+"""State -> role -> value of its column. The columns of stuck messages are those of claimed ones."""
 
 _ALWAYS = {"pushed_at": "now() - interval '1 min' + n * interval '1 us'", "payload": "%s::text"}
 
@@ -26,7 +26,7 @@ _ALWAYS = {"pushed_at": "now() - interval '1 min' + n * interval '1 us'", "paylo
 def fill(
     connection: psycopg.Connection, queue: Queue, counts: Mapping[str, int], payload: str = "x"
 ) -> None:
-    """Add so many messages of these states, the first states first."""
+    """Add messages, state by state: `counts` has the number of each."""
     for state, count in counts.items():
         if queue.design.flow is Flow.NUMBERS and state == "ready":
             _fill_ring(connection, queue, payload, count)
@@ -59,7 +59,7 @@ def _fill_table(
         SQL(", ").join(columns.values()),
         count,
     )
-    if queue.design.name == "split":  # its payloads lie apart
+    if queue.design.name == "split":  # its payloads are in another table
         insert = SQL(
             "WITH meta AS ({} RETURNING id) INSERT INTO {} SELECT id, {} FROM meta"
         ).format(insert, Identifier(queue.schema, f"{queue.name}_data"), payload)
@@ -67,7 +67,7 @@ def _fill_table(
 
 
 def _fill_ring(connection: psycopg.Connection, queue: Queue, payload: str, count: int) -> None:
-    """As so many pushes leave a ring that was never used."""
+    """A new ring as it is after this many pushes."""
     connection.execute(
         SQL(
             "UPDATE {} SET message_id = slot, first_id = slot, time = now(), message = {},"

@@ -1,4 +1,4 @@
-"""Texts that mean harm: to a terminal, to SQL, to markup, to formats, to who reads too quickly."""
+"""Hostile texts: to a terminal, SQL, markup, formats, and to a reader in a hurry."""
 
 import unicodedata
 from collections.abc import Callable
@@ -15,7 +15,7 @@ COSTLY = settings(max_examples=10 if settings().derandomize else 500)
 """For examples that write files: few in the short tier, many with --long."""
 
 CANARY = "canary"
-"""A table that must be there afterwards, with all its rows."""
+"""A table that must still exist afterwards, with all its rows."""
 
 TEXTS = [
     "\x1b[31mred\x1b[0m",
@@ -56,20 +56,20 @@ texts = st.one_of(
     st.text(max_size=30),
     st.text(st.sampled_from(_SIGNS), max_size=20),
 )
-"""Any text; Unicode's halves of pairs may be in it."""
+"""Any text, even with unpaired surrogates."""
 
 valid_texts = texts.map(lambda text: text.encode(errors="replace").decode().replace("\0", ""))
-"""Those that a database takes."""
+"""Those that a database accepts."""
 
 
-def obeyed(shown: str, *, but: str = "\n") -> list[str]:
-    """The signs in what is shown that a terminal would obey, hide or turn around."""
+def control_characters(shown: str, *, but: str = "\n") -> list[str]:
+    """The characters of a text that a terminal would execute, hide or reverse."""
     hidden = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return sorted({s for s in shown if unicodedata.category(s) in hidden and s not in but})
 
 
 def outcome(call: Callable[[], T]) -> T | ConsoleError:
-    """What a call gives, or how it was refused; anything else is a traceback."""
+    """The result of a call or its error; any other exception is a traceback."""
     try:
         return call()
     except ConsoleError as error:

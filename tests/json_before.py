@@ -1,10 +1,10 @@
-"""Every `--json` of every verb, of this console and of one before: what is another.
+"""Compares every `--json` of every verb between this console and an earlier revision.
 
     python -m tests.json_before REVISION
 
-One server, and on it a queue of each design, an adopted table and a library's, which the revision
-itself has made and used. What looks is called by both on one database; what acts, by each on a copy
-of its own. Exit statuses, keys, types and values are compared, but for what moves with time.
+On one server the earlier revision creates and uses a queue of each design, an adopted table and a
+library's. Both run verbs that read on one database, and verbs that change something each on its own
+copy. Exit statuses, keys, types and values are compared, except values that change with time.
 Exit 1: there are differences.
 """
 
@@ -39,22 +39,22 @@ from tests.servers import PATIENCE_SECONDS, connect
 ROOT = Path(__file__).parents[1]
 CALLS = Path(__file__).with_name("console_calls.py")
 
-MOVES = re.compile(
+CHANGING_KEYS = re.compile(
     r".*_(seconds|at|bytes|per_second|rate)|seconds|at|since|time|pid|version|commit"
 )
-"""Keys of what moves with time: it is there, and of its type."""
+"""Keys whose values change with time: only their presence and type are compared."""
 MOMENT = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?|\b\d\d:\d\d(:\d\d)?\b"
     r"|pid=\d+|dbq_\w+_[0-9a-f]{8}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|seconds\W+[\d.]+|\b\d+(\.\d+)? ?(ms|s|m|min|h|d)\b( \d+ ?(ms|s|m|min|h)\b)?"
 )
-"""In texts: moments and durations, processes, random ids."""
+"""In texts: times and durations, process ids, random ids."""
 MEASURED = {"smoke", "bench", "prove", "demo", "history", "record", "serve-metrics"}
-"""Verbs whose every number is measured."""
-WAITS = {"doctor", "report"}
-"""Verbs that take two samples half a minute apart: both consoles do at the same time."""
+"""Verbs whose numbers are all measurements."""
+SLOW_VERBS = {"doctor", "report"}
+"""Verbs that take two samples half a minute apart: both consoles run them concurrently."""
 
-MADE = """
+CREATED = """
 install {design} {design}
 push {design} - --lines
 pop {design} --count 2
@@ -79,9 +79,9 @@ adopt jobs --design claim --map id=job_id --map payload=body --map pushed_at=cre
 adopt orders --preset pgmq
 """  # noqa: E501
 HELD = "SELECT 1 FROM naive FOR UPDATE"
-"""By a session that stays in its transaction."""
+"""Run by a session that keeps its transaction open."""
 
-LOOKING = """
+READING = """
 status
 check
 check fifo --max-depth 3
@@ -109,7 +109,7 @@ pop nothing
 no-such-verb
 doctor --codes
 """
-OF_EACH = """
+READING_EACH = """
 status {queue}
 messages {queue}
 messages {queue} --payload --limit 3 --reverse
@@ -136,7 +136,7 @@ uninstall {queue} --dry-run --with-messages
 end-session {queue} SESSION --dry-run
 doctor {queue} --fix --dry-run --code claims_stuck
 """
-ACTING = """
+CHANGING = """
 install fifo another --option order=strict --option payload=json
 install fifo another
 push another '{{"a": 1}}'
@@ -148,7 +148,7 @@ adopt mails --design fifo --map id=mail_id --map payload=body
 doctor status --fix --yes status
 demo --headless --seconds 1
 """
-ACTING_ON_EACH = """
+CHANGING_EACH = """
 push {queue} one
 push {queue} - --lines
 pop {queue}
@@ -184,12 +184,12 @@ NOT_CALLED = {
     "pipeline rollup": "wants a JVM",
     "pipeline verify": "wants a JVM",
 }
-GIVEN = "".join(f"message {number}\n" for number in range(1, 13))
+STDIN = "".join(f"message {number}\n" for number in range(1, 13))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Of one call."""
+class Response:
+    """The response to one call."""
 
     status: int
     out: str
@@ -224,16 +224,16 @@ class Console:
         ) as self._process:
             yield self
 
-    def __call__(self, words: Sequence[str], url: str, given: str = GIVEN) -> Answer:
+    def __call__(self, words: Sequence[str], url: str, stdin_text: str = STDIN) -> Response:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps({"words": words, "given": given, "url": url})
+        line = json.dumps({"words": words, "stdin_text": stdin_text, "url": url})
         print(line, file=self._process.stdin, flush=True)
-        return Answer(**json.loads(self._process.stdout.readline()))
+        return Response(**json.loads(self._process.stdout.readline()))
 
-    def interrupted(self, words: Sequence[str], url: str) -> Answer:
-        """Of a verb that goes on: a process of its own, and Ctrl-C after its first words."""
+    def interrupted(self, words: Sequence[str], url: str) -> Response:
+        """Run an endless verb in a new process; Ctrl-C after its first output."""
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "console.cli", *words],
             cwd=self.checkout,
@@ -249,15 +249,15 @@ class Console:
                 assert either.select(PATIENCE_SECONDS), f"{shlex.join(words)} says nothing"
             running.send_signal(signal.SIGINT)
             out, err = running.communicate()
-        return Answer(running.returncode, out, err)
+        return Response(running.returncode, out, err)
 
-    def made(self, calls: str, url: str, **names: str) -> None:
+    def run_all(self, calls: str, url: str, **names: str) -> None:
         for words in words_of(calls, **names):
-            answer = self(words, url)
-            assert answer.status == 0, (words, answer)
+            response = self(words, url)
+            assert response.status == 0, (words, response)
 
     def verbs(self, *group: str) -> Iterator[str]:
-        """Those with --json, as the help has them."""
+        """The verbs with --json, according to the help."""
         text = self([*group, "--help"], "").out
         _, listed, commands = text.partition("\nCommands:\n")
         if not listed:
@@ -269,16 +269,16 @@ class Console:
 
 
 def words_of(calls: str, **names: str) -> list[list[str]]:
-    """A call a line."""
+    """A call per line."""
     return [shlex.split(line.format(**names)) for line in calls.strip().splitlines()]
 
 
 def differences(before: Any, after: Any, path: str = "", *, measured: bool) -> Iterator[str]:
-    """Where two answers differ, in words."""
+    """The differences between two responses, as text."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() & after.keys():
-            moves = measured or MOVES.fullmatch(key) is not None
-            yield from differences(before[key], after[key], f"{path}.{key}", measured=moves)
+            changes = measured or CHANGING_KEYS.fullmatch(key) is not None
+            yield from differences(before[key], after[key], f"{path}.{key}", measured=changes)
         for key in before.keys() - after.keys():
             yield f"{path}.{key}: lost, was {_short(before[key])}"
         for key in after.keys() - before.keys():
@@ -291,7 +291,7 @@ def differences(before: Any, after: Any, path: str = "", *, measured: bool) -> I
     elif measured and (_kind(before) == _kind(after) or None in (before, after)):
         return
     elif (_kind(before), before) != (_kind(after), after):
-        yield f"{path}: " + ", now ".join(_from_where_they_differ(repr(before), repr(after)))
+        yield f"{path}: " + ", now ".join(_around_first_difference(repr(before), repr(after)))
 
 
 def _kind(value: Any) -> str:
@@ -305,55 +305,55 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:160]}..."
 
 
-def _from_where_they_differ(*texts: str) -> list[str]:
-    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-    begin = max(0, alike - 60)
+def _around_first_difference(*texts: str) -> list[str]:
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    begin = max(0, common - 60)
     return [("..." if begin else "") + text[begin : begin + 160] for text in texts]
 
 
-def read(answer: Answer, replaced: Mapping[str, str]) -> Any:
-    """Its JSON, or its lines of JSON; without names that are of this run only."""
-    text = answer.out
+def read(response: Response, replaced: Mapping[str, str]) -> Any:
+    """Its JSON, or its lines of JSON, without names that only this run has."""
+    text = response.out
     for name, instead in replaced.items():
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", instead, text)
     try:
         found = [json.loads(line) for line in text.splitlines()]
     except ValueError:
-        return {"no JSON": _still(text)}
-    return _still(found[0] if len(found) == 1 else found)
+        return {"no JSON": _without_times(text)}
+    return _without_times(found[0] if len(found) == 1 else found)
 
 
-def _still(value: Any) -> Any:
+def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _still(one) for key, one in value.items()}
+        return {key: _without_times(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_still(one) for one in value]
+        return [_without_times(one) for one in value]
     return MOMENT.sub("#", value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
 class Database:
-    """One of the server's, and the session that holds rows there."""
+    """A database, and the session that holds rows in it."""
 
     url: str
     session: int
 
     @property
     def replaced(self) -> dict[str, str]:
-        """Names of this run only."""
+        """Names that only this run has."""
         name = make_url(self.url).database
         return {f"{name}": "DATABASE", str(self.session): "17"}
 
 
-class Compared:
-    """Calls of both, and what is another."""
+class Comparison:
+    """Calls of both consoles, and their differences."""
 
     def __init__(self, before: Console, after: Console) -> None:
         self.before, self.after = before, after
         self.called: set[str] = set()
         self.calls = 0
         self.found: dict[str, list[str]] = {}
-        """Differences, and the calls that have them."""
+        """Difference -> the calls that have it."""
 
     def call(
         self,
@@ -361,49 +361,51 @@ class Compared:
         of_before: Database,
         of_after: Database,
         *,
-        goes_on: bool = False,
+        endless: bool = False,
     ) -> None:
-        """With --json, by both."""
+        """Run it with --json on both."""
         words = [*words, "--json"]
 
-        def answered(console: Console, database: Database) -> dict[str, Any]:
-            mine = [str(database.session) if word == "SESSION" else word for word in words]
-            call = console.interrupted if goes_on else console
-            answer = call(mine, database.url)
+        def call_one(console: Console, database: Database) -> dict[str, Any]:
+            own_words = [str(database.session) if word == "SESSION" else word for word in words]
+            call = console.interrupted if endless else console
+            response = call(own_words, database.url)
             folders = {str(console.checkout): "CHECKOUT", str(console.state): "STATE"}
             return {
-                "exit status": answer.status,
-                "": read(answer, {**folders, **database.replaced}),
+                "exit status": response.status,
+                "": read(response, {**folders, **database.replaced}),
             }
 
-        with ThreadPoolExecutor(2 if words[0] in WAITS else 1) as both:
-            before, after = both.map(answered, (self.before, self.after), (of_before, of_after))
+        with ThreadPoolExecutor(2 if words[0] in SLOW_VERBS else 1) as both:
+            before, after = both.map(call_one, (self.before, self.after), (of_before, of_after))
         self.called |= {words[0], " ".join(words[:2])}
         self.calls += 1
         call = shlex.join(words)
         for one in differences(before, after, measured=words[0] in MEASURED):
-            path, _, what = one.partition(": ")
-            kind = "" if not what.startswith(("new,", "lost,")) else what.split(",")[0]
+            path, _, description = one.partition(": ")
+            kind = (
+                "" if not description.startswith(("new,", "lost,")) else description.split(",")[0]
+            )
             where = f"{words[0]} {re.sub(r'[0-9]+', '', path)} {kind}".rstrip()
             if where not in self.found:
-                print(where, f"    {call}: {what}", sep="\n", flush=True)
+                print(where, f"    {call}: {description}", sep="\n", flush=True)
             self.found.setdefault(where, []).append(call)
 
-    def tell(self) -> None:
+    def print_summary(self) -> None:
         for where, calls in sorted(self.found.items()):
             print(f"{len(calls):>6} {where}")
         print(f"{self.calls} calls, {len(self.found)} differences")
 
 
-def copied(folder: Path) -> Path:
-    """This package as it is now, whatever is edited meanwhile."""
+def copy_package(folder: Path) -> Path:
+    """A copy of this package, so that it may be edited meanwhile."""
     for name in ("console", "queries"):
         shutil.copytree(ROOT / name, folder / name)
     return folder
 
 
-def checkout_of(revision: str, folder: Path) -> Path:
-    """Its files, in a folder."""
+def check_out(revision: str, folder: Path) -> Path:
+    """The revision's files, in the folder."""
     command = ["git", "-C", str(ROOT), "archive", revision]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
@@ -418,8 +420,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(EmbeddedServer.start())
-        before = Console("before", checkout_of(revision, folder / "checkout"), folder / "1")
-        after = Console("after", copied(folder / "now"), folder / "2")
+        before = Console("before", check_out(revision, folder / "checkout"), folder / "1")
+        after = Console("after", copy_package(folder / "now"), folder / "2")
         with connect(server.url) as connection:
             connection.execute("CREATE DATABASE made TEMPLATE template0")
         url = make_url(server.url).set(drivername="postgresql+psycopg")
@@ -428,7 +430,7 @@ def main() -> int:
             return url.set(database=name).render_as_string(hide_password=False)
 
         with before.open():
-            queues = used(before, of("made"))
+            queues = create_queues(before, of("made"))
         shutil.copytree(before.state, after.state)
         databases = []
         for name in ("copied_0", "copied_1", "copied_2"):
@@ -439,41 +441,41 @@ def main() -> int:
             holder.execute(HELD)
             databases.append(Database(of(name), holder.info.backend_pid))
         with before.open(), after.open():
-            return compared(Compared(before, after), queues, databases)
+            return compare(Comparison(before, after), queues, databases)
 
 
-def used(console: Console, url: str) -> list[str]:
-    """The queues' names."""
+def create_queues(console: Console, url: str) -> list[str]:
+    """Create and use the queues; their names."""
     designs = json.loads(console(["designs", "--json"], url).out)["designs"]
-    made = [one for one in designs if "postgresql" in one["engines"]]
-    for one in made:
-        console.made(MADE, url, design=one["design"])
+    installed = [one for one in designs if "postgresql" in one["engines"]]
+    for one in installed:
+        console.run_all(CREATED, url, design=one["design"])
         if "complete" in json.dumps(one["verbs"]) or "requeue" in one["verbs"]["postgresql"]:
-            console.made(CLAIMED, url, design=one["design"])
+            console.run_all(CLAIMED, url, design=one["design"])
     pgmq_library.install(url)
     pgmq_library.run(url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{\"a\": 1}')")
     pgmq_library.run(url, ADOPTED)
-    console.made(ADOPTING, url)
-    return [*(one["design"] for one in made), "jobs", "orders"]
+    console.run_all(ADOPTING, url)
+    return [*(one["design"] for one in installed), "jobs", "orders"]
 
 
-def compared(both: Compared, queues: Sequence[str], databases: Sequence[Database]) -> int:
-    """The exit status."""
-    looked, of_before, of_after = databases
-    of_each = [words for queue in queues for words in words_of(OF_EACH, queue=queue)]
-    acting = [words for queue in queues for words in words_of(ACTING_ON_EACH, queue=queue)]
-    for words in [*words_of(LOOKING), *of_each]:
-        both.call(words, looked, looked)
+def compare(both: Comparison, queues: Sequence[str], databases: Sequence[Database]) -> int:
+    """Run all calls; the exit status."""
+    read_database, of_before, of_after = databases
+    of_each = [words for queue in queues for words in words_of(READING_EACH, queue=queue)]
+    acting = [words for queue in queues for words in words_of(CHANGING_EACH, queue=queue)]
+    for words in [*words_of(READING), *of_each]:
+        both.call(words, read_database, read_database)
     for words in words_of(UNENDING):
-        both.call(words, looked, looked, goes_on=True)
-    for words in [*words_of(ACTING), *acting]:
+        both.call(words, read_database, read_database, endless=True)
+    for words in [*words_of(CHANGING), *acting]:
         both.call(words, of_before, of_after)
     there, here = set(both.before.verbs()), set(both.after.verbs())
     for verb in sorted(there ^ here):
         print(f"{verb}: {'lost' if verb in there else 'new'}")
     for verb in sorted(here - both.called):
         print(f"{verb}: not called, {NOT_CALLED.get(verb, 'forgotten')}")
-    both.tell()
+    both.print_summary()
     return int(bool(both.found))
 
 

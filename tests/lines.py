@@ -1,10 +1,10 @@
-"""How much there is to read: files and lines by package, of code, docstrings, comments, blanks.
+"""The size of the code: files and lines by package; code, docstrings, comments, blanks.
 
     python -m tests.lines [REVISION ...]
 
-Of the files as they lie here, or of git's revisions, one table after the other and then their sums
-beside each other. `width` is how many characters a line of code has, its indentation aside: fewer
-lines shall not be longer ones.
+Of the working tree or of git revisions: one table each, then their sums side by side. `width` is
+the mean number of characters in a line of code without its indentation, so that fewer lines are
+not simply longer ones.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _LAYOUT = {
 
 @dataclass(frozen=True)
 class Lines:
-    """Of one file or of many."""
+    """Counts of one or more files."""
 
     files: int = 0
     code: int = 0
@@ -40,23 +40,23 @@ class Lines:
     comments: int = 0
     blanks: int = 0
     characters: int = 0
-    """Of the lines of code, without their indentation."""
+    """In lines of code, without their indentation."""
 
     def __add__(self, other: "Lines") -> "Lines":
         return Lines(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def all(self) -> int:
-        """Of every kind."""
+        """Lines of every kind."""
         return self.code + self.docstrings + self.comments + self.blanks
 
     @property
     def width(self) -> int:
-        """Of a line of code, on the average."""
+        """The mean number of characters in a line of code."""
         return round(self.characters / self.code) if self.code else 0
 
 
-def of_python(text: str) -> Lines:
+def count_python(text: str) -> Lines:
     """A line with code and a comment is code; a blank line in a text belongs to the text."""
     code, docstrings, comments = set[int](), set[int](), set[int]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -65,29 +65,29 @@ def of_python(text: str) -> Lines:
         elif token.type not in _LAYOUT:
             code.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        # A text that stands alone is a docstring, of an attribute too.
+        # A string on its own is a docstring, also of an attribute.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.JoinedStr):
             docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     code -= docstrings
-    return _counted(text, code, docstrings, comments - code - docstrings)
+    return _count(text, code, docstrings, comments - code - docstrings)
 
 
-def of_sql(text: str) -> Lines:
+def count_sql(text: str) -> Lines:
     """A statement's name and its conditions are comments too."""
     lines = enumerate(text.splitlines(), 1)
     stripped = {number: line.strip() for number, line in lines if line.strip()}
     comments = {number for number, line in stripped.items() if line.startswith("--")}
-    return _counted(text, stripped.keys() - comments, set(), comments)
+    return _count(text, stripped.keys() - comments, set(), comments)
 
 
-def _counted(text: str, code: set[int], docstrings: set[int], comments: set[int]) -> Lines:
+def _count(text: str, code: set[int], docstrings: set[int], comments: set[int]) -> Lines:
     lines = text.splitlines()
     blanks = len(lines) - len(code) - len(docstrings) - len(comments)
     characters = sum(len(lines[number - 1].strip()) for number in code)
     return Lines(1, len(code), len(docstrings), len(comments), blanks, characters)
 
 
-COUNTERS: Mapping[str, Callable[[str], Lines]] = {".py": of_python, ".sql": of_sql}
+COUNTERS: Mapping[str, Callable[[str], Lines]] = {".py": count_python, ".sql": count_sql}
 
 
 def by_package(files: Iterator[tuple[str, str]]) -> dict[str, Lines]:
@@ -99,14 +99,14 @@ def by_package(files: Iterator[tuple[str, str]]) -> dict[str, Lines]:
     return dict(sorted(found.items()))
 
 
-def here(root: Path = ROOT) -> Iterator[tuple[str, str]]:
+def working_tree_files(root: Path = ROOT) -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in COUNTERS:
                 yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
 
 
-def at(revision: str) -> Iterator[tuple[str, str]]:
+def revision_files(revision: str) -> Iterator[tuple[str, str]]:
     command = ["git", "-C", str(ROOT), "archive", revision, *FOLDERS]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
@@ -135,7 +135,7 @@ def sums(packages: Mapping[str, Lines]) -> dict[str, Lines]:
     }
 
 
-def beside(counted: Mapping[str, Mapping[str, Lines]]) -> Iterator[str]:
+def side_by_side(counted: Mapping[str, Mapping[str, Lines]]) -> Iterator[str]:
     """Files and lines of each revision's folders and packages."""
     yield f"{'files, lines':28}" + "".join(f"{name[:17]:>18}" for name in counted)
     every = sorted({package for packages in counted.values() for package in packages})
@@ -148,12 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     revisions = parser.parse_args(arguments).revisions
-    counted = {one: by_package(at(one)) for one in revisions} or {"here": by_package(here())}
+    counted = {one: by_package(revision_files(one)) for one in revisions} or {
+        "here": by_package(working_tree_files())
+    }
     for name, packages in counted.items():
         print(*table(name, packages), *table("sum", sums(packages)), "", sep="\n")
     if len(counted) > 1:
         totals = {name: sums(packages) for name, packages in counted.items()}
-        print(*beside(counted), *beside(totals), sep="\n")
+        print(*side_by_side(counted), *side_by_side(totals), sep="\n")
 
 
 if __name__ == "__main__":

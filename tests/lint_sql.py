@@ -1,9 +1,9 @@
-"""The SQL linter: every file of `queries/`, rendered as servers get it, through sqlfluff.
+"""Lints the SQL: every file of `queries/`, rendered as it is sent to servers, with sqlfluff.
 
     python -m tests.lint_sql
 
-Files are templates (two halves of a condition stand in one file), so what is linted is what a
-queue with default options gets, and one with every option at its other end. Exit 1: violations.
+The files are templates, so what is linted is their SQL for a queue with default options, and for
+one with the last choice of every option. Exit 1: violations.
 """
 
 import gc
@@ -24,7 +24,13 @@ from console.designs.own_file import parse
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.cli.own_presets import PRESET
-from tests.statements import BIND, moves, of_libraries, of_the_pipeline, samples
+from tests.statements import (
+    BIND,
+    action_statements,
+    library_queues,
+    message_queries,
+    pipeline_statements,
+)
 
 DIALECTS = {"postgresql": "postgres", "mssql": "tsql"}
 """Engine -> sqlfluff's name for it."""
@@ -32,48 +38,48 @@ DIALECTS = {"postgresql": "postgres", "mssql": "tsql"}
 RULES = "aliasing,ambiguous,capitalisation,convention,references,structure,layout.spacing"
 EXCLUDED = ",".join(
     (
-        "aliasing.length",  # short aliases are this house's habit, each next to its table
-        "aliasing.unused",  # what a definition says of the row m may be "true"
-        "aliasing.self_alias.column",  # row types are filled by name: every column says its own
-        "aliasing.expression",  # one value, or an insert's: its column names it
-        "ambiguous.order_by_limit",  # a bounded count takes any rows
-        "capitalisation.literals",  # NULL is a keyword here, true and false are values
-        "structure.column_order",  # columns stand in the order of their row type
-        "convention.terminator",  # statements that are joined by UNION ALL end without one
-        "convention.casting_style",  # SQLAlchemy takes "::" for a bind
+        "aliasing.length",  # short aliases are the style here, each next to its table
+        "aliasing.unused",  # a definition's condition on the row m may be "true"
+        "aliasing.self_alias.column",  # row types are filled by name, so every column is named
+        "aliasing.expression",  # a single value, or an insert's, named by its column
+        "ambiguous.order_by_limit",  # a bounded count reads any rows
+        "capitalisation.literals",  # NULL is written as a keyword, true and false as values
+        "structure.column_order",  # columns are in the order of their row type
+        "convention.terminator",  # statements joined by UNION ALL have none
+        "convention.casting_style",  # SQLAlchemy reads "::" as a bind parameter
         "references.keywords",  # size, time, number: the sources' own column names
-        "references.special_chars",  # a queue's name may hold anything
-        "references.quoting",  # all names of queues are quoted, needed or not
+        "references.special_chars",  # a queue's name may contain anything
+        "references.quoting",  # all names of queues are quoted
         "structure.subquery",  # a bounded count is a subquery
     )
 )
 EXCLUDED_BY_ENGINE = {
     "postgresql": (),
     "mssql": (
-        "structure.join_condition_order",  # a delete by numbers begins with the numbers
+        "structure.join_condition_order",  # a delete by numbers starts with the numbers
         "capitalisation.keywords",  # types, and columns like time, are among tsql's keywords
         "capitalisation.identifiers",  # so are the names of collations
-        "layout.spacing",  # IDENTITY(1, 1) is written as Microsoft writes it
+        "layout.spacing",  # IDENTITY(1, 1) as in Microsoft's documentation
     ),
 }
 
 
 def variants(design: Design, engine: str) -> Iterator[dict[str, str]]:
-    """The options of the design on an engine at their defaults, and at their other ends."""
+    """The design's options on an engine: the defaults, and the last choice of each."""
     yield design.complete_options({}, engine)
     options = design.options_on(engine)
-    ends = {option.name: option.choices[-1] for option in options if option.choices}
-    if "in_hand" in ends:
-        ends["archive_at_pop"] = "off"
-    yield design.complete_options(ends, engine)
+    last = {option.name: option.choices[-1] for option in options if option.choices}
+    if "in_hand" in last:
+        last["archive_at_pop"] = "off"
+    yield design.complete_options(last, engine)
 
 
 def texts(product: Product) -> Iterator[tuple[str, str]]:
-    """(where it comes from, SQL) of all that this engine's files hold, each text once."""
-    met: set[str] = set()
+    """(origin, SQL) of everything in this engine's files, each text once."""
+    yielded: set[str] = set()
     for where, text in _all_texts(product):
-        if text not in met:
-            met.add(text)
+        if text not in yielded:
+            yielded.add(text)
             yield where, text
 
 
@@ -92,19 +98,19 @@ def _all_texts(product: Product) -> Iterator[tuple[str, str]]:
 
 
 def _libraries(product: Product) -> Iterator[tuple[str, str]]:
-    """What is asked of the tables of libraries."""
-    for queue in of_libraries(product):
+    """The statements on libraries' tables."""
+    for queue in library_queues(product):
         for statement in templates.statements_of(product.name, queue.design.name).values():
             scope = queue.scope(product)
             scope = replace(scope, options={**scope.options, "hashed": "no"})
             where = f"{product.name}/{queue.design.name}.sql {statement.name}"
             yield where, _rendered(product, statement, scope)
-        for where, text in samples(product, queue).items():
+        for where, text in message_queries(product, queue).items():
             yield f"{product.name}/{queue.design.name}.sql messages {where}", text
 
 
 def _own_presets(product: Product) -> Iterator[tuple[str, str]]:
-    """What is asked of tables by a preset of a user's own."""
+    """The statements on tables of a user's own preset."""
     file = parse(PRESET)
     if product.name != file.engine:
         return
@@ -125,18 +131,18 @@ _NO_WORDS = dict.fromkeys(("summary", "advice", "columns"), "")
 
 
 def _of_designs(product: Product) -> Iterator[tuple[str, str]]:
-    """What is asked of each design's queues by statements that are in no file of its own."""
+    """The statements on each design's queues that are not in the design's own file."""
     has_doctor = (templates.queries_folder() / product.name / "doctor.sql").is_file()
     for design in designs_on(product.name).values():
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
-            asked = templates.statements(product.name, "doctor").values() if has_doctor else ()
-            for statement in asked:
+            checks = templates.statements(product.name, "doctor").values() if has_doctor else ()
+            for statement in checks:
                 text = _rendered(product, statement, queue.scope_of(statement.name, product))
-                # Of some designs nothing is asked: a comment is left, and the end.
+                # Empty for some designs: only a comment and the end are left.
                 if any(not line.startswith("--") and line != ";" for line in text.split("\n")):
                     yield f"{product.name}/doctor.sql {statement.name} {dict(options)}", text
-        for statement, scope in of_the_pipeline(product, queue):
+        for statement, scope in pipeline_statements(product, queue):
             where = f"{product.name}/pipeline.sql {statement.name} {design.name}"
             yield where, _rendered(product, statement, scope)
         scope = queue.scope(product, rows="10", width="10")
@@ -145,10 +151,10 @@ def _of_designs(product: Product) -> Iterator[tuple[str, str]]:
                 where = f"{product.name}/bench.sql {statement.name} {design.name}"
                 yield where, _rendered(product, statement, scope)
         queue = installed_queue("sales", "orders", design, options | {"payload": "json"})
-        for statement, scope in moves(product, queue):
+        for statement, scope in action_statements(product, queue):
             where = f"{product.name}/actions.sql {statement.name} {design.name}"
             yield where, _rendered(product, statement, scope)
-        for where, text in samples(product, queue).items():
+        for where, text in message_queries(product, queue).items():
             yield f"{product.name}/{design.name}.sql messages {where}", text
 
 
@@ -186,10 +192,10 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
 
 _FINISHING = {"complete", "fail"}
 _PARSED_ELSEWHERE = {"mssql"}
-"""Microsoft's own tools read it: tests/microsoft."""
+"""Parsed by Microsoft's own tools: tests/microsoft."""
 
 _UNPARSED = ("postgresql/sessions.sql end_prepared", "postgresql/bench.sql begin_old")
-"""What sqlfluff does not know: ROLLBACK PREPARED, BEGIN with a level. Servers run them in
+"""Unknown to sqlfluff: ROLLBACK PREPARED, BEGIN with a level. Servers run them in
 test_end_session_postgresql and test_bench."""
 
 
@@ -205,7 +211,7 @@ def _linter(engine: str, parser_in_rust: str = "auto") -> Linter:
                 "large_file_skip_byte_limit": 0,
                 "use_rust_parser": parser_in_rust,
             },
-            # Syntax that looks like a function, written as the keyword that it is.
+            # Syntax that looks like a function but is a keyword.
             "rules": {
                 "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"},
             },
@@ -215,12 +221,12 @@ def _linter(engine: str, parser_in_rust: str = "auto") -> Linter:
 
 
 def violations(job: tuple[str, str, str]) -> list[str]:
-    """What is wrong with one text of an engine: (engine, where it stands, text)."""
+    """The violations of one text: (engine, origin, text)."""
     engine, where, text = job
     elsewhere = engine in _PARSED_ELSEWHERE or where.startswith(_UNPARSED)
     found = _linter(engine).lint_string(text + "\n").get_violations()
     if not elsewhere and any(one.rule_code() == "PRS" for one in found):
-        # The parser in Rust knows less, OFFSET behind a join for one: the slower one decides.
+        # The parser in Rust knows less, for example no OFFSET after a join: the slower one decides.
         found = _linter(engine, "false").lint_string(text + "\n").get_violations()
     return [
         f"{where}: line {one.line_no}: {one.rule_code()} {one.desc()}"
@@ -230,19 +236,19 @@ def violations(job: tuple[str, str, str]) -> list[str]:
 
 
 def _collect_less() -> None:
-    """Each text leaves a tree of many objects: a fourth of the time goes into looking at them."""
+    """Each text leaves a tree of many objects: collecting them takes a quarter of the time."""
     gc.set_threshold(100_000, 20, 20)
 
 
 def main() -> int:
-    """Lint everything, on all processors; the violations are printed, each with its place."""
+    """Lint everything, on all processors; print each violation with its position."""
     jobs = [
         (product.name, where, text)
         for product in PRODUCTS.values()
         for where, text in texts(product)
     ]
     count = 0
-    # The longest first: none is left to one processor alone at the end.
+    # The longest first, so that no processor works alone at the end.
     jobs.sort(key=lambda job: len(job[2]), reverse=True)
     with ProcessPoolExecutor(initializer=_collect_less) as pool:
         for found in pool.map(violations, jobs, chunksize=2):

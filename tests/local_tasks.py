@@ -8,7 +8,7 @@ from console.pipeline.spark import Item, Work
 
 
 class LocalTasks:
-    """One after the other in this process. The first error ends it."""
+    """Runs tasks one after the other in this process, until the first error."""
 
     def run(
         self,

@@ -1,9 +1,9 @@
-"""Which cases the short tier runs of tests that go over designs and their options.
+"""Selects the cases that the short tier runs of tests over designs and their options.
 
 A case is a test on a variant: a design with options. Of a module's cases, which are about one verb,
-as few run as cover every pair that any of them has; README has the table of the pairs. `pytest
---collect-only -n 0 FILE` shows what a module runs, `python -m tests.pairs` which design meets which
-verb with which payload in the short tier.
+the fewest run that cover every pair of all of them; README lists the pairs. `pytest --collect-only
+-n 0 FILE` shows the cases of a module, `python -m tests.pairs` which design is tested with which
+verb and payload in the short tier.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ Pair = tuple[Hashable, Hashable]
 
 
 def pairs_of(test: str, variants: Iterable[Variant], *, payload: bool = True) -> Iterator[Pair]:
-    """What a case shows together; `payload`: whether the test moves one or shows it."""
+    """The pairs that a case covers; `payload`: whether the test moves or shows payloads."""
     for variant in variants:
         design, flow = variant.design.name, variant.design.flow
         yield test, flow
@@ -32,7 +32,7 @@ def pairs_of(test: str, variants: Iterable[Variant], *, payload: bool = True) ->
 
 
 def covering(cases: Sequence[frozenset[Pair]]) -> set[int]:
-    """The numbers of cases that together show every pair: each time the one with most new ones."""
+    """The indexes of cases that together cover every pair: greedily, most new pairs first."""
     left = frozenset[Pair]().union(*cases)
     chosen: set[int] = set()
     while left:
@@ -46,13 +46,13 @@ _LETTERS = {"text": "t", "json": "j", "bytes": "b"}
 
 
 class Table:
-    """Collects what would run."""
+    """A pytest plugin that collects which cases would run."""
 
     def __init__(self) -> None:
         self.cells: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All that is left is what runs."""
+        """The cases that are not deselected."""
         for item in session.items:
             parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
             for value in parameters.values():
@@ -61,7 +61,7 @@ class Table:
                     self.cells[module][value.design.name].add(_LETTERS[value.payload])
 
     def lines(self) -> list[str]:
-        """The table in Markdown; modules of two designs and fewer are no crosses."""
+        """The table in Markdown, without modules of only one or two designs."""
         designs = list(designs_on("postgresql"))
         head = ["| module | " + " | ".join(f"`{name}`" for name in designs) + " |"]
         head.append("| --- " * (len(designs) + 1) + "|")

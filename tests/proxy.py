@@ -16,15 +16,15 @@ _CHUNK = 65536
 
 
 class Fate(Enum):
-    """What becomes of something that a client sends."""
+    """What happens to a piece of data that a client sends."""
 
     PASSES = auto()
     CUT = auto()
-    """It never arrives; both sides find the connection ended."""
+    """It never arrives; both sides see the connection end."""
     UNANSWERED = auto()
-    """It arrives, and its answer does not: the client finds the connection ended."""
+    """It arrives, but not its response: the client sees the connection end."""
     FROZEN = auto()
-    """As by `freeze`, beginning with this."""
+    """As after `freeze`, beginning with this piece."""
 
 
 def _passes(_: bytes) -> Fate:
@@ -32,7 +32,7 @@ def _passes(_: bytes) -> Fate:
 
 
 class Proxy:
-    """Forwards to one server until closed. What it does to connections, it does to all of them."""
+    """Forwards to one server until closed. Its faults apply to all connections."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
@@ -42,9 +42,9 @@ class Proxy:
         self._flows.set()
         self._refuses = False
         self.fate: Callable[[bytes], Fate] = _passes
-        """Asked for each piece that a client sends."""
+        """Called for each piece that a client sends."""
         self.accepted = 0
-        """How many connections were ever tried, those too that were refused."""
+        """How many connections were attempted, including refused ones."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -52,7 +52,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The server's URL by way of the proxy."""
+        """The server's URL through the proxy."""
         return self._url.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
 
     @property
@@ -62,26 +62,26 @@ class Proxy:
             return len(self._open) // 2
 
     def freeze(self) -> None:
-        """Nothing comes through any more, and nobody is told; new connections are accepted."""
+        """Forward nothing from now on, without an error; new connections are accepted."""
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Undo `freeze`; what was held back comes through."""
+        """Undo `freeze`; held data is forwarded."""
         self._flows.set()
 
     def cut(self) -> None:
-        """End every connection that is open now."""
+        """End all open connections."""
         with self._lock:
             cut, self._open = self._open, set()
         for one in cut:
             _hang_up(one)
 
     def shut(self) -> None:
-        """End each new connection at once; those that are open go on."""
+        """End each new connection at once; open ones continue."""
         self._refuses = True
 
     def refuse(self) -> None:
-        """Cut, and shut."""
+        """`cut` and `shut`."""
         self.shut()
         self.cut()
 
@@ -126,21 +126,23 @@ class Proxy:
                 continue
             with self._lock:
                 self._open |= {client, server}
-            self._start(self._carry, client, server)
+            self._start(self._forward_all, client, server)
 
-    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_all(self, client: socket.socket, server: socket.socket) -> None:
         other = {client: server, server: client}
         with client, server:
             try:
-                while self._carried(client, other):
+                while self._forward_next(client, other):
                     pass
             except OSError:
                 pass
             with self._lock:
                 self._open -= {client, server}
 
-    def _carried(self, client: socket.socket, other: dict[socket.socket, socket.socket]) -> bool:
-        """Wait for something to carry, and carry it; False: one side has ended."""
+    def _forward_next(
+        self, client: socket.socket, other: dict[socket.socket, socket.socket]
+    ) -> bool:
+        """Forward the next piece; False if one side has ended."""
         readable, _, _ = select.select(list(other), [], [])
         for one in readable:
             data = one.recv(_CHUNK)
@@ -152,7 +154,7 @@ class Proxy:
                 return False
             other[one].sendall(data)
             if fate is Fate.UNANSWERED:
-                other[one].recv(_CHUNK)  # it has not only come, it is done
+                other[one].recv(_CHUNK)  # the server has executed it, not only received it
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""A receiver of webhooks that is down, slow, wrong or well, over HTTP or TLS."""
+"""A receiver of webhooks that is down, slow, faulty or healthy, over HTTP or TLS."""
 
 import json
 import ssl
@@ -13,17 +13,17 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """What has come, and how it answers."""
+    """What it has received, and how it responds."""
 
     status: int = 200
-    said: str = "ok"
+    response_text: str = "ok"
     headers: dict[str, str] = field(default_factory=dict)
     garbage: bool = False
-    """Its answer is no HTTP."""
+    """Its response is not HTTP."""
     silent: threading.Event | None = None
-    """It answers when this is set."""
+    """It responds once this is set."""
     requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
-    """The path, the head and the body of each."""
+    """Path, headers and body of each."""
     url: str = ""
 
     @property
@@ -34,7 +34,7 @@ class Receiver:
     def events(self) -> list[Any]:
         return [one for body in self.bodies for one in body["notifications"]]
 
-    def told(self) -> list[tuple[str, str]]:
+    def events_and_codes(self) -> list[tuple[str, str]]:
         return [(one["event"], one["code"]) for one in self.events]
 
 
@@ -42,7 +42,7 @@ class Receiver:
 def receiving(
     receiver: Receiver, port: int = 0, certificate: Path | None = None
 ) -> Iterator[Receiver]:
-    """It listens, for as long as this lasts. Only what it says yes to is kept."""
+    """It listens during the block. Only requests that it accepts are kept."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -58,10 +58,10 @@ def receiving(
             for name, value in receiver.headers.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(receiver.said.encode())
+            self.wfile.write(receiver.response_text.encode())
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Nowhere."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True

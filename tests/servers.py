@@ -1,4 +1,4 @@
-"""The servers that the suite runs on, and databases on them."""
+"""The suite's servers, and databases on them."""
 
 import os
 import signal
@@ -18,22 +18,22 @@ from console.engines.embedded import EmbeddedServer
 
 
 def url_of(engine: str) -> str:
-    """Where a server of the engine is that somebody else runs; nothing where none is named."""
+    """The URL of an external server of the engine; empty if none is named."""
     return os.environ.get(f"DBQ_TEST_{engine.upper()}_URL", "")
 
 
 @dataclass(frozen=True)
 class ExternalServer:
-    """A server that somebody else runs: nobody kills it here."""
+    """A server that the suite did not start, and never kills."""
 
     url: str
 
 
 PATIENCE_SECONDS = 180.0
-"""How long anything is waited for: for defects, no machine at work is so slow."""
+"""The limit of every wait. Only a defect takes this long, not a slow machine."""
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
-"""Patient: a slow machine is no defect."""
+"""Generous: a slow machine is not a defect."""
 
 Server = EmbeddedServer | ExternalServer
 EXTERNAL_URL = url_of("postgresql")
@@ -54,7 +54,7 @@ def value(url: str, query: str) -> object:
 
 
 def run_in(url: str, schema: str, script: str) -> None:
-    """Several statements at once, with the schema first on the path."""
+    """Run several statements, with the schema first in the search path."""
     with connect(url) as connection:
         connection.execute(f'SET search_path = "{schema}", public'.encode())
         connection.execute(script.encode())
@@ -65,7 +65,7 @@ READ_CATALOG = ("GRANT USAGE ON SCHEMA dbq TO {}", "GRANT SELECT ON ALL TABLES I
 
 @contextmanager
 def login(url: str, *grants: str) -> Iterator[str]:
-    """The URL of a login with these rights alone, its name at `{}` in each; at the end it goes."""
+    """The URL of a login with only these rights, `{}` being its name; it is dropped at the end."""
     name = f"dbq_test_{uuid4().hex}"
     with connect(url) as connection:
         connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'".encode())
@@ -79,10 +79,10 @@ def login(url: str, *grants: str) -> Iterator[str]:
 
 
 def kill_session(url: str, pid: int) -> bool:
-    """SIGKILL a session's process; False where it had ended before.
+    """SIGKILL a session's process; False if it had already ended.
 
-    The whole server recovers from it. This returns when the server has noticed, which ends all its
-    sessions: the victim's own connection breaks earlier, and others are still served until then.
+    The whole server crashes and recovers. This returns once the server has noticed and ended all
+    sessions: the killed session's connection breaks earlier, others are served until then.
     """
     with closing(connect(url)) as witness:
         try:
@@ -95,7 +95,7 @@ def kill_session(url: str, pid: int) -> bool:
 
 
 def restart_as_standby(server: EmbeddedServer) -> Path:
-    """Start a stopped server as a standby, for as long as the file that this returns is there."""
+    """Start a stopped server as a standby, as long as the returned file exists."""
     assert server.folder is not None
     signal_file = server.folder / "data" / "standby.signal"
     signal_file.touch()
@@ -106,12 +106,12 @@ def restart_as_standby(server: EmbeddedServer) -> Path:
 
 @contextmanager
 def fresh_database(server_url: str) -> Iterator[str]:
-    """The URL of an empty database; at the end it goes, whoever is still connected to it."""
+    """The URL of an empty database, dropped at the end even if sessions are connected."""
     name = f"dbq_test_{uuid4().hex}"
     with connect(server_url) as connection:
-        # Nobody is ever connected to template0, so databases can be made side by side.
+        # No session can connect to template0, so databases can be created concurrently.
         create = SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name))
-        if connection.info.server_version >= 150000:  # its files, not a record of each page
+        if connection.info.server_version >= 150000:  # copy files instead of logging each page
             create += SQL(" STRATEGY file_copy")
         connection.execute(create)
     try:
@@ -155,7 +155,7 @@ def _run(server: Database, statement: str) -> None:
 
 @contextmanager
 def statements_sent() -> Iterator[list[str]]:
-    """What is sent through SQLAlchemy from now on, to any server."""
+    """The statements sent through SQLAlchemy during the block, to any server."""
     sent: list[str] = []
 
     def ran(_: object, __: object, statement: str, *rest: object) -> None:
@@ -169,7 +169,7 @@ def statements_sent() -> Iterator[list[str]]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Poll until the condition holds; a failure names `what` did not come true."""
+    """Poll until the condition holds; the failure's message contains `what`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"

@@ -1,13 +1,12 @@
-"""How quick everything is, beside what was aimed at and what others take, in one table.
+"""Measures all speeds, next to their targets and other programs' speeds, in one table.
 
     python -m tests.speed [ROW ...] [--write]
     python -m tests.speed start status screens --seconds 5 --queues 20     a trial of a minute
     python -m tests.speed sample --rows 200000; ... archive rollup --rows 200000
 
-Each row is measured by what measures it alone too (`tests.tui.speed`, `tests.cost`,
-`tests.pipeline.speed`). Where other programs are at work a time says little: then the CPU that it
-took stands beside it, and what is judged is that. `--write` puts the table into
-`tests/bench/README.md`.
+Parts can be measured alone with `tests.tui.speed`, `tests.cost`, `tests.pipeline.speed`. If other
+programs are running, elapsed time means little, so CPU time is compared with the target. `--write`
+puts the table into `tests/bench/README.md`.
 """
 
 import argparse
@@ -50,26 +49,26 @@ BEGIN, END = "<!-- tests.speed writes from here -->", "<!-- to here -->"
 CONSOLE = (sys.executable, "-m", "console.cli")
 TIMES = 5
 _FEWEST_SAMPLES = 200_000
-"""With fewer a week's are so far apart that they are gaps."""
+"""With fewer, a week's samples are so far apart that they count as gaps."""
 _BUSY = 1.0
-"""Processors that others want, from which on times say little."""
+"""Processors used by others above which elapsed times mean little."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One line of the table. `others`: what it is compared with, in words."""
+    """One line of the table. `others`: what it is compared with, as text."""
 
     what: str
     value: float
     unit: str
     aim: float | None = None
     cpu: float | None = None
-    """The CPU of it, in the same unit, where `value` is a time."""
+    """Its CPU time in the same unit, if `value` is a time."""
     at_least: bool = False
     others: str = ""
     values: tuple[float, ...] = ()
-    """Of each run, where there were several: `value` is their median."""
-    busy: bool = field(default_factory=lambda: waiting() > _BUSY)
+    """Those of several runs: `value` is their median."""
+    busy: bool = field(default_factory=lambda: other_load() > _BUSY)
 
     @property
     def verdict(self) -> str:
@@ -91,7 +90,7 @@ class Measured:
 
 
 def median(runs: Sequence[Measured]) -> Measured:
-    """Of one line in several runs; what it was compared with is that of the last."""
+    """The median of one line in several runs; `others` is that of the last."""
     values = tuple(one.value for one in runs)
     cpu = statistics.median(one.cpu for one in runs if one.cpu is not None) if runs[0].cpu else None
     busy = any(one.busy for one in runs)
@@ -102,13 +101,13 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def waiting() -> float:
-    """How many processes of others want a processor, by the load of the last minute."""
+def other_load() -> float:
+    """How many other processes are running, by the load of the last minute."""
     return os.getloadavg()[0] - 1
 
 
-def printed(*words: str) -> str:
-    """What another measuring prints, which is shown as it comes."""
+def output_of(*words: str) -> str:
+    """The output of another measurement, which is also shown as it comes."""
     with subprocess.Popen(
         [sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -122,11 +121,11 @@ def printed(*words: str) -> str:
     return "".join(lines)
 
 
-# What starts, answers and ends.
+# Commands that start, print and end.
 
 
 def cpu_of(*command: str) -> float:
-    """The median CPU of some calls, after one that fills caches."""
+    """The median CPU of some calls, after one to fill caches."""
     took = []
     for _ in range(TIMES + 1):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -146,7 +145,7 @@ def start(_: argparse.Namespace) -> Iterator[Measured]:
 
 @contextmanager
 def with_queues(*names: str) -> Iterator[str]:
-    """The URL of a database with a queue of each of these designs."""
+    """The URL of a database with a queue of each design named."""
     with EmbeddedServer.start() as server, fresh_database(server.url) as url:
         with closing(open_database(url, timeouts=Timeouts(statement_seconds=600.0))) as database:
             for name in names:
@@ -173,7 +172,7 @@ def status(_: argparse.Namespace) -> Iterator[Measured]:
 
 
 def first(_: argparse.Namespace) -> Iterator[Measured]:
-    """From Enter to figures of a database."""
+    """From the start to a database's first figures."""
     names = ("naive", "ring", "heap", "fifo", "stack", "pending", "claim", "status", "split")
     with with_queues(*names) as url:
         took = []
@@ -190,9 +189,9 @@ def first(_: argparse.Namespace) -> Iterator[Measured]:
 # The screens.
 
 
-def on_screens(asked: argparse.Namespace) -> Iterator[Measured]:
-    for queues in asked.queues:
-        found = screens.measure(queues, asked.seconds)
+def on_screens(arguments: argparse.Namespace) -> Iterator[Measured]:
+    for queues in arguments.queues:
+        found = screens.measure(queues, arguments.seconds)
         print(f"  {found.line}", file=sys.stderr, flush=True)
         of, ms = f"{queues} queues", 1000.0
         key, opening, once = found.key_p95, found.opening, found.opened[0]
@@ -217,22 +216,22 @@ def on_screens(asked: argparse.Namespace) -> Iterator[Measured]:
         )
 
 
-def on_fleet(asked: argparse.Namespace) -> Iterator[Measured]:
-    hosts, queues = asked.fleet
-    for one in measure_fleet(hosts, queues, asked.seconds):
+def on_fleet(arguments: argparse.Namespace) -> Iterator[Measured]:
+    hosts, queues = arguments.fleet
+    for one in measure_fleet(hosts, queues, arguments.seconds):
         print(f"  {one.line}", file=sys.stderr, flush=True)
         what = f"fleet of {hosts} x {queues}: {one.what}"
         yield Measured(what, one.value, one.unit, one.aim, one.cpu)
 
 
-def beside_pg_activity(asked: argparse.Namespace) -> Iterator[Measured]:
-    """On the demo, which has traffic."""
-    program = asked.pg_activity or shutil.which("pg_activity")
+def with_pg_activity(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """On the demo, with traffic."""
+    program = arguments.pg_activity or shutil.which("pg_activity")
     if program is None:
         print("  pg_activity is not installed: --pg-activity PROGRAM", file=sys.stderr)
         return
-    words = ("--beside-pg-activity", program, "--seconds", str(asked.seconds))
-    text = printed("tests.tui.speed", *words)
+    words = ("--beside-pg-activity", program, "--seconds", str(arguments.seconds))
+    text = output_of("tests.tui.speed", *words)
     found = dict(re.findall(r"^(\S+) +([\d.]+)% +\d+ MB", text, re.M))
     memory = dict(re.findall(r"^(\S+) +[\d.]+% +(\d+) MB", text, re.M))
     name, other = "dbq-console", "pg_activity"
@@ -245,30 +244,30 @@ def beside_pg_activity(asked: argparse.Namespace) -> Iterator[Measured]:
 # The database.
 
 
-def samples(asked: argparse.Namespace) -> Iterator[Measured]:
-    designs = [word for one in asked.design for word in ("--design", one)]
-    text = printed("tests.cost", "--rows", "10000", "--rows", str(asked.rows), *designs)
+def samples(arguments: argparse.Namespace) -> Iterator[Measured]:
+    designs = [word for one in arguments.design for word in ("--design", one)]
+    text = output_of("tests.cost", "--rows", "10000", "--rows", str(arguments.rows), *designs)
     found: dict[str, list[tuple[int, float]]] = {}
     for name, pages, at_last in re.findall(r"^([a-z]+) .* (\d+) +([\d.]+)$", text, re.M):
         found.setdefault(name, []).append((int(pages), float(at_last)))
     for name, ((few_pages, few), (many_pages, many)) in found.items():
         others = f"{many} and {few} ms, {many_pages} and {few_pages} pages"
-        what = f"sample at {asked.rows:,} / at 10,000, {name}"
+        what = f"sample at {arguments.rows:,} / at 10,000, {name}"
         yield Measured(what, many / few, "", 1.5, others=others)
 
 
-def popping(asked: argparse.Namespace) -> Iterator[Measured]:
-    """CPU of the server's session for each message that is popped in hundreds."""
-    count = min(asked.rows, 90_000)
+def popping(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """The server session's CPU per message, popped in batches of 100."""
+    count = min(arguments.rows, 90_000)
     with with_queues("fifo", "ring") as url, connect(url) as connection:
-        took = {name: popped(connection, name, count) for name in ("fifo", "ring")}
+        took = {name: pop_all(connection, name, count) for name in ("fifo", "ring")}
     per = {name: seconds / count * 1e6 for name, seconds in took.items()}
     others = f"fifo {number(per['fifo'])} µs"
     yield Measured("`pop_many(100)` of a ring, CPU a message", per["ring"], "µs", others=others)
     yield Measured("the same / fifo's", per["ring"] / per["fifo"], "")
 
 
-def popped(connection: "psycopg.Connection", name: str, count: int) -> float:
+def pop_all(connection: "psycopg.Connection", name: str, count: int) -> float:
     push, pop = Identifier(f"{name}_push_many"), Identifier(f"{name}_pop_many")
     for _ in range(count // 1000):
         connection.execute(
@@ -284,7 +283,7 @@ def popped(connection: "psycopg.Connection", name: str, count: int) -> float:
 
 
 def discovering(_: argparse.Namespace) -> Iterator[Measured]:
-    """What libraries keep in a database of many tables, of which three are libraries'."""
+    """Discover three libraries' tables in a database of many tables."""
     table = (
         "CREATE TABLE app_%s_%s (id bigserial PRIMARY KEY, name text, status text, payload jsonb, "
         "queue text, attempts integer, created_at timestamptz)"
@@ -313,9 +312,9 @@ def discovering(_: argparse.Namespace) -> Iterator[Measured]:
 # The pipeline.
 
 
-def archiving(asked: argparse.Namespace) -> Iterator[Measured]:
-    rows = min(asked.rows, 2_000_000)
-    text = printed("tests.pipeline.speed", "--rows", str(rows)).partition("without Spark")[0]
+def archiving(arguments: argparse.Namespace) -> Iterator[Measured]:
+    rows = min(arguments.rows, 2_000_000)
+    text = output_of("tests.pipeline.speed", "--rows", str(rows)).partition("without Spark")[0]
     line = re.compile(r"^(.*?) +([\d.]+) s +(?:([\d,]+) rows/s)?", re.M)
     found = {what.strip(): (float(s), rate) for what, s, rate in line.findall(text)}
     rates = {what: float(rate.replace(",", "")) for what, (_, rate) in found.items() if rate}
@@ -323,17 +322,17 @@ def archiving(asked: argparse.Namespace) -> Iterator[Measured]:
     others = f"{export:,.0f} and {plain_rate:,.0f} rows/s"
     what = "archive: export with checksums / plain ADBC + pyarrow"
     yield Measured(what, export / plain_rate, "", 0.9, at_least=True, others=others)
-    whole = rows == 2_000_000
+    full_size = rows == 2_000_000
     seconds, spark = found["archive: all of it"][0], found["start of Spark"][0]
-    yield Measured(f"archive of {rows:,} rows", seconds, "s", 25.0 if whole else None)
+    yield Measured(f"archive of {rows:,} rows", seconds, "s", 25.0 if full_size else None)
     spark += found["first tasks of Spark"][0]
     yield Measured("until Spark works", spark, "s", 8.0)
 
 
-def on_cluster(asked: argparse.Namespace) -> Iterator[Measured]:
-    """The same rows by `local[2]` and by two workers of a core each, one after the other."""
-    rows = min(asked.rows, 2_000_000)
-    text = printed("tests.pipeline.speed", "--rows", str(rows), "--cluster")
+def on_cluster(arguments: argparse.Namespace) -> Iterator[Measured]:
+    """The same rows with `local[2]`, then with two workers of one core each."""
+    rows = min(arguments.rows, 2_000_000)
+    text = output_of("tests.pipeline.speed", "--rows", str(rows), "--cluster")
     found = re.findall(r"^(\S+): (.+?) +([\d.]+) s", text, re.M)
     took = {(where, phase): float(seconds) for where, phase, seconds in found}
     for phase, what in (("all of it", f"archive of {rows:,} rows"), ("start", "until Spark works")):
@@ -341,9 +340,9 @@ def on_cluster(asked: argparse.Namespace) -> Iterator[Measured]:
         yield Measured(f"{what}, on a cluster", cluster, "s", others=f"`local[2]` {local} s")
 
 
-def rolling(asked: argparse.Namespace) -> Iterator[Measured]:
-    count = min(max(asked.rows, _FEWEST_SAMPLES), 2_000_000)
-    lines = printed("tests.pipeline.speed", "rollup", str(count)).splitlines()
+def rolling(arguments: argparse.Namespace) -> Iterator[Measured]:
+    count = min(max(arguments.rows, _FEWEST_SAMPLES), 2_000_000)
+    lines = output_of("tests.pipeline.speed", "rollup", str(count)).splitlines()
     found = {one["run"]: one for one in map(json.loads, lines)}["first"]
     if not found["read"]:
         raise SystemExit("no sample was rolled up")
@@ -359,7 +358,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "first": first,
     "screens": on_screens,
     "fleet": on_fleet,
-    "pg_activity": beside_pg_activity,
+    "pg_activity": with_pg_activity,
     "sample": samples,
     "pop": popping,
     "discover": discovering,
@@ -370,7 +369,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
 
 
 def machine() -> str:
-    """When and on what; and who else wanted it, by their CPU."""
+    """The time, the machine, and the other programs that used its CPU."""
     mine = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
     others = [
         f"{one.info['name']} {one.info['cpu_percent']:.0f} %"
@@ -383,7 +382,7 @@ def machine() -> str:
     return f"{at}, load {load}{beside}"
 
 
-def written(lines: Sequence[str]) -> None:
+def write(lines: Sequence[str]) -> None:
     text = README.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
@@ -403,24 +402,24 @@ def main() -> None:
     parser.add_argument("--design", action="append", default=[], help="for `sample`; else all")
     parser.add_argument("--pg-activity", metavar="PROGRAM")
     parser.add_argument("--write", action="store_true", help=f"into {README.name} of the bench")
-    asked = parser.parse_args()
-    if unknown := [name for name in asked.row if name not in ROWS]:
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.row if name not in ROWS]:
         parser.error(f"no such row: {', '.join(unknown)}")
     psutil.cpu_percent()
-    machine()  # the first look at others has nothing to compare with
+    machine()  # the first measurement of others has nothing to compare with
     lines = ["| | aim | measured | beside it | |", "| --- | --- | --- | --- | --- |"]
-    for name in asked.row or ROWS:
-        runs = [list(ROWS[name](asked)) for _ in range(asked.runs)]
+    for name in arguments.row or ROWS:
+        runs = [list(ROWS[name](arguments)) for _ in range(arguments.runs)]
         for several in zip(*runs, strict=True):
-            one = median(several) if asked.runs > 1 else several[0]
+            one = median(several) if arguments.runs > 1 else several[0]
             lines.append(f"| {' | '.join(one.cells)} |")
             print(lines[-1], flush=True)
-    sizes = f"--rows {asked.rows} --seconds {asked.seconds:g} --runs {asked.runs}"
-    words = " ".join(["python -m tests.speed", *asked.row, sizes])
+    sizes = f"--rows {arguments.rows} --seconds {arguments.seconds:g} --runs {arguments.runs}"
+    words = " ".join(["python -m tests.speed", *arguments.row, sizes])
     lines = [f"`{words}`: {machine()}.", "", *lines]
     print(lines[0])
-    if asked.write:
-        written(lines)
+    if arguments.write:
+        write(lines)
 
 
 if __name__ == "__main__":

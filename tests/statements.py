@@ -1,4 +1,4 @@
-"""Statements as the console puts them together: walks over messages, actions, the pipeline's."""
+"""Statements as the console composes them: scans of messages, actions, the pipeline's."""
 
 import re
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ MORE = {
     **dict.fromkeys(("constraint", "column", "second"), "name"),
     **dict.fromkeys(("rows", "width"), "10"),
 }
-"""What only the catalog's and the maintenance's statements put in."""
+"""Values that only the catalog's and the maintenance's statements use."""
 _TIME = "2026-11-21T19:07:45.123456"
 _CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")
 _PAYLOAD_FILTERS = ('payload.a[0]."b.c"=x', "payload.d=1")
 
 
-def asks(source: MessageSource) -> Iterator[ScanRequest]:
-    """Every walk: from its beginning, from a key on and at one; forwards and back; with filters."""
+def scan_requests(source: MessageSource) -> Iterator[ScanRequest]:
+    """Every scan: from its start, after a key, at a key; forwards and backwards; with filters."""
     scans = scans_of(source.queue)
     by_id = scans_by_id(source.queue)
     for scan in dict.fromkeys((*scans, *by_id)):
@@ -68,28 +68,28 @@ def _filters(source: MessageSource, scan: Scan) -> Filters:
     return replace(parse([*_ROW_FILTERS, *by_id, *by_payload]), error_group=f"1-{'a' * 16}")
 
 
-def samples(product: Product, queue: Queue) -> dict[str, str]:
-    """What is asked -> SQL without binds: the first walk with all that can be asked, others bare.
+def message_queries(product: Product, queue: Queue) -> dict[str, str]:
+    """Scan -> SQL without bind parameters; only the first has the statement's later parts.
 
-    What follows the walk itself is the same for all.
+    These are the same for all.
     """
     found: dict[str, str] = {}
     for source in sources(product, queue):
-        for ask in asks(source):
-            if ask.filters.narrowing and ask.after is not None and not ask.exactly:
-                asked = query(source, ask, "matching").text.replace("\\:", ":")
-                # Comments are gone, and have left blanks.
+        for request in scan_requests(source):
+            if request.filters.narrowing and request.after is not None and not request.exactly:
+                asked = query(source, request, "matching").text.replace("\\:", ":")
+                # Removed comments leave trailing blanks.
                 text = re.sub(r"[ ]+$", "", BIND.sub("1", asked), flags=re.MULTILINE)
                 if found:
                     text = (
                         text.partition(", chunk AS (")[0] + " SELECT w.id AS id FROM scanned AS w"
                     )
-                found.setdefault(f"{ask.scan.name} by {ask.scan.by.value}", text)
+                found.setdefault(f"{request.scan.name} by {request.scan.by.value}", text)
     return found
 
 
 def sources(product: Product, queue: Queue) -> Iterator[MessageSource]:
-    """The queue; one that was adopted, with every type that its payload may have."""
+    """The queue's messages; for an adopted one, with every type that its payload may have."""
     ours = queue.options.get("payload")
     kinds = [ours] if ours else ["text", "json", "bytes"]
     if queue.design.library:
@@ -100,18 +100,18 @@ def sources(product: Product, queue: Queue) -> Iterator[MessageSource]:
 
 
 def adopted(product: Product) -> Iterator[Queue]:
-    """Somebody else's table of each design: with all roles, and with those that are needed."""
+    """An adopted table of each design: with all roles, and with only the required ones."""
     for of in DESIGNS.values():
         if product.name in of.engines:
             for roles in (of.roles, of.needed_roles):
                 size = {"size": "10"} if "slot" in of.needed_roles else {}
                 columns = {role: f"the {role}" for role in roles}
                 yield Queue("s", "t", of, {}, columns | size, kind=Kind.ADOPTED)
-    yield from of_libraries(product)
+    yield from library_queues(product)
 
 
-def of_libraries(product: Product) -> Iterator[Queue]:
-    """What each library keeps: one queue of it, and all of it as its oldest version tells it."""
+def library_queues(product: Product) -> Iterator[Queue]:
+    """Each library's table: one queue of it, and the whole table with only the required roles."""
     for of in presets(product.name).values():
         table = LibraryTable("s", "their table", "beside it", None)
         needed = {role: column for role, column in of.roles.items() if role in of.needed_roles}
@@ -120,27 +120,29 @@ def of_libraries(product: Product) -> Iterator[Queue]:
 
 
 def texts(product: Product, queue: Queue, *, everything: bool = True) -> Iterator[tuple[str, str]]:
-    """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue.
+    """(description, SQL with bind parameters as `:name`) of every query of a queue's messages.
 
-    Or of half of it, in which any two of direction, beginning and filters still meet.
+    Or of half of them, which still has every pair of direction, start and filters.
     """
     for source in sources(product, queue):
-        for ask in asks(source):
-            begins = (ask.after is not None) + ask.exactly
-            if not everything and (begins + ask.reverse + ask.filters.narrowing) % 2:
+        for request in scan_requests(source):
+            starts = (request.after is not None) + request.exactly
+            if not everything and (starts + request.reverse + request.filters.narrowing) % 2:
                 continue
-            for last in ("matching", *_others(ask)):
-                where = f"{queue.design.name} {dict(queue.options)} {source.payload} {ask} {last}"
-                yield where, query(source, ask, last).text.replace("\\:", ":")
+            for last in ("matching", *_other_results(request)):
+                where = (
+                    f"{queue.design.name} {dict(queue.options)} {source.payload} {request} {last}"
+                )
+                yield where, query(source, request, last).text.replace("\\:", ":")
 
 
-def _others(ask: ScanRequest) -> list[str]:
-    """What else is asked of the walks of some states."""
-    of_errors = ["error_texts"] if ask.scan.state == "error" else []
-    return of_errors + (["retried"] if ask.scan.state in {"ready", "claimed", "error"} else [])
+def _other_results(request: ScanRequest) -> list[str]:
+    """The other results that scans of some states are used for."""
+    of_errors = ["error_texts"] if request.scan.state == "error" else []
+    return of_errors + (["retried"] if request.scan.state in {"ready", "claimed", "error"} else [])
 
 
-# -- what acts on messages
+# -- actions on messages
 
 CONDITIONS: dict[str, tuple[str, ...]] = {
     "storage": ("table", "slots", "in_hand"),
@@ -171,7 +173,7 @@ def storages(queue: Queue) -> Iterator[Storage]:
             yield Storage.IN_HAND
 
 
-def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+def action_statements(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Each statement with each scope that a verb gives it for this queue."""
     for source in sources(product, queue):
         for name, within in _scopes(source):
@@ -183,7 +185,7 @@ def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.S
 def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     queue = source.queue
     installed = queue.kind is Kind.INSTALLED
-    # Without the role nothing finds a message again.
+    # Without the role no statement can find a message again.
     for storage in storages(queue) if "id" in queue.roles else ():
         for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
             yield "lock_rows", scope(source, storage, lock=lock, hashed=hashed)
@@ -197,12 +199,12 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
             back = "pushed_at" in queue.roles and storage is Storage.TABLE
             for to_back in ("no", "yes") if back else ("no",):
                 yield "make_ready", scope(source, storage, to_back=to_back)
-            yield from _to_another(source, storage)
+            yield from _target_statements(source, storage)
     if installed:
-        yield from _of_the_archive(source)
+        yield from _archive_statements(source)
 
 
-def _to_another(source: MessageSource, storage: Storage) -> Iterator[tuple[str, sql.Scope]]:
+def _target_statements(source: MessageSource, storage: Storage) -> Iterator[tuple[str, sql.Scope]]:
     titled = source.queue.kind is Kind.INSTALLED and "status" in source.queue.roles
     for target in _TARGETS.get(source.payload, ()):
         for titles in ("no", "yes") if titled else ("no",):
@@ -212,7 +214,7 @@ def _to_another(source: MessageSource, storage: Storage) -> Iterator[tuple[str, 
             yield "push_to", within
 
 
-def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
+def _archive_statements(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     queue = source.queue
     in_hand = queue.options.get("in_hand") == "on"
     kept = queue.design.keeps_row or in_hand
@@ -230,15 +232,15 @@ def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     yield "last_purge", queue.scope(source.product)
     payload = _NARROW_PAYLOAD if source.payload == "json" else ()
     for narrow in ("no", "yes"):
-        ask = ScanRequest(
+        request = ScanRequest(
             Scan("archive", By.ID),
             after=ScanKey("archive", id="5"),
             filters=parse([*_NARROW, *payload]) if narrow == "yes" else NOTHING,
             moment=_CUTOFF,
         )
-        told = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
-        plain = scope_of(source, ask)
-        yield "matching_archived", replace(plain, options={**plain.options, **told})
+        flags = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
+        plain = scope_of(source, request)
+        yield "matching_archived", replace(plain, options={**plain.options, **flags})
 
 
 # -- the pipeline
@@ -246,11 +248,13 @@ def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
 _MOMENT = "2026-03-29 01:00:00.000001"
 _VALUES = {"before": _MOMENT, "cutoff": _MOMENT, "after": "0", "last": "9", "action_id": "1"}
 _VALUES |= {"resource": "dbq pipeline 0"}
-_OF_ROWS = ("step", "rows", "lock_rows", "delete_rows")
+_ROW_STATEMENTS = ("step", "rows", "lock_rows", "delete_rows")
 
 
-def of_the_pipeline(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
-    """Every statement of `pipeline.sql`, in every form in which it is asked of a queue."""
+def pipeline_statements(
+    product: Product, queue: Queue
+) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Every statement of `pipeline.sql`, in every form for this queue."""
     statements = templates.statements(product.name, "pipeline")
     for mode in ("exclusive", "shared"):
         for name in ("acquire_lock", "release_lock"):
@@ -260,7 +264,7 @@ def of_the_pipeline(product: Product, queue: Queue) -> Iterator[tuple[sql.Statem
     keeps_done = queue.design.name in {"status", "split"}
     for source in (plan.ARCHIVE, *([plan.DONE] if keeps_done else [])):
         within = plan.scope(product, queue, source, **_VALUES)
-        for name in _OF_ROWS:
+        for name in _ROW_STATEMENTS:
             for lock in ("yes", "no") if name == "lock_rows" else ("",):
                 options = {**within.options, "lock": lock}
                 yield statements[name], sql.Scope(within.values, options, within.roles)

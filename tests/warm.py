@@ -1,10 +1,10 @@
-"""Processes of the console that have their imports behind them: forked, not started.
+"""Processes of the console that are forked after their imports, not started.
 
-To import what the console is made of takes a process half a second of the processor, and tests
-start hundreds. So each process of the suite has one that imports it once and forks what is asked
-for. A `Forked` is the console in all else: a pid that can be killed and stopped, streams and an
-environment of its own, and an interpreter that ends as any other. What is about the start itself,
-a terminal or a command line that others can see starts one anew (`calls.COMMAND`).
+Importing the console takes a process half a second of CPU, and tests start hundreds. So each
+process of the suite has a server process that imports it once and forks on request. A `Forked` is a
+console like any other: with a pid that can be killed and stopped, its own streams and environment,
+and the normal exit of an interpreter. Tests of the start itself, of a terminal, or of a command
+line that others can see start a new process (`calls.COMMAND`).
 """
 
 import atexit
@@ -32,13 +32,13 @@ from typing import IO, Any, Self
 _PAIR = struct.Struct("ii")
 _LARGEST = 1 << 20
 _READ = {"stdin": False, "stdout": True, "stderr": True}
-"""Each stream, and whether it is read here."""
+"""Each stream, and whether this process reads it."""
 
 
 class Forked:
     """A call of `dbq-console`, with the methods of a `subprocess.Popen` that tests use.
 
-    `module`: whose `main` is called, where it is not the console's.
+    `module`: the module whose `main` is called; by default the console's.
     """
 
     def __init__(
@@ -53,41 +53,41 @@ class Forked:
     ) -> None:
         wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         self.returncode: Any = None
-        """Its exit status, once it has ended; minus the signal that ended it."""
+        """Its exit status, once it has ended; negative: the signal that ended it."""
         self._status, status = os.pipe()
         theirs, ours = [], dict[str, IO[bytes] | None]()
         for name, fd in wanted.items():
             their_fd, ours[name] = _stream(fd, read=_READ[name])
             theirs.append(their_fd)
         self.stdin, self.stdout, self.stderr = ours["stdin"], ours["stdout"], ours["stderr"]
-        asked = [list(arguments), dict(environment), str(Path.cwd()), module]
-        socket.send_fds(_forker(), [json.dumps(asked).encode()], [*theirs, status])
+        request = [list(arguments), dict(environment), str(Path.cwd()), module]
+        socket.send_fds(_forker(), [json.dumps(request).encode()], [*theirs, status])
         for fd in (*theirs, status):
             os.close(fd)
-        self.pid = self._told()
+        self.pid = self._receive()
 
-    def _told(self) -> int:
+    def _receive(self) -> int:
         kind, number = _PAIR.unpack(os.read(self._status, _PAIR.size))
-        assert kind == len(_READ), "what forks has ended"
+        assert kind == len(_READ), "the forking process has ended"
         return int(number)
 
     def poll(self) -> int | None:
-        """The exit status, where it has ended."""
+        """The exit status, if it has ended."""
         if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            self.returncode = self._told()
+            self.returncode = self._receive()
             os.close(self._status)
         status: int | None = self.returncode
         return status
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until it has ended."""
+        """Wait until it has ended; its exit status."""
         if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
             raise TimeoutError(f"process {self.pid} has not ended within {timeout} s")
         self.poll()
         return int(self.returncode)
 
     def communicate(self, given: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
-        """Give it its input, take all that it writes, wait for its end."""
+        """Send its input, read all its output, wait for its end."""
         found: dict[str, bytes] = {}
 
         def take(name: str, stream: IO[bytes]) -> None:
@@ -101,7 +101,7 @@ class Forked:
         for thread in reading:
             thread.start()
         if self.stdin is not None and not self.stdin.closed:
-            with suppress(BrokenPipeError):  # it has ended before, or wants no more
+            with suppress(BrokenPipeError):  # it has ended, or closed its input
                 self.stdin.write(given)
                 self.stdin.close()
         self.wait(timeout)
@@ -110,7 +110,7 @@ class Forked:
         return found.get("out", b""), found.get("err", b"")
 
     def send_signal(self, number: int) -> None:
-        """Nothing, where it has ended."""
+        """Does nothing if it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -137,7 +137,7 @@ class Forked:
 
 
 def _stream(wanted: int, *, read: bool) -> tuple[int, IO[bytes] | None]:
-    """The end of a stream that the other process gets, and ours."""
+    """The other process's end of a stream, and ours."""
     if wanted == subprocess.PIPE:
         out, into = os.pipe()
         return (into, os.fdopen(out, "rb")) if read else (out, os.fdopen(into, "wb"))
@@ -148,14 +148,14 @@ def _stream(wanted: int, *, read: bool) -> tuple[int, IO[bytes] | None]:
 
 @cache
 def _forker() -> socket.socket:
-    """What asks the process that forks; that ends with this one."""
+    """The socket to the forking process, which ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONIOENCODING": "utf-8"},
-        start_new_session=True,  # it hears no Ctrl-C of who runs the tests
+        start_new_session=True,  # it receives no Ctrl-C from the terminal of the tests
     )
     theirs.close()
 
@@ -167,26 +167,26 @@ def _forker() -> socket.socket:
     return ours
 
 
-def _serve(asking: socket.socket) -> str:
-    """Fork what is asked for; returns in each process that is to run, whose `main` it is."""
+def _serve(requests: socket.socket) -> str:
+    """Fork on request; returns only in each forked process: the module whose `main` it runs."""
     while True:
-        asked, fds, _, _ = socket.recv_fds(asking, _LARGEST, len(_READ) + 1)
-        if not asked:
+        request, fds, _, _ = socket.recv_fds(requests, _LARGEST, len(_READ) + 1)
+        if not request:
             os._exit(0)
         if os.fork() == 0:
-            asking.close()
-            _keep(fds[-1], fds[:-1])
-            arguments, environment, folder, module = json.loads(asked)
+            requests.close()
+            _fork_and_report(fds[-1], fds[:-1])
+            arguments, environment, folder, module = json.loads(request)
             _become(arguments, environment, folder, fds[:-1])
             return str(module)
         for fd in fds:
             os.close(fd)
-        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):  # of those that are done
+        while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):  # reap those that have ended
             pass
 
 
-def _keep(status: int, streams: Sequence[int]) -> None:
-    """Fork the console, tell its pid and, in the end, its status; returns in the console only."""
+def _fork_and_report(status: int, streams: Sequence[int]) -> None:
+    """Fork the console, report its pid and later its status; returns only in the console."""
     pid = os.fork()
     if pid == 0:
         os.close(status)
@@ -202,7 +202,7 @@ def _keep(status: int, streams: Sequence[int]) -> None:
 def _become(
     arguments: list[str], environment: dict[str, str], folder: str, fds: Sequence[int]
 ) -> None:
-    """This process is as one that was started with these."""
+    """Make this process as if it had been started with these."""
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)
@@ -215,23 +215,23 @@ def _become(
     sys.stderr = sys.__stderr__ = _text(2, sys.stderr)  # type: ignore[misc]
 
 
-def _text(number: int, as_in: Any) -> io.TextIOWrapper:
-    """A standard stream as an interpreter makes it when it starts."""
-    at_once = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
+def _text(number: int, like: Any) -> io.TextIOWrapper:
+    """A standard stream as a new interpreter creates it."""
+    unbuffered = number > 0 and bool(os.environ.get("PYTHONUNBUFFERED"))
     binary: Any = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
-    if not at_once:
+    if not unbuffered:
         binary = io.BufferedReader(binary) if number == 0 else io.BufferedWriter(binary)
     return io.TextIOWrapper(
         binary,
-        os.environ.get("PYTHONIOENCODING") or as_in.encoding,
-        as_in.errors,
+        os.environ.get("PYTHONIOENCODING") or like.encoding,
+        like.errors,
         line_buffering=number == 2 or os.isatty(number),
-        write_through=at_once,
+        write_through=unbuffered,
     )
 
 
 def _warm_up() -> None:
-    """Import what calls need that look at a queue or act on it: no screens, no Spark."""
+    """Import what calls need that read or change queues: no screens, no Spark."""
     for package in _WARM:
         for module in pkgutil.iter_modules(
             importlib.import_module(package).__path__, f"{package}."
@@ -240,7 +240,7 @@ def _warm_up() -> None:
                 importlib.import_module(module.name)
     importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
     importlib.import_module("psycopg")
-    faulthandler.enable()  # a test that waits in vain sends SIGABRT, to see where it hangs
+    faulthandler.enable()  # a test that times out sends SIGABRT, to see where it hangs
     gc.collect()
     gc.freeze()
 

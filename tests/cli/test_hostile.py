@@ -14,7 +14,7 @@ from console.monitor.snapshot import _FIGURES
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.cli.verbs import UNREACHABLE, refused, told_nothing_else
-from tests.hostile import CANARY, TEXTS, obeyed, valid_texts
+from tests.hostile import CANARY, TEXTS, control_characters, valid_texts
 from tests.servers import connect, value
 
 NAMES = {
@@ -54,8 +54,8 @@ LOOKS = [
 
 def harmless(answer: Answer) -> Answer:
     """What came reaches no terminal as anything but signs, and no traceback is in it."""
-    assert obeyed(answer.text) == [], answer
-    assert obeyed(answer.err) == [], answer
+    assert control_characters(answer.text) == [], answer
+    assert control_characters(answer.err) == [], answer
     assert "Traceback" not in answer.err
     assert answer.status in {0, 1, 2, 4}, answer
     if answer.status in {2, 4}:
@@ -123,7 +123,7 @@ def test_a_report_s_lines_are_its_own(canary: Console) -> None:
     canary.done("push", name, "x")
     canary.done("pop", name, "--fail", "\x1b[31m | `no`\n# fine")
     text = canary.done("report", name).text
-    assert obeyed(text) == []
+    assert control_characters(text) == []
     heads = [line for line in text.splitlines() if line.startswith("#")]
     assert all("all clear" not in head or head.startswith("# public") for head in heads)
     (row,) = {line.count(" | ") for line in text.splitlines() if line.startswith("| ready")}

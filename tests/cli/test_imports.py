@@ -11,9 +11,9 @@ import pytest
 
 from console.cli.verbs import cli
 from console.verbs import MODULES, get_verb
+from tests.call_path import MOST, files_on_call_path
 from tests.cli.calls import Console, command
 from tests.cli.conftest import Install
-from tests.walks import MOST, walked
 
 HEAVY = {
     *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
@@ -147,6 +147,6 @@ def test_the_name_of_a_queue_passes_few_files_to_its_sql(
     name = install("status")
     console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
     console.done("pop", name, "--count", "2", "--fail", "no route")
-    with walked(name) as files:
+    with files_on_call_path(name) as files:
         console.done("requeue", name, "--filter", "limit=1", "--yes", name)
     assert len(files) <= MOST, "\n".join(sorted(files))

@@ -85,7 +85,7 @@ def test_a_recorder_tells_of_a_finding_and_the_next_one_of_its_end(
 ) -> None:
     out = tmp_path / "out"
     program = f"[notifications.page]\nto = \"exec:sh -c 'cat >{out}; env >>{out}'\"\nwithin='0s'\n"
-    with receiving(Receiver(status=500, said=f"no {SECRET}")) as receiver:
+    with receiving(Receiver(status=500, response_text=f"no {SECRET}")) as receiver:
         environment = configured(tmp_path, console, hook(receiver) + program)
         with recording(tmp_path / "a", environment) as first:
             wait_until(lambda: "not sent" in (tmp_path / "a" / "said").read_text(), "it is said")
@@ -184,7 +184,7 @@ def test_a_test_is_taken_in_each_shape(tmp_path: Path) -> None:
 
 
 def test_a_test_that_is_not_taken_says_why(tmp_path: Path) -> None:
-    with receiving(Receiver(status=403, said=f"invalid token {SECRET}\n")) as receiver:
+    with receiving(Receiver(status=403, response_text=f"invalid token {SECRET}\n")) as receiver:
         refused = asked(tmp_path, hook(receiver))
         gone = receiver.url
     assert refused.status == 1

@@ -81,7 +81,7 @@ def recorder(database: Database, *targets: Target, first: bool = True) -> Iterat
 
 
 def arrived(receiver: Receiver, *events: tuple[str, str]) -> Callable[[], bool]:
-    return lambda: sorted(receiver.told()) == sorted(events)
+    return lambda: sorted(receiver.events_and_codes()) == sorted(events)
 
 
 def more_than(receiver: Receiver, events: int) -> bool:
@@ -153,7 +153,7 @@ def test_what_a_receiver_does_not_take_is_sent_until_it_does(
         with receiving(receiver, port):
             told = ("begun", STOPPED.name), ("ended", STOPPED.name)
             wait_until(arrived(receiver, *told), "it comes, in its order")
-            assert receiver.told() == [*told]
+            assert receiver.events_and_codes() == [*told]
             wait_until(lambda: any("arrive again" in words for words in a.said), "it is said")
     assert len(other.events) == 2
     assert sum("are not sent" in words for words in a.said) == 1
@@ -261,7 +261,7 @@ def test_what_is_silenced_is_not_sent(database: Database, queue: Queue) -> None:
             wait_until(lambda: len(receiver.events) == 3, "one has ended")
             one.sees(queue)
             wait_until(lambda: len(receiver.events) == 4, "what was told ends")
-    assert receiver.told()[2:] == [("ended", FULL.name), ("ended", STOPPED.name)]
+    assert receiver.events_and_codes()[2:] == [("ended", FULL.name), ("ended", STOPPED.name)]
 
 
 def test_a_connection_that_may_not_write_says_so_and_sends_nothing(

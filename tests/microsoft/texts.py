@@ -19,7 +19,15 @@ from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
-from tests.statements import MORE, _others, asks, moves, of_libraries, of_the_pipeline, sources
+from tests.statements import (
+    MORE,
+    _other_results,
+    action_statements,
+    library_queues,
+    pipeline_statements,
+    scan_requests,
+    sources,
+)
 from tests.statements import adopted as somebody_elses
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
@@ -151,10 +159,10 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
                 for scope in _scopes(view, statement):
                     yield statement, scope
     for view in (queue, *queue.views[-1:]):
-        yield from moves(PRODUCT, view)
+        yield from action_statements(PRODUCT, view)
     for statement in templates.statements("mssql", "doctor").values():
         yield statement, queue.scope_of(statement.name, PRODUCT)
-    yield from of_the_pipeline(PRODUCT, queue)
+    yield from pipeline_statements(PRODUCT, queue)
 
 
 def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
@@ -171,12 +179,12 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
     for queue in somebody_elses(PRODUCT):
         # What it has no rule for is never moved.
         if not queue.design.library or {"requeue", "release"} & set(queue.verbs):
-            for statement, scope in moves(PRODUCT, queue):
+            for statement, scope in action_statements(PRODUCT, queue):
                 yield statement, scope, f"adopted {queue.design.name}"
 
 
 def _of_libraries() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
-    for queue in of_libraries(PRODUCT):
+    for queue in library_queues(PRODUCT):
         for statement, scope in _of_library(queue):
             yield statement, scope, f"preset {queue.design.name}"
 
@@ -255,11 +263,11 @@ def every_text(*, everything: bool) -> list[Text]:
 
 def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:
     for source in sources(PRODUCT, queue):
-        for ask in asks(source):
+        for ask in scan_requests(source):
             narrow = ask.filters.narrowing
             telling = (ask.after is not None, ask.exactly, ask.reverse) == (narrow, False, narrow)
             if everything or telling:
-                for last in ("matching", *_others(ask), *_of_the_doctor(queue, ask)):
+                for last in ("matching", *_other_results(ask), *_of_the_doctor(queue, ask)):
                     text = with_variables(query(source, ask, last).text)
                     name = f"{queue.design.name}.{ask.scan.statement} {ask.scan.name} {last}"
                     yield Text(name, f"{variant} {source.payload} {ask}", text)

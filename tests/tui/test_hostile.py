@@ -12,7 +12,7 @@ from console.tui.screens.message import MessageScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.messages import MessagesTab
-from tests.hostile import TEXTS, obeyed
+from tests.hostile import TEXTS, control_characters
 from tests.tui.acting import make
 from tests.tui.feeds import broken, queue
 from tests.tui.opened import Opened, opened
@@ -30,25 +30,25 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
         )
         second.fail(ConnectionFailedError(WORST, why=f"{WORST}\n{NAMES[0]}"))
         await console.pilot.pause()
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         assert "[red" in console.picture
         assert "␛[2J" in console.picture
         for keys in (["v"], ["tab", "enter"], ["escape", "c"]):
             await console.press(*keys)
-            assert obeyed(console.picture) == [], keys
+            assert control_characters(console.picture) == [], keys
         console.app.open_queue((WORST, NAMES[0], NAMES[0]))
         await console.pilot.pause()
         assert console.is_at(QueueScreen)
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         console.app.open_queue((WORST, "public", "[bold]x"))
         await console.pilot.pause()
         for words in ("public.[bold]x", "[blue]gone[/blue]"):
             assert words in console.picture
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         await console.press("colon")
         console.app.screen.query_one(Input).value = "queue "
         await console.press("tab", "tab")
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         await _out(console)
         # What is pasted is text as well.
         for key in ("slash", "colon"):
@@ -57,7 +57,7 @@ async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -
                 console.app.post_message(events.Paste(text))
                 await console.pilot.pause()
                 assert text.splitlines()[0][:5] in console.app.screen.query_one(Input).value
-                assert obeyed(console.picture) == [], (key, text)
+                assert control_characters(console.picture) == [], (key, text)
                 await _out(console)
 
 
@@ -85,10 +85,10 @@ async def test_messages_of_any_kind_on_every_screen_of_a_queue(database: Databas
         for digit in "34562":
             await console.press(digit)
             await console.pilot.pause(0.2)
-            assert obeyed(console.picture) == [], digit
+            assert control_characters(console.picture) == [], digit
         pane = console.app.screen.query_one(MessagesTab)
         await console.until(lambda: len(pane.table.keys) > 9)
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         await console.press("slash")
         pane.query_one(Input).value = "error~clear"
         await console.press("enter")
@@ -97,13 +97,13 @@ async def test_messages_of_any_kind_on_every_screen_of_a_queue(database: Databas
         await console.press("enter")
         await console.until(lambda: console.is_at(MessageScreen))
         await console.until(lambda: "all clear" in console.picture)
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         await console.press("o")
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []
         await console.press("escape", "escape")
         console.app.open_action(
             ("here", made.schema, name), "requeue", [f"error~{WORST}"], to=WORST
         )
         await console.until(lambda: console.app.screen.query(Input))
         await console.pilot.pause(0.3)
-        assert obeyed(console.picture) == []
+        assert control_characters(console.picture) == []

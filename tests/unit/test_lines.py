@@ -39,11 +39,11 @@ FROM "{queue}"
 
 
 def test_each_line_is_of_one_kind() -> None:
-    counted = lines.of_python(PYTHON)
+    counted = lines.count_python(PYTHON)
     assert counted.all == len(PYTHON.splitlines())
     assert (counted.code, counted.docstrings, counted.comments, counted.blanks) == (7, 5, 2, 3)
-    assert lines.of_python("") == Lines(files=1)
-    counted = lines.of_sql(SQL)  # conditions are comments
+    assert lines.count_python("") == Lines(files=1)
+    counted = lines.count_sql(SQL)  # conditions are comments
     assert (counted.code, counted.docstrings, counted.comments, counted.blanks) == (2, 0, 4, 1)
     assert counted.width == round((len("SELECT 1, '--'  -- code") + len('FROM "{queue}"')) / 2)
 
@@ -59,9 +59,9 @@ def test_a_revision_and_the_files_here(
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    one_a, two_a = lines.of_python("x = 1\n"), lines.of_python(PYTHON)
-    expected = {"console/a": one_a + two_a, "queries": lines.of_sql(SQL)}
-    assert lines.by_package(lines.here(tmp_path)) == expected
+    one_a, two_a = lines.count_python("x = 1\n"), lines.count_python(PYTHON)
+    expected = {"console/a": one_a + two_a, "queries": lines.count_sql(SQL)}
+    assert lines.by_package(lines.working_tree_files(tmp_path)) == expected
     monkeypatch.setattr(lines, "ROOT", tmp_path)
     for command in (
         ("init", "-q"),
@@ -69,7 +69,7 @@ def test_a_revision_and_the_files_here(
         ("-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "-m", "one"),
     ):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)  # noqa: S607
-    assert lines.by_package(lines.at("HEAD")) == expected
+    assert lines.by_package(lines.revision_files("HEAD")) == expected
     (tmp_path / "console" / "a" / "d.py").unlink()
     lines.main(["HEAD", "HEAD~0"])
     *_, console, queries, tests = capsys.readouterr().out.splitlines()

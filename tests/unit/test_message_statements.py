@@ -8,7 +8,7 @@ from console.catalog import Queue
 from console.engines import PRODUCTS, Product
 from console.monitor.scan_query import scope_of
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.statements import BIND, adopted, asks, sources, texts
+from tests.statements import BIND, adopted, scan_requests, sources, texts
 from tests.statements import CONDITIONS_OF_SCANS as CONDITIONS
 
 BOUND = {
@@ -30,7 +30,7 @@ def test_every_condition_is_known_and_every_known_one_is_given(engine: str) -> N
     for queue in (*installed, *adopted(product)):
         for source in sources(product, queue):
             own = queue.scope(product).options
-            for ask in asks(source):
+            for ask in scan_requests(source):
                 options = scope_of(source, ask).options
                 given = {
                     name: options[name] for name in options.keys() - (own.keys() - {"payload"})

@@ -10,7 +10,7 @@ from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
 from console.sql import templates
 from tests.contract.variants import ALL, Variant
-from tests.statements import MORE, of_libraries
+from tests.statements import MORE, library_queues
 
 HOUSE = (
     *("activity", "bench", "catalog", "common", "maintenance", "prove"),
@@ -18,7 +18,7 @@ HOUSE = (
 )
 """The files that belong to no design."""
 LIBRARIES_OF = [
-    (product, queue) for product in PRODUCTS.values() for queue in of_libraries(product)
+    (product, queue) for product in PRODUCTS.values() for queue in library_queues(product)
 ]
 PRODUCTS_OF = [
     (product, of)

@@ -21,7 +21,7 @@ from console.pipeline import locks
 from console.pipeline.archive import files, plan
 from console.sql import templates
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
-from tests.statements import of_the_pipeline
+from tests.statements import pipeline_statements
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
@@ -235,7 +235,7 @@ def test_each_of_the_pipeline_fills_its_row_type() -> None:
     for engine, variant in [(name, one) for one in ALL for name in one.engines]:
         product, queue = PRODUCTS[engine], variant.queue("s", "q", engine)
         met = set()
-        for statement, scope in of_the_pipeline(product, queue):
+        for statement, scope in pipeline_statements(product, queue):
             met.add(statement.name)
             text = sql.script(statement, product.dialect, scope)
             assert columns(text) == wanted_by_pipeline(statement.name, queue, scope), text

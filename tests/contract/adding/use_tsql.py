@@ -12,7 +12,7 @@ from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from tests.microsoft.texts import COMMENT
-from tests.statements import asks, moves, sources
+from tests.statements import action_statements, scan_requests, sources
 
 _LABEL = re.compile(r"/\* dbq \S+ \*/")
 
@@ -21,7 +21,7 @@ def rendered(queue: Queue) -> list[tuple[str, str]]:
     """(name, text) of what verbs send of its messages, and of every look at them."""
     made = [
         (statement.name, sql.script(statement, PRODUCT.dialect, scope))
-        for statement, scope in moves(PRODUCT, queue)
+        for statement, scope in action_statements(PRODUCT, queue)
     ]
     design = queue.design.name
     names = ["status", "claims", "estimate"]
@@ -33,7 +33,7 @@ def rendered(queue: Queue) -> list[tuple[str, str]]:
     made += [
         (ask.scan.statement, query(source, ask, "matching").text)
         for source in sources(PRODUCT, queue)
-        for ask in asks(source)
+        for ask in scan_requests(source)
     ]
     return [(name, _LABEL.sub("", COMMENT.sub("", text))) for name, text in made]
 

@@ -1,4 +1,4 @@
-"""The walk of a queue's name from the screens to the SQL and back: `tests/walks.py` counts.
+"""The path of a queue's name from the screens to the SQL: `tests/call_path.py` counts its files.
 
 Each statement of the dialog, of the plan and of the run is sent in a thread of its own; the dialog
 and the form have done their part by then, and are not on its stack. The doctor looks beside it.
@@ -10,8 +10,8 @@ from sqlalchemy import Engine, event
 
 from console.engines import Database
 from console.tui.screens.form import Stage
+from tests.call_path import MOST, files_on_call_path
 from tests.tui.acting import FAILED, acting, make, states
-from tests.walks import MOST, walked
 
 
 async def test_the_name_of_a_queue_passes_few_files_to_its_sql(database: Database) -> None:
@@ -26,7 +26,7 @@ async def test_the_name_of_a_queue_passes_few_files_to_its_sql(database: Databas
     async with acting(database, "mail") as here:
         event.listen(Engine, "before_cursor_execute", sent)
         try:
-            with walked("mail", "job", "requeue mail") as files:
+            with files_on_call_path("mail", "job", "requeue mail") as files:
                 here.app.open_actions(here.key("mail"), ("limit=1",), "error")
                 await here.until(lambda: bool(here.dialog.choices))
                 await here.press("enter")
