@@ -1,4 +1,4 @@
-"""Processes of a test: programs of other languages, and workers that are killed at their jobs."""
+"""Processes of a test: programs in other languages, and workers that are killed at work."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from typing import Any
 def foreign_process(
     words: Sequence[str], more: Mapping[str, str], folder: Path | None = None
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A program with `more` in its environment, both outputs on stdout; killed at the end."""
+    """A program with `more` in its environment and stderr on stdout; killed at the end."""
     with subprocess.Popen(
         words,
         cwd=folder,
@@ -33,20 +33,20 @@ _FORKING = multiprocessing.get_context("forkserver")
 _PATIENCE_SECONDS = 120.0
 
 
-def killed(work: Callable[..., object], *given: Any, number: int = 1) -> list[Any]:
-    """Run `work(*given, pipe)` in a process, kill it after `number` reports; the reports."""
-    ours, theirs = _FORKING.Pipe(duplex=False)
-    process = _FORKING.Process(target=work, args=(*given, theirs), daemon=True)
-    with closing(ours):
+def killed(work: Callable[..., object], *arguments: Any, number: int = 1) -> list[Any]:
+    """Run `work(*arguments, pipe)` in a process; kill it after `number` reports and return them."""
+    receiver, sender = _FORKING.Pipe(duplex=False)
+    process = _FORKING.Process(target=work, args=(*arguments, sender), daemon=True)
+    with closing(receiver):
         process.start()
-        theirs.close()
+        sender.close()
         try:
-            found = []
+            reports = []
             for _ in range(number):
-                assert ours.poll(_PATIENCE_SECONDS), "it has reported nothing"
-                found.append(ours.recv())
+                assert receiver.poll(_PATIENCE_SECONDS), "it has reported nothing"
+                reports.append(receiver.recv())
         finally:
             process.kill()
             process.join()
     assert process.exitcode == -signal.SIGKILL
-    return found
+    return reports

@@ -1,4 +1,4 @@
-"""One queue in use: every call its own committed transaction, through the console's own API."""
+"""One queue in use: each call is a committed transaction, through the console's own API."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -52,7 +52,7 @@ class Client:
         return [self.payload(number) for number in numbers]
 
     def size_of(self, payload: Payload) -> int:
-        """Bytes, as the limit counts them."""
+        """In bytes, as the limit counts them."""
         if isinstance(payload, bytes):
             return len(payload)
         return len(payload.encode(_ENCODING[self.database.product.name]))
@@ -73,7 +73,7 @@ class Client:
             return popped
 
     def pop(self) -> PoppedMessage | None:
-        """By the queue's own `pop`, as any other program calls it."""
+        """By the queue's own `pop`, as any program calls it."""
         with self.database.transaction("pop") as connection:
             popped = call_pop(connection, self.queue)
             for other in self._others:
@@ -82,7 +82,7 @@ class Client:
 
     @property
     def _others(self) -> list[Queue]:
-        """As the other subscribers have it: each is given what the first one is given."""
+        """The views of the other subscribers: each pops what the first one pops."""
         mine = self.queue.subscriber
         return [view for view in self.queue.views if mine and view.subscriber != mine]
 
@@ -102,26 +102,26 @@ class Client:
             return pop.fail(connection, self.queue, message, error)
 
     def status(self, stuck_after_seconds: float = 300.0) -> StatusRow:
-        """What monitoring sees of the queue."""
+        """The queue's status row of a sample."""
         sample = take_sample(
             self.database, only=[self.queue], stuck_after_seconds=stuck_after_seconds
         )
-        (seen,) = sample.queues
-        assert seen.row is not None, seen.problem
-        return seen.row
+        (observed,) = sample.queues
+        assert observed.row is not None, observed.problem
+        return observed.row
 
     def snapshot(self) -> QueueSnapshot:
-        """The same as an operator sees it."""
-        (seen,) = take_sample(self.database, only=[self.queue]).queues
-        return snapshot(seen, "test")
+        """The same as the screens show it."""
+        (observed,) = take_sample(self.database, only=[self.queue]).queues
+        return snapshot(observed, "test")
 
 
 def sampled(
     database: Database, *queues: Queue, memory: Memory | None = None
 ) -> tuple[list[QueueSnapshot], float]:
-    """What a look shows of each, and how long it took; with a memory, as a sampler has one."""
+    """One sample's snapshots, and how long it took; `memory` as a sampler has one."""
     sample = take_sample(database, only=queues, memory=memory)
-    return [snapshot(seen, "test") for seen in sample.queues], sample.latency_seconds
+    return [snapshot(observed, "test") for observed in sample.queues], sample.latency_seconds
 
 
 def in_utc(value: object) -> object:
@@ -149,7 +149,7 @@ def call_pop(connection: Connection, queue: Queue) -> PoppedMessage | None:
 
 
 def call(client: Client, function: str, **arguments: object) -> list[tuple[Any, ...]]:
-    """Call `<queue>_<function>` with named arguments, in a session and transaction of its own."""
+    """Call `<queue>_<function>` with named arguments, in a new session and transaction."""
     with closing(connect(client.url)) as connection:
         return call_in(connection, client, function, **arguments)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the contract: a database a module, an installed queue a test."""
+"""Fixtures of the contract: a database per module, an installed queue per test."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ Use = Callable[[Variant], Client]
 
 
 @pytest.fixture
-def virgin(server: Server) -> Iterator[Database]:
-    """A PostgreSQL database of this test alone, which the console has never seen."""
+def new_database(server: Server) -> Iterator[Database]:
+    """A PostgreSQL database for this test only, which the console has never used."""
     with fresh_database(server.url) as url:
         database = open_database(url)
         yield database
@@ -30,15 +30,17 @@ def virgin(server: Server) -> Iterator[Database]:
 
 @pytest.fixture
 def console(database_url: str) -> Console:
-    """The command line on a database of this test, which it has never seen."""
+    """The command line on a database of this test, which it has never used."""
     return Console(database_url)
 
 
-HERE = [engine for engine in sorted(PRODUCTS) if engine == "postgresql" or url_of(engine)]
-"""The engines that this run has a server of; test_catalog reports the others."""
+ENGINES_UNDER_TEST = [
+    engine for engine in sorted(PRODUCTS) if engine == "postgresql" or url_of(engine)
+]
+"""The engines for which this run has a server; test_catalog reports the others."""
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=ENGINES_UNDER_TEST)
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     """An empty database of each engine in turn.
 
@@ -57,7 +59,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 
 def _no_queues(url: str) -> str:
-    """Why the server can have no queues at all; empty where it can."""
+    """Why the server cannot have queues; empty where it can."""
     server = open_database(url, timeouts=TIMEOUTS)
     try:
         return server.capabilities.missing.get("queues", "")
@@ -66,8 +68,8 @@ def _no_queues(url: str) -> str:
 
 
 @pytest.fixture
-def single(database: Database) -> Iterator[Database]:
-    """The same database through one connection: what is done one by one is of one session."""
+def single_connection(database: Database) -> Iterator[Database]:
+    """The same database through one connection: successive calls share a session."""
     url = database.url.render_as_string(hide_password=False)
     other = open_database(url, timeouts=TIMEOUTS)
     yield other
@@ -75,15 +77,15 @@ def single(database: Database) -> Iterator[Database]:
 
 
 @pytest.fixture
-def sees_sessions(database: Database) -> None:
-    """Skip where the server has no views of its sessions; that it says so is a test of its own."""
+def requires_session_views(database: Database) -> None:
+    """Skip where the server has no views of its sessions; another test checks that it says so."""
     if reason := database.capabilities.missing.get("waits"):
         pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
-def possible(request: pytest.FixtureRequest) -> None:
-    """Skip, with its reason, what the server at hand lacks: a design that it cannot have."""
+def skip_impossible_design(request: pytest.FixtureRequest) -> None:
+    """Skip, with the reason, a design that this server cannot have."""
     parameters: dict[str, object] = getattr(getattr(request.node, "callspec", None), "params", {})
     if "database" not in parameters:
         return
@@ -95,7 +97,7 @@ def possible(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not there to be tested: a design or an option that the engine lacks."""
+    """Deselect designs and options that the engine lacks."""
     absent = {item for item in items if isinstance(item, pytest.Function) and _is_absent(item)}
     if absent:
         config.hook.pytest_deselected(items=list(absent))
@@ -104,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_absent(item: pytest.Function) -> bool:
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    only_postgresql = {"postgresql", "use_postgresql", "virgin"} & set(item.fixturenames)
+    only_postgresql = {"postgresql", "use_postgresql", "new_database"} & set(item.fixturenames)
     engine = "postgresql" if only_postgresql else parameters.get("database")
     if not isinstance(engine, str):
         return False
@@ -119,7 +121,7 @@ _numbers = itertools.count(1)
 
 
 def use_of(database: Database) -> Iterator[Use]:
-    """Install variants under names of their own; at the end they go."""
+    """Install variants under unique names; drop them at the end."""
     used: list[Client] = []
 
     def use(variant: Variant) -> Client:
@@ -128,8 +130,8 @@ def use_of(database: Database) -> Iterator[Use]:
         return used[-1]
 
     yield use
-    # Thousands of files of queues that nobody needs would make the server's checkpoints slow.
-    # What else `uninstall` does (asks, counts, keeps an audit) is for queues that somebody has.
+    # Thousands of files of unused queues would make the server's checkpoints slow.
+    # What else `uninstall` does (confirm, count, audit) is for queues in use.
     with database.transaction("clean up") as connection:
         known = {queue.label for queue in catalog.queues(connection)}
         for queue in (client.queue for client in used if client.queue.label in known):
@@ -141,7 +143,7 @@ def use_of(database: Database) -> Iterator[Use]:
 
 @pytest.fixture
 def use(database: Database) -> Iterator[Use]:
-    """Install a variant under a name of its own and use it, on every engine."""
+    """Install a variant under a unique name and use it, on every engine."""
     yield from use_of(database)
 
 
@@ -153,7 +155,7 @@ def client(use: Use, variant: Variant) -> Client:
 
 @pytest.fixture
 def use_postgresql(postgresql: Database) -> Iterator[Use]:
-    """Install a variant under a name of its own and use it, on PostgreSQL."""
+    """Install a variant under a unique name and use it, on PostgreSQL."""
     yield from use_of(postgresql)
 
 

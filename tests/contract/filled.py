@@ -1,4 +1,4 @@
-"""Queues with messages in every state, and looks at them."""
+"""Queues with messages in every state, and ways to read them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ class Filled:
 
     client: Client
     ids: dict[str, list[str]]
-    """State -> the ids of its messages, in the order in which they came into it."""
+    """State -> the ids of its messages, in the order in which they entered it."""
 
     @property
     def all(self) -> list[str]:
@@ -26,7 +26,7 @@ class Filled:
 
 
 def fill(client: Client, count: int = 12) -> Filled:
-    """Push some; where the row is kept, pop some, fail some, complete some."""
+    """Push some; where claims exist, pop, fail and complete some."""
     pushed = client.push_many(client.payloads(*range(count)))
     assert None not in pushed
     ids = {"ready": [str(id_) for id_ in pushed]}
@@ -48,7 +48,7 @@ def fill(client: Client, count: int = 12) -> Filled:
     return Filled(client, ids)
 
 
-def seen(client: Client, *words: str, **options: Any) -> Page:
+def read_messages(client: Client, *words: str, **options: Any) -> Page:
     return read_page(client.database, client.queue, parse(words), **options)
 
 
@@ -57,11 +57,11 @@ def ids_of(page: Page) -> list[str]:
 
 
 def all_pages(client: Client, *words: str, limit: int, **options: Any) -> list[Message]:
-    """Everything, page after page, each from the key that the one before ended with."""
+    """Everything, page by page, each from the key where the previous one ended."""
     found: list[Message] = []
     after = None
     for _ in range(1000):
-        page = seen(client, *words, limit=limit, after=after, **options)
+        page = read_messages(client, *words, limit=limit, after=after, **options)
         found += page.messages
         assert len(page.messages) <= limit
         if page.next is None:
@@ -70,7 +70,7 @@ def all_pages(client: Client, *words: str, limit: int, **options: Any) -> list[M
     raise AssertionError("pages never end")
 
 
-def paged(client: Client) -> bool:
-    """Whether the list has an order to go on in: a heap has places on some engines only."""
+def can_be_paged(client: Client) -> bool:
+    """Whether the list can be can_be_paged: a heap has row positions on some engines only."""
     heap = client.queue.design.order is Order.NONE
-    return not heap or seen(client, limit=1).next is not None
+    return not heap or read_messages(client, limit=1).next is not None

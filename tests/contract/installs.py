@@ -1,4 +1,4 @@
-"""Queues of every design as the catalog's tests install them, and what the catalog says of them."""
+"""Queues of every design for the tests, and their entries in the catalog."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ def default_of(database: Database, of: Design, name: str) -> Queue:
 
 
 def installed(database: Database, variant: Variant, name: str = "q") -> Client:
-    """A queue that stays where it is installed."""
+    """A queue that is not removed at the end."""
     product = database.product
     queue = variant.queue(product.default_schema, name, product.name)
     install(database, queue)
@@ -35,20 +35,20 @@ def installed(database: Database, variant: Variant, name: str = "q") -> Client:
 
 
 def all_designs(database: Database) -> list[Design]:
-    """Those that the server can have."""
+    """The designs that the server can have."""
     here = designs_on(database.product.name).values()
     return [of for of in here if not missing_requirement(database, of)]
 
 
-def known(database: Database, queue: Queue) -> Queue | None:
-    """The queue as the catalog has it."""
+def catalogued(database: Database, queue: Queue) -> Queue | None:
+    """The queue as read from the catalog."""
     with database.transaction("look") as connection:
         found = catalog.queues(connection)
     return next((q for q in found if q.label == queue.label), None)
 
 
-def together(*calls: Callable[[], object]) -> list[object]:
-    """Call all at once; what each returned or the ConsoleError it raised."""
+def run_concurrently(*calls: Callable[[], object]) -> list[object]:
+    """Call all at once; what each returned, or the ConsoleError it raised."""
     barrier = Barrier(len(calls))
 
     def one(call: Callable[[], object]) -> object:
@@ -62,15 +62,15 @@ def together(*calls: Callable[[], object]) -> list[object]:
         return list(pool.map(one, calls))
 
 
-def done_together(
+def execute_concurrently(
     database: Database, actions: Sequence[MessageAction], plans: Sequence[Plan]
 ) -> list[Ledger]:
-    """Each plan is executed by an operator of its own, all at once, in batches of four."""
+    """Execute all plans at once, each as a separate operator, in batches of four."""
     batching = Batching(batch=4)
     calls = [
         partial(execute.execute, database, action, plan, batching=batching)
         for action, plan in zip(actions, plans, strict=True)
     ]
-    results = [result for result in together(*calls) if isinstance(result, execute.Result)]
+    results = [result for result in run_concurrently(*calls) if isinstance(result, execute.Result)]
     assert len(results) == len(plans)
     return [result.ledger for result in results]

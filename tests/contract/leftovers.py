@@ -31,11 +31,11 @@ _BROKER = """
     UNION ALL SELECT N'contract ' + name COLLATE DATABASE_DEFAULT FROM sys.service_contracts
     UNION ALL SELECT N'service ' + name COLLATE DATABASE_DEFAULT FROM sys.services
 """
-"""What Service Broker keeps beside the schemas, on servers that have it."""
+"""What Service Broker has outside the schemas, on servers that have it."""
 
 
 def objects_of(database: Database, *, with_own: bool = False) -> set[str]:
-    """Schemas and what is in them, schema `dbq` only if asked for."""
+    """Schemas and their objects; schema `dbq` only with `with_own`."""
     engine = database.product.name
     has_broker = engine == "mssql" and "broker" not in database.capabilities.missing
     query = text(_OBJECTS[engine] + (_BROKER if has_broker else ""))

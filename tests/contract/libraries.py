@@ -1,4 +1,4 @@
-"""What the tests of the presets share: a library's tables, and what the console says of them."""
+"""Shared by the tests of the presets: a library's tables, and what the console shows of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
 @dataclass(frozen=True)
 class Tables:
-    """Of a library, in one schema."""
+    """Tables of a library, in one schema."""
 
     url: str
     schema: str
@@ -25,7 +25,7 @@ class Tables:
         self.run(script)
 
     def run(self, script: str) -> None:
-        """SQL, with its schema first on the path."""
+        """Run SQL with the schema first on the search path."""
         run_in(self.url, self.schema, script)
 
     def rows(self, query: str | bytes, given: Any = None) -> list[Any]:
@@ -37,7 +37,7 @@ class Tables:
 
 
 def working(step: Callable[[], object]) -> AbstractContextManager[object]:
-    """A worker in a thread of its own, one step after the other until the end of the block."""
+    """A worker in a thread: it repeats the step until the end of the block."""
 
     def work() -> Iterator[None]:
         while True:
@@ -48,7 +48,7 @@ def working(step: Callable[[], object]) -> AbstractContextManager[object]:
 
 
 def figures(console: Console, name: str) -> dict[str, Any]:
-    """What `status` says: state -> how many; None where it is unknown or there is no such state."""
+    """State -> count, by `status`; None where it is unknown or there is no such state."""
     found = console.status(name)
     assert not found["problem"]
     return {state: found[state] for state in STATES}
@@ -59,21 +59,21 @@ def counts(*numbers: int | None) -> dict[str, int | None]:
     return dict(zip(STATES, numbers, strict=True))
 
 
-def sampled_error(console: Console, name: str) -> tuple[int, str]:
-    """Of the one group of errors: how many, and one of them."""
+def error_group(console: Console, name: str) -> tuple[int, str]:
+    """Of the only error group: its count, and a sample."""
     (group,) = console.done("errors", name, "--json").json["groups"]
     return group["count"], str(group["sample"])
 
 
 def discovered(console: Console, preset: str) -> dict[str, Any]:
-    """The only tables that are found, of this preset."""
+    """The only tables that `discover` finds: of this preset."""
     (found,) = console.done("discover", "--json").json["found"]
     assert found["preset"] == preset
     return dict(found)
 
 
 def adopt(console: Console, preset: str, *queues: str) -> None:
-    """All of its tables as `jobs`, and each of these queues by itself."""
+    """All its jobs as the queue `jobs`, and each of these queues separately."""
     console.done("adopt", "jobs", "--preset", preset)
     for queue in queues:
         console.done("adopt", queue, "--preset", preset, "--queue", queue)
@@ -90,7 +90,7 @@ def planned(console: Console, *words: str) -> dict[str, Any]:
 
 
 def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
-    """The doctor's, by code."""
+    """Findings of the doctor, by code."""
     (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
     assert not [words for words in examined["unseen"] if "pause" in words or "tried again" in words]
     return {one["code"]: one for one in examined["findings"]}

@@ -1,4 +1,4 @@
-"""Messages that actions move: plans and what was done, all that a queue and its archive hold."""
+"""Actions on messages: their plans and results, and the contents of a queue and its archive."""
 
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +18,7 @@ from console.monitor.filters import parse
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.variants import ALL, DEFAULTS
 
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
@@ -37,7 +37,7 @@ def planned(client: Client, action: MessageAction, *words: str) -> Plan:
 
 
 def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> Result:
-    """Plan, and do it: the plan has to be what is done, unless a ring was full."""
+    """Plan and execute: as many are done as planned, unless a ring was full."""
     made = planned(client, action, *words)
     done = execute.execute(client.database, action, made, batching=Batching(batch=batch))
     assert done.ledger.balanced
@@ -47,19 +47,19 @@ def run(client: Client, action: MessageAction, *words: str, batch: int = 3) -> R
 
 
 def entries(client: Client, verb: str | None = None) -> list[audit.Entry]:
-    """What the audit has of the queue, newest first."""
+    """The queue's audit entries, newest first."""
     with client.database.transaction("read the audit", read_only=True) as connection:
         wanted = audit.EntryFilter(client.queue.schema, client.queue.name, verb)
         return audit.entries(connection, wanted)
 
 
 def all_messages(client: Client) -> list[Message]:
-    """All that is in the queue, with whole payloads, in the order in which it is walked."""
-    return list(seen(client, limit=1000, payload_bytes=100_000).messages)
+    """All messages of the queue, with complete payloads, in the order of the list."""
+    return list(read_messages(client, limit=1000, payload_bytes=100_000).messages)
 
 
 def stable_fields(message: Message) -> Message:
-    """What does not change while it lies there, and where it lies."""
+    """The message without its age and position."""
     return replace(message, key="", age_seconds=None, slot=None, number=None)
 
 
@@ -87,7 +87,7 @@ def alter_archived(client: Client, archive_id: int, **values: Any) -> None:
 
 
 def all_payloads(client: Client) -> Counter[object]:
-    """Of the queue and of its archive together."""
+    """Payloads in the queue and in its archive."""
     in_archive = (as_text(row["payload"]) for row in archived(client))
     return Counter(as_text(message.payload) for message in all_messages(client)) + Counter(
         in_archive
@@ -95,7 +95,7 @@ def all_payloads(client: Client) -> Counter[object]:
 
 
 def set_titles(client: Client) -> None:
-    """Give every message a title of its own, where the design has titles."""
+    """Give each message a unique title, where the design has titles."""
     if "status" not in client.queue.roles:
         return
     columns: list[Column[Any]] = [Column("id"), Column("title")]
@@ -107,7 +107,7 @@ def set_titles(client: Client) -> None:
 
 
 def require_no_incomplete(client: Client) -> None:
-    """Of a split queue, no half of a message is left anywhere."""
+    """A split queue has no row in only one of its two tables."""
     if client.queue.design.table_suffix == "":
         return
     found = []
@@ -120,12 +120,12 @@ def require_no_incomplete(client: Client) -> None:
 
 
 def as_text(payload: object) -> object:
-    """JSON comes as text, or as what its text says."""
+    """JSON arrives as text or parsed."""
     return repr(payload) if isinstance(payload, (list, dict)) else payload
 
 
 def run_one_batch(client: Client, action: MessageAction, cutoff: Any) -> Ledger:
-    """One batch of all that match, with nothing skipped before; it is undone."""
+    """One batch of all matching messages, none skipped by a plan; it is rolled back."""
     with client.database.session("act") as session:
         selection = action.select(
             SelectionCriteria(client.database, session, parse(()), action.states, cutoff)

@@ -1,4 +1,4 @@
-"""Payloads that say who sent them and can be checked byte for byte when they come back."""
+"""Payloads that name their sender and can be checked byte for byte when popped."""
 
 import json
 
@@ -18,7 +18,7 @@ def message(kind: str, producer: int, number: int) -> Payload:
 
 
 def sender(payload: Payload) -> tuple[int, int]:
-    """Who sent it, and as which of his messages."""
+    """Its producer, and its number."""
     if isinstance(payload, bytes):
         producer, number, _ = payload.split(b":", 2)
     elif payload.startswith("["):
@@ -29,7 +29,7 @@ def sender(payload: Payload) -> tuple[int, int]:
 
 
 def intact(kind: str, payload: Payload) -> bool:
-    """Whether it is exactly what its sender sent; of JSON, the same value."""
+    """Whether it is exactly what was sent; for JSON, the same value."""
     sent = message(kind, *sender(payload))
     if kind == "json":
         return isinstance(payload, str) and json.loads(payload) == json.loads(sent)

@@ -1,4 +1,4 @@
-"""Packages that only some tests need: installed once per user, where the machine can get them."""
+"""Packages that only some tests need: installed once per user, if the machine can get them."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from tests.template import FOLDER, exclusive_access
 
 NPM = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
 NODE = "DBQ_TEST_NODE"
-"""A folder with node_modules in which these are installed already."""
+"""Names a folder with node_modules in which these are installed already."""
 
 
 def from_pip(package: str, *more: str) -> Path:
@@ -48,7 +48,7 @@ def from_npm(library: str) -> Path:
 
 @dataclass(frozen=True)
 class NodeTables(Tables):
-    """Of a library for Node, which is installed in a folder."""
+    """Tables of a library for Node that is installed in a folder."""
 
     folder: Path
 
@@ -63,14 +63,14 @@ class NodeTables(Tables):
     def process(
         self, script: str, **environment: str
     ) -> AbstractContextManager["subprocess.Popen[str]"]:
-        """The script in a process, which finds the database in URL and the schema in SCHEMA."""
+        """Run the script in a process, with the database in URL and the schema in SCHEMA."""
         words = [self.node, "--input-type=module", "--eval", script]
         more = {"URL": self.uri, "SCHEMA": self.schema, **environment}
         return foreign_process(words, more, self.folder)
 
 
 def _installed(folder: Path, command: Sequence[str]) -> Path:
-    """One process tries, once a run; the others use its result."""
+    """One process tries, once per run; the others use its result."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     done, why = folder / "done", Path(os.environ[FOLDER]) / f"why not {folder.name}"
     with exclusive_access(folder):

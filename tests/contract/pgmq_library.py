@@ -1,4 +1,4 @@
-"""pgmq itself, by the SQL that its Python package ships."""
+"""pgmq itself, from the SQL in its Python package."""
 
 import threading
 from importlib.resources import files
@@ -32,18 +32,18 @@ CREATE TABLE pgmq.q_parts_default PARTITION OF pgmq.q_parts DEFAULT;
 CREATE INDEX q_parts_part_idx ON pgmq.q_parts (msg_id);
 UPDATE pgmq.meta SET is_partitioned = true WHERE queue_name = 'parts';
 """
-"""The queue `parts`, as create_partitioned makes one of 10,000 messages a partition: its own CREATE
-TABLE, and the partitions that pg_partman adds, which is in no wheel."""
+"""The queue `parts`, as create_partitioned makes it with 10,000 messages per partition: its own
+CREATE TABLE, and the partitions that pg_partman would add, which no wheel has."""
 
 
 def install(url: str) -> None:
-    """Its schema, as `pgmq.install` makes it."""
+    """Create its schema as `pgmq.install` does."""
     run(url, SQL.read_text())
 
 
 def install_extension(url: str, folder: Path) -> None:
-    """The same as an extension, whose files are put into the folder. The server has to see it, and
-    to be 18 or later: one before looks for extensions in its own folders only."""
+    """The same as an extension, with its files in the folder. The server must have access to it and
+    be version 18 or later: older ones look for extensions in their own folders only."""
     files_ = folder / "extension"
     files_.mkdir()
     (files_ / f"pgmq--{VERSION}.sql").write_text(SQL.read_text())
@@ -68,18 +68,18 @@ def client(url: str) -> PGMQueue:
 
 
 def leave(url: str, queue: str, number: int) -> list[int]:
-    """A consumer is killed in the midst of so many messages; their ids."""
+    """A consumer is killed while it processes `number` messages; their ids."""
     (messages,) = killed(_hang, url, queue, number)
     return [int(message) for message in messages]
 
 
-def _hang(url: str, queue: str, number: int, told: PipeEnd) -> None:
+def _hang(url: str, queue: str, number: int, reports: PipeEnd) -> None:
     read = client(url).read_batch(queue, vt=7200, batch_size=number)
-    told.send([message.msg_id for message in read or []])
+    reports.send([message.msg_id for message in read or []])
     threading.Event().wait()
 
 
 def run(url: str, script: str) -> None:
-    """Several statements at once, in one transaction."""
+    """Run several statements in one transaction."""
     with connect(url) as connection:
         connection.execute(script.encode())

@@ -1,4 +1,4 @@
-"""What PostgreSQL's auto_explain says of the statements inside a queue's functions."""
+"""Plans of the statements inside a queue's functions, by PostgreSQL's auto_explain."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Statement:
 
     @property
     def buffers(self) -> int:
-        """Pages looked at, in the cache or not; dirtied and written ones are among them."""
+        """Pages read, from the cache or not, including those dirtied and written."""
         return int(self.root["Shared Hit Blocks"] + self.root["Shared Read Blocks"])
 
     @property
@@ -55,11 +55,11 @@ class Statement:
         )
 
     def sequential(self) -> set[str]:
-        """The tables that it reads from end to end."""
+        """The tables that it scans completely."""
         return {node["Relation Name"] for node in self.nodes() if node["Node Type"] == "Seq Scan"}
 
     def selected_again(self) -> list[Node]:
-        """Choices of rows to lock that ran more than once: such a batch takes more than n."""
+        """Selections of rows to lock that ran more than once: such a batch takes more than n."""
         loops = [n for n in self.nodes() if n["Node Type"] == "LockRows"]
         return [node for node in loops if node["Actual Loops"] > 1]
 
@@ -77,29 +77,29 @@ class Call:
 
 
 class Recorder:
-    """Keeps the plans of everything that a connection runs from now on."""
+    """Records the plans of everything that a connection runs from now on."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._seen: list[Statement] = []
+        self._recorded: list[Statement] = []
         connection.add_notice_handler(self._notice)
         for setting in _SETTINGS:
             connection.execute(setting)
 
     def take(self) -> list[Statement]:
-        """What has been recorded since the last time."""
-        seen, self._seen = self._seen, []
-        return seen
+        """What was recorded since the last call."""
+        taken, self._recorded = self._recorded, []
+        return taken
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         _, found, plan = (notice.message_primary or "").partition("plan:\n")
         if found:
             parsed = json.loads(plan)
-            self._seen.append(Statement(parsed["Query Text"], parsed["Plan"]))
+            self._recorded.append(Statement(parsed["Query Text"], parsed["Plan"]))
 
 
 @contextmanager
 def recorded(url: str) -> Iterator[tuple[Database, Recorder]]:
-    """A console's connection, and the plans of everything that is sent through it."""
+    """A console's connection, and the plans of everything sent through it."""
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         with database.autocommit("record") as connection:
             driver = connection.connection.driver_connection
@@ -109,7 +109,7 @@ def recorded(url: str) -> Iterator[tuple[Database, Recorder]]:
 
 
 class Session:
-    """A session of its own that records the plans of every call. Each call is a transaction."""
+    """A session that records the plans of every call. Each call is a transaction."""
 
     def __init__(self, url: str, queue: Queue) -> None:
         self._connection: psycopg.Connection[Any] = connect(url)

@@ -19,12 +19,12 @@ from console.monitor.figures import COUNTED
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import snapshot
 from tests.contract.client import Client, in_utc
-from tests.contract.filled import fill, seen
-from tests.contract.installs import done_together
+from tests.contract.filled import fill, read_messages
+from tests.contract.installs import execute_concurrently
 from tests.contract.message_actions import all_messages, archived, entries, planned, source_of
 from tests.contract.messages import sender
 from tests.contract.traffic import Sender, Traffic
-from tests.contract.variants import BEHAVIOURS, TELLING, Variant
+from tests.contract.variants import BEHAVIOURS, BEHAVIOURS_AND_PAYLOADS, Variant
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -46,7 +46,7 @@ def action_for(client: Client, verb: str) -> MessageAction:
 
 def contents(client: Client) -> Counter[str]:
     """How many messages are in each state, and in the archive."""
-    found = Counter(message.state for message in seen(client, limit=1000).messages)
+    found = Counter(message.state for message in read_messages(client, limit=1000).messages)
     return found + Counter({"archived": len(archived(client))})
 
 
@@ -55,7 +55,7 @@ def having() -> Iterator[tuple[Variant, str]]:
 
     Which verb is first changes from variant to variant: the short tier takes few others.
     """
-    for number, variant in enumerate(TELLING):
+    for number, variant in enumerate(BEHAVIOURS_AND_PAYLOADS):
         verbs = [
             verb
             for verb in VERBS
@@ -91,14 +91,14 @@ def test_a_plan_is_what_execute_does(client: Client, verb: str) -> None:
     assert not execute.execute(client.database, action, planned(client, action)).ledger.selected
 
 
-@pytest.mark.parametrize("variant", [v for v in TELLING if v.finishes], ids=str)
+@pytest.mark.parametrize("variant", [v for v in BEHAVIOURS_AND_PAYLOADS if v.finishes], ids=str)
 def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(client: Client) -> None:
     client.push_many(client.payloads(*range(9)))
     for taken in client.pop_many(9):
         assert client.fail(taken, "no route")
     action = action_for(client, "requeue")
     every = planned(client, action)
-    failed_at = sorted(m.done_at for m in seen(client).messages if m.done_at is not None)
+    failed_at = sorted(m.done_at for m in read_messages(client).messages if m.done_at is not None)
     three = planned(client, action, "limit=3")
     assert (three.count, three.by_state) == (3, {"error": 3})
     assert (three.totals["error"].count, three.totals["error"].estimated) == (9, False)
@@ -118,7 +118,7 @@ def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(client: 
 
 
 @pytest.mark.parametrize(
-    "variant", [v for v in TELLING if v.design.name in {"fifo", "status"}], ids=str
+    "variant", [v for v in BEHAVIOURS_AND_PAYLOADS if v.design.name in {"fifo", "status"}], ids=str
 )
 def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(client: Client) -> None:
     deep = COUNTED + 50
@@ -145,10 +145,10 @@ def senders(client: Client) -> list[Sender]:
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_nothing_is_lost_doubled_or_too_new_under_traffic(client: Client) -> None:
-    traffic = Traffic(client, most=PUSHED // 2, failed=0.3, pause_seconds=0.0)
+    traffic = Traffic(client, per_producer=PUSHED // 2, failed=0.3, pause_seconds=0.0)
     verbs = [v for v in ("purge", "requeue", "archive") if v in client.queue.verbs]
     acted = Counter[str]()
-    with traffic.going_on() as producing:
+    with traffic.running() as producing:
         while not all(one.done() for one in producing):
             for verb in verbs:
                 acted[verb] += act_on_seven(client, verb)
@@ -187,7 +187,7 @@ def test_two_operators_never_do_a_thing_twice(client: Client) -> None:
     actions = [action_for(client, "purge") for _ in range(2)]
     made = [planned(client, action) for action in actions]
     assert [one.count for one in made] == [120, 120]
-    ledgers = done_together(client.database, actions, made)
+    ledgers = execute_concurrently(client.database, actions, made)
     assert sum(ledger.out for ledger in ledgers) == 120
     assert all(ledger.balanced for ledger in ledgers)
     assert sorted(row["payload"] for row in archived_by_actions(client)) == sorted(payloads)

@@ -26,7 +26,7 @@ from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.message_actions import entries, planned, source_of
 from tests.contract.plans import Statement
 from tests.contract.test_actions import action_for, contents
@@ -105,18 +105,18 @@ def test_a_claim_queue_with_ids_of_any_type(postgresql: Database, type_: str) ->
     assert states(postgresql, table) == {}
 
 
-def test_a_table_of_which_little_is_known(virgin: Database) -> None:
+def test_a_table_of_which_little_is_known(new_database: Database) -> None:
     run(
-        virgin,
+        new_database,
         "CREATE TABLE public.mail (body text)",
         "INSERT INTO public.mail SELECT 'x' FROM generate_series(1, 20)",
     )
-    queue = adopt(virgin, "public", "mail", design("heap"), {"payload": "body"})
-    source = source_of(Client(virgin, queue))
+    queue = adopt(new_database, "public", "mail", design("heap"), {"payload": "body"})
+    source = source_of(Client(new_database, queue))
     with pytest.raises(UsageError):
         Requeue(source)
-    assert done(virgin, Purge(source, permanently=True), "limit=5") == 5
-    assert done(virgin, Purge(source, permanently=True)) == 15
+    assert done(new_database, Purge(source, permanently=True), "limit=5") == 5
+    assert done(new_database, Purge(source, permanently=True)) == 15
 
 
 MESSAGES = 60
@@ -186,7 +186,9 @@ def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
     )
     done = execute.execute(client.database, action, made)
     assert (made.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
-    assert [m.error for m in seen(client, "state=error").messages] == ["no route to host 1!"]
+    assert [m.error for m in read_messages(client, "state=error").messages] == [
+        "no route to host 1!"
+    ]
 
 
 def test_what_others_hold_is_skipped(client: Client) -> None:

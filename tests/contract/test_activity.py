@@ -26,7 +26,7 @@ from tests.contract.client import Client, call_pop
 from tests.contract.conftest import Use
 from tests.contract.installs import installed
 from tests.contract.plans import Statement
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, Variant, long_except
 from tests.servers import connect, login, statements_sent, value, wait_until
 
 WAITING = [variant for variant in BEHAVIOURS if variant.waits]
@@ -80,7 +80,7 @@ def push_some(client: Client) -> None:
     client.push_many(client.payloads(*range(5)))
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", WAITING, ids=str)
 def test_who_holds_the_head_is_the_root_and_the_others_wait_below(client: Client) -> None:
     push_some(client)
@@ -109,9 +109,9 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(client: Client
     assert all(wait.meaning for wait in (idle, *locks))
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.long
-@pytest.mark.parametrize("variant", mostly(DEFAULTS, SKIPPING), ids=str)
+@pytest.mark.parametrize("variant", long_except(DEFAULTS, SKIPPING), ids=str)
 def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(client: Client) -> None:
     push_some(client)
     objects = find_objects(client.database, [client.queue])
@@ -127,7 +127,7 @@ def test_where_locked_rows_are_skipped_the_holder_is_seen_and_nobody_waits(clien
     }
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", SKIPPING[:1] + WAITING[:1], ids=str)
 def test_a_session_counts_for_the_queues_that_it_touches_and_no_others(
     use: Use, variant: Variant
@@ -353,7 +353,7 @@ def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", mostly([FIFO, RING], DEFAULTS), ids=str)
+@pytest.mark.parametrize("variant", long_except([FIFO, RING], DEFAULTS), ids=str)
 def test_a_look_reads_no_queue_and_locks_nothing_of_it(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -429,10 +429,12 @@ def test_every_wait_of_the_data_is_one_that_the_server_knows(postgresql: Databas
 
 
 @pytest.mark.long
-def test_a_name_with_quotes_finds_its_locks(virgin: Database) -> None:
-    client = installed(virgin, STRICT, "odd \"' name")
+def test_a_name_with_quotes_finds_its_locks(new_database: Database) -> None:
+    client = installed(new_database, STRICT, "odd \"' name")
     queue = client.queue
     push_some(client)
     with held(client):
-        (holder,) = sample_activity(virgin, find_objects(virgin, [queue])).relevant_sessions
+        (holder,) = sample_activity(
+            new_database, find_objects(new_database, [queue])
+        ).relevant_sessions
     assert f"pop of {queue.name}" in {lock.object for lock in holder.locks}

@@ -193,35 +193,37 @@ def rows_of(database: Database) -> list[tuple[object, ...]]:
         return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
 
 
-def test_an_adopted_table_is_looked_at_truly_and_never_touched(virgin: Database, name: str) -> None:
+def test_an_adopted_table_is_looked_at_truly_and_never_touched(
+    new_database: Database, name: str
+) -> None:
     roles = TABLES[name].roles
-    run(virgin, TABLES[name].script)
-    before, contents = objects_of(virgin), rows_of(virgin)
-    queue = adopt(virgin, "public", "Their Queue", DESIGNS[name], roles)
-    with virgin.transaction("look") as connection:
+    run(new_database, TABLES[name].script)
+    before, contents = objects_of(new_database), rows_of(new_database)
+    queue = adopt(new_database, "public", "Their Queue", DESIGNS[name], roles)
+    with new_database.transaction("look") as connection:
         found = catalog.find(connection, "Their Queue")
     assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
     assert (found.roles, found.options) == (dict(roles), {})
     assert found.table == queue.table == "Their Queue"
     for attempt in (
-        lambda: pop.pop(virgin, queue, lambda _: None),
-        lambda: push.push_waiting(virgin, queue, "x", 0.0),
-        lambda: push.push_all(virgin, queue, ["x"], 0.0),
-        lambda: uninstall(virgin, queue, keep_archive=False, with_messages=True),
+        lambda: pop.pop(new_database, queue, lambda _: None),
+        lambda: push.push_waiting(new_database, queue, "x", 0.0),
+        lambda: push.push_all(new_database, queue, ["x"], 0.0),
+        lambda: uninstall(new_database, queue, keep_archive=False, with_messages=True),
     ):
         with pytest.raises(UsageError, match="was adopted"):
             attempt()
     for size in (None, 100):
         with pytest.raises(RefusedError if name == "ring" else UsageError):
-            relay.relay(virgin, queue, size)
+            relay.relay(new_database, queue, size)
         with pytest.raises(RefusedError if name == "ring" else UsageError):
-            relay.plan(virgin, queue, size)
-    check_figures(look(virgin), TABLES[name].figures)
-    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
-    forget(virgin, queue)
-    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
-    assert take_sample(virgin).queues == ()
-    adopt(virgin, "public", "Their Queue", DESIGNS[name], roles)
+            relay.plan(new_database, queue, size)
+    check_figures(look(new_database), TABLES[name].figures)
+    assert (objects_of(new_database), rows_of(new_database)) == (before, contents)
+    forget(new_database, queue)
+    assert (objects_of(new_database), rows_of(new_database)) == (before, contents)
+    assert take_sample(new_database).queues == ()
+    adopt(new_database, "public", "Their Queue", DESIGNS[name], roles)
 
 
 def refuse(
@@ -233,76 +235,78 @@ def refuse(
     assert objects_of(database, with_own=True) == before
 
 
-def test_roles_are_checked(virgin: Database, name: str) -> None:
+def test_roles_are_checked(new_database: Database, name: str) -> None:
     theirs = TABLES[name]
-    run(virgin, theirs.script)
-    refuse(virgin, name, {**theirs.roles, "colour": "Payload"}, "no role 'colour'")
-    refuse(virgin, name, {**theirs.roles, "payload": "payload"}, "no column 'payload'")
+    run(new_database, theirs.script)
+    refuse(new_database, name, {**theirs.roles, "colour": "Payload"}, "no role 'colour'")
+    refuse(new_database, name, {**theirs.roles, "payload": "payload"}, "no column 'payload'")
     for role in DESIGNS[name].needed_roles:
         others = {r: column for r, column in theirs.roles.items() if r != role}
-        refuse(virgin, name, others, f"needs the roles: {role}")
-    refuse(virgin, name, theirs.roles, "no table 'their queue'", "their queue")
-    refuse(virgin, name, theirs.roles, "no table 'public.Their Queue'", "public.Their Queue")
+        refuse(new_database, name, others, f"needs the roles: {role}")
+    refuse(new_database, name, theirs.roles, "no table 'their queue'", "their queue")
+    refuse(new_database, name, theirs.roles, "no table 'public.Their Queue'", "public.Their Queue")
     with pytest.raises(UsageError, match="no schema 'nowhere'"):
-        adopt(virgin, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
+        adopt(new_database, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
 
 
 def test_a_ring_s_size_is_its_number_of_slots_its_sequences_are_sequences_and_its_numbers_stay(
-    virgin: Database,
+    new_database: Database,
 ) -> None:
     theirs = TABLES["ring"]
-    run(virgin, theirs.script)
+    run(new_database, theirs.script)
     for size in ("0", "-1", "many", "", "1.5"):
-        refuse(virgin, "ring", {**theirs.roles, "size": size}, "number of slots")
+        refuse(new_database, "ring", {**theirs.roles, "size": size}, "number of slots")
     for role in ("push_sequence", "pop_sequence"):
-        refuse(virgin, "ring", {**theirs.roles, role: "Their Queue"}, "no sequence 'Their Queue'")
-        refuse(virgin, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
-    queue = adopt(virgin, "public", "Their Queue", DESIGNS["ring"], theirs.roles)
-    contents = rows_of(virgin)
+        refuse(
+            new_database, "ring", {**theirs.roles, role: "Their Queue"}, "no sequence 'Their Queue'"
+        )
+        refuse(new_database, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
+    queue = adopt(new_database, "public", "Their Queue", DESIGNS["ring"], theirs.roles)
+    contents = rows_of(new_database)
     for wanted in (None, 100):
         with pytest.raises(RefusedError, match="never renumbered"):
-            relay.relay(virgin, queue, wanted)
+            relay.relay(new_database, queue, wanted)
         with pytest.raises(RefusedError, match="never renumbered"):
-            relay.plan(virgin, queue, wanted)
-    check_figures(look(virgin), theirs.figures)
-    assert rows_of(virgin) == contents
+            relay.plan(new_database, queue, wanted)
+    check_figures(look(new_database), theirs.figures)
+    assert rows_of(new_database) == contents
 
 
-def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(virgin: Database) -> None:
-    make(virgin, "fifo")
+def test_neither_an_adopted_queue_nor_one_of_ours_is_adopted(new_database: Database) -> None:
+    make(new_database, "fifo")
     with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
-        adopt(virgin, "public", "Their Queue", design("heap"), {"payload": "Payload"})
-    installed(virgin, default("fifo"), "ours")
+        adopt(new_database, "public", "Their Queue", design("heap"), {"payload": "Payload"})
+    installed(new_database, default("fifo"), "ours")
     with pytest.raises(UsageError, match="already a queue named 'ours'"):
-        adopt(virgin, "public", "ours", design("fifo"), {"id": "id", "payload": "payload"})
+        adopt(new_database, "public", "ours", design("fifo"), {"id": "id", "payload": "payload"})
 
 
-def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database) -> None:
-    longest = "t" * virgin.product.name_limit
-    run(virgin, f'CREATE SCHEMA {longest}; CREATE TABLE {longest}.{longest} ("b" text)')
+def test_a_name_that_the_server_would_cut_off_is_not_there(new_database: Database) -> None:
+    longest = "t" * new_database.product.name_limit
+    run(new_database, f'CREATE SCHEMA {longest}; CREATE TABLE {longest}.{longest} ("b" text)')
     of, roles = design("heap"), {"payload": "b"}
     for extra in ("x", "\N{SNOWMAN}"):
         with pytest.raises(UsageError):
-            adopt(virgin, longest, longest + extra, of, roles)
+            adopt(new_database, longest, longest + extra, of, roles)
         with pytest.raises(UsageError):
-            adopt(virgin, longest + extra, longest, of, roles)
-    assert adopt(virgin, longest, longest, of, roles).name == longest
+            adopt(new_database, longest + extra, longest, of, roles)
+    assert adopt(new_database, longest, longest, of, roles).name == longest
 
 
-def test_a_view_may_be_a_queue(virgin: Database) -> None:
-    run(virgin, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
-    view = adopt(virgin, "public", "v", DESIGNS["status"], TABLES["status"].roles)
-    seen = look(virgin)
+def test_a_view_may_be_a_queue(new_database: Database) -> None:
+    run(new_database, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
+    view = adopt(new_database, "public", "v", DESIGNS["status"], TABLES["status"].roles)
+    seen = look(new_database)
     assert (seen.ready, seen.claimed, seen.done) == (3, 2, 2)
     # No engine takes a sample of a view's pages, so none may be asked for one.
-    assert view.scope(virgin.product).options["counters"] == "no"
+    assert view.scope(new_database.product).options["counters"] == "no"
 
 
-def test_one_table_that_is_gone_hides_no_other_queue(virgin: Database) -> None:
-    make(virgin, "fifo")
-    installed(virgin, default("ring"), "ours")
-    run(virgin, 'DROP TABLE "Their Queue"')
-    theirs, ours = sorted(take_sample(virgin).queues, key=lambda seen: seen.queue.name)
+def test_one_table_that_is_gone_hides_no_other_queue(new_database: Database) -> None:
+    make(new_database, "fifo")
+    installed(new_database, default("ring"), "ours")
+    run(new_database, 'DROP TABLE "Their Queue"')
+    theirs, ours = sorted(take_sample(new_database).queues, key=lambda seen: seen.queue.name)
     assert theirs.row is None
     assert "Their Queue" in theirs.problem
     assert ours.row is not None

@@ -31,18 +31,20 @@ def lines() -> list[dict[str, object]]:
     return [json.loads(line) for line in audit.local_file().read_text().splitlines()]
 
 
-def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(virgin: Database) -> None:
-    client = installed(virgin, RING, "ring")
+def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(new_database: Database) -> None:
+    client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(0, 1, 2))
-    relay(virgin, client.queue, None)
-    relay(virgin, client.queue, 20)
-    uninstall(virgin, client.queue, keep_archive=False, with_messages=True)
+    relay(new_database, client.queue, None)
+    relay(new_database, client.queue, 20)
+    uninstall(new_database, client.queue, keep_archive=False, with_messages=True)
     with connect(client.url) as connection:
         connection.execute("CREATE TABLE theirs (id bigint, body text)")
-    adopted = adopt(virgin, "public", "theirs", DESIGNS["heap"], {"id": "id", "payload": "body"})
-    forget(virgin, adopted)
+    adopted = adopt(
+        new_database, "public", "theirs", DESIGNS["heap"], {"id": "id", "payload": "body"}
+    )
+    forget(new_database, adopted)
 
-    found = entries(virgin)
+    found = entries(new_database)
     verbs = ["install", "relay", "resize", "uninstall", "adopt", "forget"]
     assert [entry.verb for entry in found] == verbs
     assert {entry.outcome for entry in found} == {"done"}
@@ -50,26 +52,26 @@ def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(virgin: Databas
     assert [entry.done for entry in found] == [0, 3, 3, 0, 0, 0]
     assert found[2].detail == "10 slots before, 20 after, 3 live"
     assert "3 live" in found[3].detail
-    ours = [line for line in lines() if line["connection"] == virgin.label]
+    ours = [line for line in lines() if line["connection"] == new_database.label]
     assert [(line["verb"], line["outcome"]) for line in ours] == [(verb, "done") for verb in verbs]
     assert [line["action_id"] for line in ours] == [entry.action_id for entry in found]
 
 
-def test_what_was_undone_is_not_in_the_database(virgin: Database) -> None:
-    client = installed(virgin, RING, "ring")
+def test_what_was_undone_is_not_in_the_database(new_database: Database) -> None:
+    client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with pytest.raises(RefusedError, match="Drain 3 messages"):
-        relay(virgin, client.queue, 2)
+        relay(new_database, client.queue, 2)
     with pytest.raises(UsageError):
-        install(virgin, client.queue)
-    assert [entry.verb for entry in entries(virgin)] == ["install"]
-    last = [line for line in lines() if line["connection"] == virgin.label][-1]
+        install(new_database, client.queue)
+    assert [entry.verb for entry in entries(new_database)] == ["install"]
+    last = [line for line in lines() if line["connection"] == new_database.label][-1]
     assert (last["verb"], last["outcome"]) == ("resize", "refused")
 
 
-def test_a_relay_that_does_not_balance_is_undone(virgin: Database) -> None:
+def test_a_relay_that_does_not_balance_is_undone(new_database: Database) -> None:
     """A trigger that swallows one message on its way to the new slot."""
-    client = installed(virgin, RING, "ring")
+    client = installed(new_database, RING, "ring")
     client.push_many(client.payloads(*range(5)))
     with connect(client.url) as connection:
         connection.execute(
@@ -83,15 +85,15 @@ def test_a_relay_that_does_not_balance_is_undone(virgin: Database) -> None:
             "CREATE TRIGGER swallow BEFORE UPDATE ON ring FOR EACH ROW EXECUTE FUNCTION swallow()"
         )
     with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
-        relay(virgin, client.queue, None)
-    assert [entry.verb for entry in entries(virgin)] == ["install"]
+        relay(new_database, client.queue, None)
+    assert [entry.verb for entry in entries(new_database)] == ["install"]
     assert len(client.drain()) == 5
 
 
 @pytest.mark.parametrize("audited", [True, False])
-def test_a_login_that_cannot_be_audited_is_told_how(virgin: Database, audited: bool) -> None:
+def test_a_login_that_cannot_be_audited_is_told_how(new_database: Database, audited: bool) -> None:
     """Somebody else's catalog: without the right to write the audit, or without one at all."""
-    client = installed(virgin, FIFO, "theirs")
+    client = installed(new_database, FIFO, "theirs")
     if not audited:
         with connect(client.url) as connection:
             connection.execute("DROP TABLE dbq.action")
@@ -107,4 +109,4 @@ def test_a_login_that_cannot_be_audited_is_told_how(virgin: Database, audited: b
         with pytest.raises(RefusedError, match="audit") as refused:
             installed(stranger, FIFO)
         assert "dbq-console upgrade" in refused.value.next_step
-        assert [entry.queue for entry in entries(virgin)] == (["theirs"] if audited else [])
+        assert [entry.queue for entry in entries(new_database)] == (["theirs"] if audited else [])

@@ -16,15 +16,21 @@ from console.designs import DESIGNS, Design, design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from tests.contract.client import Client
-from tests.contract.conftest import HERE, Use
-from tests.contract.installs import all_designs, default_of, known, together
+from tests.contract.conftest import ENGINES_UNDER_TEST, Use
+from tests.contract.installs import all_designs, catalogued, default_of, run_concurrently
 from tests.contract.leftovers import objects_of
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, TELLING, Variant, mostly
+from tests.contract.variants import (
+    BEHAVIOURS,
+    BEHAVIOURS_AND_PAYLOADS,
+    DEFAULTS,
+    Variant,
+    long_except,
+)
 
 
 @pytest.mark.parametrize("engine", PRODUCTS)
 def test_the_contract_is_run_on(engine: str) -> None:
-    if engine not in HERE:
+    if engine not in ENGINES_UNDER_TEST:
         pytest.skip(f"DBQ_TEST_{engine.upper()}_URL names no server: nothing was run on {engine}")
 
 
@@ -40,14 +46,14 @@ def make_table(database: Database, name: str) -> Table:
     return table
 
 
-@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
+@pytest.mark.parametrize("variant", long_except(BEHAVIOURS_AND_PAYLOADS), ids=str)
 def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
     database: Database, use: Use, variant: Variant
 ) -> None:
     before = objects_of(database)
     client = use(variant)
     queue = client.queue
-    found = known(database, queue)
+    found = catalogued(database, queue)
     assert found is not None
     assert (found.design, found.options, found.roles) == (queue.design, queue.options, queue.roles)
     assert (found.kind, found.version) == (Kind.INSTALLED, catalog.INTERFACE_VERSION)
@@ -61,7 +67,7 @@ def test_the_catalog_knows_what_was_installed_and_uninstall_leaves_nothing(
     done = uninstall(database, queue, keep_archive=False, with_messages=True)
 
     assert objects_of(database) == before
-    assert known(database, queue) is None
+    assert catalogued(database, queue) is None
     assert done.live == 15
     assert done.claimed == (5 if variant.finishes else 0)
     assert done.archived == (5 if variant.options.get("archive_at_pop") == "on" else 0)
@@ -85,7 +91,7 @@ def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> Non
             install(database, queue)
         assert "'" + name + suffix + "'" in caught.value.why
         assert objects_of(database) == before
-        assert known(database, queue) is None
+        assert catalogued(database, queue) is None
     with database.transaction("look") as connection:
         assert connection.execute(table.select()).scalar_one() == "precious"
 
@@ -132,7 +138,7 @@ def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: D
 @pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
 def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> None:
     queue = default_of(database, of, f"race {of.name}")
-    outcomes = together(*[lambda: install(database, queue)] * 4)
+    outcomes = run_concurrently(*[lambda: install(database, queue)] * 4)
     assert outcomes.count(None) == 1
     errors = [outcome for outcome in outcomes if outcome is not None]
     assert {type(error) for error in errors} == {UsageError}
@@ -173,7 +179,7 @@ def test_messages_go_only_if_the_operator_says_so(client: Client) -> None:
     assert queue.finishes or not planned.wants_with_messages
     done = uninstall(database, queue, keep_archive=False, with_messages=True)
     assert done.live + done.claimed == (2 if queue.finishes else 0)
-    assert known(database, queue) is None
+    assert catalogued(database, queue) is None
 
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)
@@ -189,7 +195,7 @@ def test_the_archive_may_stay(client: Client) -> None:
     done = uninstall(database, queue, keep_archive=True, with_messages=True)
 
     assert (done.live, done.archived, done.lost) == (1, 2, 1)
-    left = known(database, queue)
+    left = catalogued(database, queue)
     assert left is not None
     assert left.kind is Kind.ARCHIVE
     with pytest.raises(UsageError, match="already a queue") as caught:
@@ -199,7 +205,7 @@ def test_the_archive_may_stay(client: Client) -> None:
     planned = plan(database, left, keep_archive=False)
     assert (planned.live, planned.archived, planned.lost) == (0, 2, 2)
     uninstall(database, left, keep_archive=False, with_messages=True)
-    assert known(database, queue) is None
+    assert catalogued(database, queue) is None
     install(database, queue)
 
 
@@ -229,13 +235,13 @@ def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) 
         assert catalog.find(connection, "findable", queue.schema).label == queue.label
 
 
-def test_the_first_installs_of_a_database_all_at_once(virgin: Database) -> None:
-    queues = [default_of(virgin, of, of.name) for of in all_designs(virgin)[:6]]
-    patient = waiting_for_locks(virgin, 120)
-    outcomes = together(*[lambda queue=queue: install(patient, queue) for queue in queues])
+def test_the_first_installs_of_a_database_all_at_once(new_database: Database) -> None:
+    queues = [default_of(new_database, of, of.name) for of in all_designs(new_database)[:6]]
+    patient = waiting_for_locks(new_database, 120)
+    outcomes = run_concurrently(*[lambda queue=queue: install(patient, queue) for queue in queues])
     patient.close()
     assert outcomes == [None] * len(queues)
-    assert all(known(virgin, queue) for queue in queues)
+    assert all(catalogued(new_database, queue) for queue in queues)
 
 
 def waiting_for_locks(database: Database, seconds: float) -> Database:
@@ -244,10 +250,10 @@ def waiting_for_locks(database: Database, seconds: float) -> Database:
     return open_database(url, timeouts=Timeouts(lock_seconds=seconds))
 
 
-def test_who_waits_too_long_for_another_installer_is_told_so(virgin: Database) -> None:
+def test_who_waits_too_long_for_another_installer_is_told_so(new_database: Database) -> None:
     """Nothing is said of rights to the audit, which nobody lacks."""
-    hasty = waiting_for_locks(virgin, 0.05)
-    with virgin.transaction("be the installer") as connection:
+    hasty = waiting_for_locks(new_database, 0.05)
+    with new_database.transaction("be the installer") as connection:
         sql.run(connection, "catalog.lock")
         with pytest.raises(BusyError, match="Another session holds the lock"):
             install(hasty, default_of(hasty, all_designs(hasty)[0], "orders"))
@@ -270,31 +276,33 @@ _TRAP = """
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_an_install_that_fails_late_leaves_nothing(virgin: Database, variant: Variant) -> None:
+def test_an_install_that_fails_late_leaves_nothing(
+    new_database: Database, variant: Variant
+) -> None:
     queue = variant.queue("public", "q")
     for obstacle, error, told in (
         (_TRAP, ConsoleError, "the trap"),
         (_TYPE, UsageError, "Could not install"),
     ):
-        with virgin.transaction("put it in the way") as connection:
+        with new_database.transaction("put it in the way") as connection:
             connection.exec_driver_sql(obstacle)
-        before = objects_of(virgin, with_own=True)
+        before = objects_of(new_database, with_own=True)
         with pytest.raises(error, match=told):
-            install(virgin, queue)
-        assert objects_of(virgin, with_own=True) == before
-        assert known(virgin, queue) is None
+            install(new_database, queue)
+        assert objects_of(new_database, with_own=True) == before
+        assert catalogued(new_database, queue) is None
 
 
-def test_in_production_the_plan_says_so(virgin: Database) -> None:
-    queue = default_of(virgin, all_designs(virgin)[0], "q")
-    install(virgin, queue)
-    with virgin.transaction("mark") as connection:
+def test_in_production_the_plan_says_so(new_database: Database) -> None:
+    queue = default_of(new_database, all_designs(new_database)[0], "q")
+    install(new_database, queue)
+    with new_database.transaction("mark") as connection:
         connection.execute(text("INSERT INTO dbq.setting VALUES ('production', 'on')"))
-    assert "  PRODUCTION database" in plan(virgin, queue, keep_archive=False).lines()
+    assert "  PRODUCTION database" in plan(new_database, queue, keep_archive=False).lines()
 
 
-def test_a_database_without_a_catalog(virgin: Database) -> None:
-    with virgin.transaction("look") as connection:
+def test_a_database_without_a_catalog(new_database: Database) -> None:
+    with new_database.transaction("look") as connection:
         assert not catalog.has_catalog(connection)
         assert catalog.queues(connection) == []
         assert not catalog.is_production(connection)
@@ -302,15 +310,15 @@ def test_a_database_without_a_catalog(virgin: Database) -> None:
             catalog.find(connection, "q")
 
 
-def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:
-    of = all_designs(virgin)[0]
+def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(new_database: Database) -> None:
+    of = all_designs(new_database)[0]
     queue = installed_queue("other", "q", of, of.complete_options({}))
-    with virgin.transaction("make a schema") as connection:
+    with new_database.transaction("make a schema") as connection:
         connection.execute(text("CREATE SCHEMA other"))
-    install(virgin, queue)
+    install(new_database, queue)
     with pytest.raises(UsageError, match="behind, unlisted"):
-        forget(virgin, queue)
-    with virgin.transaction("drop") as connection:
+        forget(new_database, queue)
+    with new_database.transaction("drop") as connection:
         connection.execute(text("DROP SCHEMA other CASCADE"))
-    forget(virgin, queue)
-    assert known(virgin, queue) is None
+    forget(new_database, queue)
+    assert catalogued(new_database, queue) is None

@@ -52,7 +52,7 @@ def named(found: Consumers, name: str) -> Consumer:
     return one
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.parametrize("variant", CLAIMING, ids=str)
 def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) -> None:
     client, watch = use(variant), None
@@ -95,7 +95,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
     assert "its session is over" in stranger[0].unknown["name"]
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 @pytest.mark.long
 @pytest.mark.parametrize("variant", ENDING, ids=str)
 def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(client: Client) -> None:
@@ -120,7 +120,7 @@ def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(client:
     wait_until(lambda: not sampled(client, watch).consumers, "they have left")
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> None:
     first, second = use(default("fifo")), use(default("fifo"))
     assert second.queue.name.startswith("queue")
@@ -133,7 +133,7 @@ def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> Non
     assert [len(found[key_of(queue)].consumers) for queue in both] == [1, 0]
 
 
-@pytest.mark.usefixtures("sees_sessions")
+@pytest.mark.usefixtures("requires_session_views")
 def test_what_it_costs_does_not_grow_with_the_queue(use: Use) -> None:
     client = use(default("claim"))
     watch = ConsumerWatch(client.database)
@@ -151,13 +151,13 @@ def test_what_it_costs_does_not_grow_with_the_queue(use: Use) -> None:
 ROLES = {"id": "id", "claimed_at": "started", "claimed_by": "worker", "payload": "body"}
 
 
-def test_an_adopted_table_by_its_column_and_its_statements(virgin: Database) -> None:
-    with virgin.transaction("prepare") as connection:
+def test_an_adopted_table_by_its_column_and_its_statements(new_database: Database) -> None:
+    with new_database.transaction("prepare") as connection:
         connection.execute(
             text("CREATE TABLE jobs (id int, started timestamptz, worker text, body text)")
         )
-    queue = adopt(virgin, "public", "jobs", design("claim"), ROLES)
-    words = virgin.url.translate_connect_args(username="user", database="dbname")
+    queue = adopt(new_database, "public", "jobs", design("claim"), ROLES)
+    words = new_database.url.translate_connect_args(username="user", database="dbname")
     with (
         closing(psycopg.connect(**words, application_name="web", autocommit=True)) as web,
         closing(psycopg.connect(**words, application_name="worker 7", autocommit=True)) as worker,
@@ -166,7 +166,7 @@ def test_an_adopted_table_by_its_column_and_its_statements(virgin: Database) -> 
         taken = SQL("UPDATE jobs SET started = now(), worker = {} WHERE id = {}")
         worker.execute(taken.format("worker 7", 1))
         worker.execute(taken.format("worker 8", 2))
-        found = ConsumerWatch(virgin).sample([queue], {key_of(queue): 4.0})[key_of(queue)]
+        found = ConsumerWatch(new_database).sample([queue], {key_of(queue): 4.0})[key_of(queue)]
     by_name: dict[str | None, Consumer] = {one.name: one for one in found.consumers}
     assert set(by_name) == {"web", "worker 7", "worker 8"}
     assert (by_name["web"].does, by_name["web"].claims) == (("push",), None)
@@ -177,15 +177,15 @@ def test_an_adopted_table_by_its_column_and_its_statements(virgin: Database) -> 
     assert None not in (seven.last_pop, seven.messages_per_second, eight.last_pop)
 
 
-def test_without_a_column_for_it_the_reason_is_told(virgin: Database) -> None:
-    with virgin.transaction("prepare") as connection:
+def test_without_a_column_for_it_the_reason_is_told(new_database: Database) -> None:
+    with new_database.transaction("prepare") as connection:
         connection.execute(text("CREATE TABLE jobs (id int, started timestamptz, body text)"))
     roles = {role: column for role, column in ROLES.items() if role != "claimed_by"}
-    queue = adopt(virgin, "public", "jobs", design("claim"), roles)
-    words = virgin.url.translate_connect_args(username="user", database="dbname")
+    queue = adopt(new_database, "public", "jobs", design("claim"), roles)
+    words = new_database.url.translate_connect_args(username="user", database="dbname")
     with closing(psycopg.connect(**words, application_name="w", autocommit=True)) as worker:
         worker.execute("DELETE FROM jobs WHERE id = 1")
-        (one,) = ConsumerWatch(virgin).sample([queue], {})[key_of(queue)].consumers
+        (one,) = ConsumerWatch(new_database).sample([queue], {})[key_of(queue)].consumers
     assert (one.name, one.does, one.last_pop, one.claims) == ("w", ("pop",), None, None)
     assert "no column is mapped" in one.unknown["last_pop"]
 

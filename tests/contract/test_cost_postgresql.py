@@ -199,9 +199,9 @@ def many(database: Database, count: int) -> list[Queue]:
 
 
 @pytest.mark.long
-def test_two_hundred_queues_take_a_handful_of_statements(virgin: Database) -> None:
-    queues = many(virgin, 220)
-    url = virgin.url.render_as_string(hide_password=False)
+def test_two_hundred_queues_take_a_handful_of_statements(new_database: Database) -> None:
+    queues = many(new_database, 220)
+    url = new_database.url.render_as_string(hide_password=False)
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
         take_sample(database)  # also asks what the server can do
         with statements_sent() as statements:
@@ -217,19 +217,19 @@ def test_two_hundred_queues_take_a_handful_of_statements(virgin: Database) -> No
 
 
 @pytest.mark.long
-def test_a_broken_queue_costs_a_few_statements_once(virgin: Database) -> None:
+def test_a_broken_queue_costs_a_few_statements_once(new_database: Database) -> None:
     """The sample that meets it searches for it; the next ones know."""
-    queues = many(virgin, 60)
+    queues = many(new_database, 60)
     memory = Memory()
-    take_sample(virgin, memory=memory)
+    take_sample(new_database, memory=memory)
     with statements_sent() as usual:
-        take_sample(virgin, memory=memory)
-    with connect(virgin.url.render_as_string(hide_password=False)) as connection:
+        take_sample(new_database, memory=memory)
+    with connect(new_database.url.render_as_string(hide_password=False)) as connection:
         broken = next(queue for queue in queues if queue.design.flow is not Flow.NUMBERS)
         connection.execute(SQL("DROP TABLE {} CASCADE").format(Identifier("public", broken.table)))
     for more in (50, 3):
         with statements_sent() as statements:
-            sample = take_sample(virgin, memory=memory)
+            sample = take_sample(new_database, memory=memory)
         assert [one.queue.name for one in sample.queues if one.row is None] == [broken.name]
         assert len(statements) <= len(usual) + more
 

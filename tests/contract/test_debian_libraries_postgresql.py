@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.contract.child_processes import foreign_process
-from tests.contract.libraries import counts, figures, sampled_error
+from tests.contract.libraries import counts, error_group, figures
 from tests.servers import connect, run_in, value, wait_until
 
 RUBY = """
@@ -217,7 +217,7 @@ def test_delayed_job(console: Console) -> None:
     console.done("adopt", "mail", "--preset", "delayed-job", "--queue", "mail")
     assert figures(console, "jobs") == counts(own, 1, 1, 0, 2, None)
     assert figures(console, "mail") == counts(own, 0, 1, 0, 2, None)
-    count, sample = sampled_error(console, "jobs")
+    count, sample = error_group(console, "jobs")
     assert (count, sample.startswith("no host")) == (2, True)
     answer = console("requeue", "jobs", "--yes")
     assert (answer.status, "failed_at" in answer.err) == (4, True)

@@ -35,8 +35,8 @@ from tests.tui.feeds import queue as figures
 
 
 @pytest.fixture
-def orders(virgin: Database) -> Client:
-    return installed(virgin, default("fifo"), "orders")
+def orders(new_database: Database) -> Client:
+    return installed(new_database, default("fifo"), "orders")
 
 
 def test_a_note_is_kept_and_audited_and_in_the_report(orders: Client) -> None:
@@ -98,9 +98,9 @@ def test_history_has_the_notes_of_the_queue_and_of_the_database(
 
 
 @pytest.fixture
-def ring(virgin: Database) -> Client:
+def ring(new_database: Database) -> Client:
     """Ten slots, three messages."""
-    client = installed(virgin, default("ring", size="10"), "r")
+    client = installed(new_database, default("ring", size="10"), "r")
     client.push_many(client.payloads(0, 1, 2))
     return client
 
@@ -163,9 +163,9 @@ LIMITED = Thresholds(
 
 
 @pytest.fixture
-def claims(virgin: Database) -> Client:
+def claims(new_database: Database) -> Client:
     """A message that was claimed an hour ago, by nobody who has a name."""
-    client = installed(virgin, default("claim"), "orders")
+    client = installed(new_database, default("claim"), "orders")
     client.push_many(client.payloads(0))
     with connect(client.url) as connection:
         connection.execute("SELECT * FROM orders_pop()")

@@ -7,20 +7,24 @@ from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.variants import (
     ALL,
+    BEHAVIOURS_AND_PAYLOADS,
     SMALL_NUMBER,
     SUBSCRIBED,
-    TELLING,
-    and_subscribed,
+    with_subscribed_rings,
 )
 
 pytestmark = pytest.mark.thinned(3, payload=False)
 
 LIMITED = [
-    v for v in [*TELLING, *SUBSCRIBED] if "size" in v.options and int(v.options["size"]) < 1000
+    v
+    for v in [*BEHAVIOURS_AND_PAYLOADS, *SUBSCRIBED]
+    if "size" in v.options and int(v.options["size"]) < 1000
 ]
 
 
-@pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
+@pytest.mark.parametrize(
+    "variant", with_subscribed_rings(BEHAVIOURS_AND_PAYLOADS, BEHAVIOURS_AND_PAYLOADS), ids=str
+)
 def test_an_empty_queue_gives_no_row_and_nothing_is_pushed_or_popped(client: Client) -> None:
     before = client.status()
 

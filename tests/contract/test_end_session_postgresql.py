@@ -28,7 +28,7 @@ from console.tui.store import Store
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.message_actions import entries
-from tests.contract.variants import Variant, default, mostly
+from tests.contract.variants import Variant, default, long_except
 from tests.servers import connect, value, wait_until
 
 DELETING = [Variant(DESIGNS[name], {}) for name in ("heap", "fifo", "stack", "pending")]
@@ -59,7 +59,7 @@ def planned(client: Client, name: object) -> EndPlan:
     return plan(client.database, client.queue, str(name))
 
 
-@pytest.mark.parametrize("variant", mostly([FIFO], DELETING), ids=str)
+@pytest.mark.parametrize("variant", long_except([FIFO], DELETING), ids=str)
 def test_a_session_that_holds_rows_is_ended_and_they_come_back(
     use_postgresql: Use, variant: Variant
 ) -> None:

@@ -9,7 +9,7 @@ from console.actions.archive import Archive
 from console.actions.restore import Restore
 from console.monitor.errors import error_groups
 from tests.contract.client import Client
-from tests.contract.filled import all_pages, ids_of, seen
+from tests.contract.filled import all_pages, ids_of, read_messages
 from tests.contract.message_actions import planned
 from tests.contract.test_actions import action_for, contents
 from tests.contract.variants import BEHAVIOURS
@@ -37,7 +37,7 @@ def test_errors_are_grouped_by_their_wording(client: Client) -> None:
     assert first.first_at < first.last_at
     assert (first.attempts_least, first.attempts_most) == (1, 1)
     assert first.sample == texts[9]
-    assert first.sample_id in ids_of(seen(client, f"error~{texts[9]}"))
+    assert first.sample_id in ids_of(read_messages(client, f"error~{texts[9]}"))
 
 
 REFUSED = [f"HTTP 503 of\n  order {n}\tat 10:20:{n:02}: 'shop {n}'" for n in range(7)]
@@ -72,7 +72,7 @@ def test_a_kind_is_listed_requeued_archived_and_restored_alone(client: Client) -
     assert "each by its id, attempts and error" in "\n".join(made.lines())
     done = execute.execute(client.database, action, made, batching=execute.Batching(batch=3))
     assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
-    assert set(ids_of(seen(client, "state=error"))) == set(texts) - mine
+    assert set(ids_of(read_messages(client, "state=error"))) == set(texts) - mine
     # What failed anew since the plan is skipped, and so is what came into the group after it.
     for taken in client.pop_many(len(mine)):
         assert client.fail(taken, "no disk")
@@ -93,7 +93,7 @@ def test_a_kind_is_listed_requeued_archived_and_restored_alone(client: Client) -
     made = planned(client, back, blocked)
     assert (made.count, made.targets) == (len(BLOCKED), ())
     assert execute.execute(client.database, back, made).ledger.out == len(BLOCKED)
-    assert {m.error for m in seen(client, "state=error").messages} == set(BLOCKED)
+    assert {m.error for m in read_messages(client, "state=error").messages} == set(BLOCKED)
 
 
 @pytest.mark.parametrize("variant", KEPT[:1], ids=str)

@@ -13,11 +13,11 @@ from tests.contract.libraries import (
     adopt,
     counts,
     discovered,
+    error_group,
     figures,
     findings,
     listed,
     planned,
-    sampled_error,
 )
 from tests.contract.packages import NodeTables, from_npm
 from tests.servers import Server, fresh_database, login, value, wait_until
@@ -131,7 +131,7 @@ def test_its_jobs_are_found_and_told_as_they_are(console: Console, graphile: Gra
     adopt(console, "graphile-worker", "send")
     assert figures(console, "jobs") == counts(3, 2, 0, 0, 1, None)
     assert figures(console, "send") == counts(2, 2, 0, 0, 1, None)
-    assert sampled_error(console, "send") == (1, "no host 8")
+    assert error_group(console, "send") == (1, "no host 8")
     (error,) = listed(console, "jobs", "--state", "error")
     failed = datetime.fromisoformat(error["done_at"])
     assert before - timedelta(seconds=5) <= failed <= datetime.now(UTC) + timedelta(seconds=5)

@@ -14,7 +14,7 @@ from console.monitor.message import Message
 from console.monitor.messages import follow, message
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.message_actions import source_of
 from tests.contract.variants import SMALL_RING, Variant
 
@@ -41,7 +41,7 @@ def failed(client: Client, error: str) -> Message:
     """Popped by a worker of that name, and failed; as it is read by its id."""
     (taken,) = client.pop_many(1, f"worker-{error}")
     assert client.fail(taken, error)
-    (found,) = seen(client, f"id={taken.id}").messages
+    (found,) = read_messages(client, f"id={taken.id}").messages
     return found
 
 

@@ -13,7 +13,14 @@ from psycopg.sql import SQL, Identifier
 from console.designs import Order
 from tests.contract.client import Client, call, call_in
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, and_subscribed, default
+from tests.contract.variants import (
+    BEHAVIOURS,
+    BEHAVIOURS_AND_PAYLOADS,
+    CORE,
+    Variant,
+    default,
+    with_subscribed_rings,
+)
 from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
@@ -37,7 +44,9 @@ def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
+@pytest.mark.parametrize(
+    "variant", with_subscribed_rings(BEHAVIOURS_AND_PAYLOADS, BEHAVIOURS_AND_PAYLOADS), ids=str
+)
 def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -68,7 +77,7 @@ def test_the_functions_that_a_queue_has_and_the_type_of_its_payload(
     assert len(columns) >= 2  # the queue and its archive
 
 
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     ((first,),) = call(client, "push", payload="a")
@@ -106,7 +115,7 @@ def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -
             assert call_in(connection, client, "pop") == []
 
 
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_several_calls_in_one_statement_keep_their_order(
     use_postgresql: Use, variant: Variant
 ) -> None:

@@ -204,11 +204,11 @@ def test_percentiles_are_those_of_the_server(postgresql: Database, seconds: list
     assert cuts(seconds) == pytest.approx(tuple(told), rel=1e-9, abs=1e-9)
 
 
-def test_of_an_adopted_table_the_claims_tell(virgin: Database) -> None:
+def test_of_an_adopted_table_the_claims_tell(new_database: Database) -> None:
     roles = {"id": "id", "status": "state", "payload": "body", "pushed_at": "made"}
     mapped = {"jobs": roles | {"claimed_at": "taken"}, "tasks": roles}
     for name, of in mapped.items():
-        with virgin.transaction("make their table") as connection:
+        with new_database.transaction("make their table") as connection:
             connection.execute(
                 text(
                     f"CREATE TABLE {name} AS SELECT n AS id, 1 AS state, 'x' AS body,"
@@ -216,8 +216,8 @@ def test_of_an_adopted_table_the_claims_tell(virgin: Database) -> None:
                     " now() - interval '60 s' AS taken FROM generate_series(1, 20) AS n"
                 )
             )
-        adopt.adopt(virgin, "public", name, DESIGNS["status"], of)
-    seen = {one.queue.name: one.latency for one in take_sample(virgin).queues}
+        adopt.adopt(new_database, "public", name, DESIGNS["status"], of)
+    seen = {one.queue.name: one.latency for one in take_sample(new_database).queues}
     assert seen["jobs"] is not None
     assert near(seen["jobs"].waiting, WAITED)
     assert seen["jobs"].processing.unknown == "no index by the end is known"

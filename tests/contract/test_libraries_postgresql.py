@@ -22,11 +22,11 @@ from tests.cli.calls import Answer, Console, call
 from tests.contract.libraries import (
     adopt,
     counts,
+    error_group,
     figures,
     findings,
     listed,
     planned,
-    sampled_error,
     working,
 )
 from tests.contract.python_libraries import PgQueuerApp, ProcrastinateApp
@@ -151,7 +151,7 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
     errors = listed(console, "mails", "--state", "error", "--payload")
     assert sorted(int(one["id"]) for one in errors) == sorted([*failing, locked])
     assert all(one["title"] == "send" and '"fails": true' in one["payload"] for one in errors)
-    count, sample = sampled_error(console, "mails")
+    count, sample = error_group(console, "mails")
     assert (count, "send failed" in sample) == (4, True)
 
     assert "procrastinate_retry_job_v2 does it" in console("requeue", "mails").text
@@ -309,7 +309,7 @@ def test_what_is_held_is_requeued_as_pgqueuer_does_it(
     pgqueuer.enqueue("mail", key="one")
     pgqueuer.leave("mail", beats=True)
     console.done("adopt", "mails", "--preset", "pgqueuer", "--queue", "mail")
-    count, sample = sampled_error(console, "mails")
+    count, sample = error_group(console, "mails")
     assert (count, "no host for" in sample) == (3, True)
     console.done("requeue", "mails", "--yes")
     for job in held:

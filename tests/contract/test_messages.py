@@ -15,16 +15,16 @@ from console.monitor.filters import NOTHING
 from console.monitor.messages import message, read_page
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
+from tests.contract.filled import ERROR, all_pages, can_be_paged, fill, ids_of, read_messages
 from tests.contract.variants import (
     BEHAVIOURS,
+    BEHAVIOURS_AND_PAYLOADS,
     CORE,
     DEFAULTS,
     SMALL_RING,
-    TELLING,
     Variant,
     default,
-    mostly,
+    long_except,
 )
 
 pytestmark = pytest.mark.thinned(3)
@@ -33,15 +33,15 @@ KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
 @pytest.mark.thinned(3, payload=False)
-@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
+@pytest.mark.parametrize("variant", long_except(BEHAVIOURS_AND_PAYLOADS), ids=str)
 def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Client) -> None:
     filled = fill(client)
     database, queue = client.database, client.queue
-    whole = seen(client, limit=100)
+    whole = read_messages(client, limit=100)
     assert (whole.next, whole.complete) == (None, True)
     assert Counter(ids_of(whole)) == Counter(filled.all)
     for state, ids in filled.ids.items():
-        page = seen(client, f"state={state}")
+        page = read_messages(client, f"state={state}")
         assert sorted(ids_of(page)) == sorted(ids)
         assert {one.state for one in page.messages} == {state}
         if state in {"error", "done"}:
@@ -50,7 +50,7 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Clie
             times = [one.claimed_at for one in page.messages if one.claimed_at is not None]
             assert times == sorted(times), "the oldest claim is first"
             assert len(times) == len(ids)
-    if not paged(client):
+    if not can_be_paged(client):
         return
     keys = [one.key for one in whole.messages]
     for limit in (1, 5, 11):
@@ -69,11 +69,11 @@ def test_pages_show_every_message_once_and_each_is_found_by_its_key(client: Clie
     assert [message(database, queue, key) for key in ready] == [None] * len(ready)
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", long_except(CORE, BEHAVIOURS), ids=str)
 def test_a_message_is_shown_as_it_is(client: Client) -> None:
     fill(client)
     queue = client.queue
-    for shown in seen(client, limit=100).messages:
+    for shown in read_messages(client, limit=100).messages:
         kept = queue.design.keeps_row or shown.state in {"claimed", "error"}
         assert shown.pushed_at is not None
         assert abs(datetime.now(UTC) - shown.pushed_at) < timedelta(minutes=10)
@@ -97,19 +97,19 @@ def test_a_message_is_shown_as_it_is(client: Client) -> None:
             assert shown.slot == (shown.number or 0) % int(SMALL_RING)
 
 
-@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
+@pytest.mark.parametrize("variant", long_except(CORE), ids=str)
 def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them_and_in_its_order(
     client: Client, variant: Variant
 ) -> None:
     fill(client)
-    ready = seen(client, "state=ready", payload_bytes=100_000).messages
+    ready = read_messages(client, "state=ready", payload_bytes=100_000).messages
     assert not any(message.payload_cut for message in ready)
     for shown in ready:
         assert shown.payload is not None
         assert shown.payload_bytes == client.size_of(shown.payload)
-    for cut in seen(client, payload_bytes=7).messages:  # in the middle of an ü
+    for cut in read_messages(client, payload_bytes=7).messages:  # in the middle of an ü
         head = cut.payload if isinstance(cut.payload, bytes) else str(cut.payload).encode()
-        whole = seen(client, f"id={cut.id}", payload_bytes=100_000).messages[0].payload
+        whole = read_messages(client, f"id={cut.id}", payload_bytes=100_000).messages[0].payload
         data = whole if isinstance(whole, bytes) else str(whole).encode()
         assert data.startswith(head)
         assert len(data[:7]) - 3 <= len(head) <= 7
@@ -129,7 +129,7 @@ def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -
         for of in ("fifo", "heap", "claim", "status", "ring"):
             client = use(default(of, payload=payload))
             client.push(client.payload(2))
-            (shown,) = seen(client).messages
+            (shown,) = read_messages(client).messages
             assert shown.payload_bytes == client.size_of(client.payload(2))
 
 
@@ -146,11 +146,11 @@ def test_a_ring_shows_what_pops_will_take_over_laps_holes_and_parked_numbers(
         pop.pop_many(lost, client.queue, 2)
         raise ZeroDivisionError
     # Two numbers are spent, their messages orphans: no pop will ask for them.
-    assert ids_of(seen(client)) == pushed[2:]
+    assert ids_of(read_messages(client)) == pushed[2:]
     assert [message.id for message in all_pages(client, limit=1)] == pushed[2:]
     assert [message.id for message in all_pages(client, limit=4, reverse=True)] == pushed[:1:-1]
     assert [taken.id for taken in client.drain()] == pushed[2:]
-    assert seen(client).messages == ()
+    assert read_messages(client).messages == ()
 
 
 @pytest.mark.parametrize("variant", KEPT, ids=str)
@@ -176,9 +176,9 @@ def test_a_long_error_is_cut_in_a_list_and_whole_where_it_is_asked_for(use: Use)
     client.push(client.payload(1))
     (taken,) = client.pop_many(1)
     assert client.fail(taken, "e" * 5000)
-    (shown,) = seen(client).messages
+    (shown,) = read_messages(client).messages
     assert (shown.error, shown.error_cut) == ("e" * 1000, True)
-    (asked,) = seen(client, f"id={taken.id}").messages
+    (asked,) = read_messages(client, f"id={taken.id}").messages
     assert (asked.error, asked.error_cut) == ("e" * 5000, False)
     again = message(client.database, client.queue, shown.key)
     assert again is not None

@@ -57,17 +57,21 @@ def needed(name: str) -> Mapping[str, str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_its_messages_as_they_are_by_state_and_page_by_page(virgin: Database, name: str) -> None:
-    queue = make(virgin, name)
+def test_its_messages_as_they_are_by_state_and_page_by_page(
+    new_database: Database, name: str
+) -> None:
+    queue = make(new_database, name)
     for state, ids in STATES[name].items():
-        assert [m.id for m in shown(virgin, queue, f"state={state}")] == ids
-        last = shown(virgin, queue, f"state={state}", reverse=True)
+        assert [m.id for m in shown(new_database, queue, f"state={state}")] == ids
+        last = shown(new_database, queue, f"state={state}", reverse=True)
         assert [m.id for m in last] == ids[::-1]
-        assert [m.id for m in shown(virgin, queue, f"id={ids[0]}", f"state={state}")] == ids[:1]
+        assert [m.id for m in shown(new_database, queue, f"id={ids[0]}", f"state={state}")] == ids[
+            :1
+        ]
     found: list[str | None] = []
     after = None
     while True:
-        page = read_page(virgin, queue, limit=1, after=after)
+        page = read_page(new_database, queue, limit=1, after=after)
         found += [m.id for m in page.messages]
         if page.next is None:
             break
@@ -75,7 +79,7 @@ def test_its_messages_as_they_are_by_state_and_page_by_page(virgin: Database, na
     assert found == [id_ for ids in STATES[name].values() for id_ in ids]
     # And what its columns say.
     roles = TABLES[name].roles
-    for seen in shown(virgin, queue, payload_bytes=100):
+    for seen in shown(new_database, queue, payload_bytes=100):
         assert seen.pushed_at is not None
         assert seen.age_seconds is not None
         assert seen.payload is not None
@@ -85,17 +89,17 @@ def test_its_messages_as_they_are_by_state_and_page_by_page(virgin: Database, na
         if seen.state in {"claimed", "error", "done"}:
             assert seen.claimed_by == "w"
         assert seen.error == ("no" if seen.state == "error" else None)
-        again = message(virgin, queue, seen.key, payload_bytes=100)
+        again = message(new_database, queue, seen.key, payload_bytes=100)
         assert again is not None
         assert (again.id, again.payload) == (seen.id, seen.payload)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_missing_role_would_tell_is_not_told(virgin: Database, name: str) -> None:
-    queue = make(virgin, name, needed(name))
-    check_figures(look(virgin), {**TABLES[name].figures, **TABLES[name].without_roles})
+def test_what_a_missing_role_would_tell_is_not_told(new_database: Database, name: str) -> None:
+    queue = make(new_database, name, needed(name))
+    check_figures(look(new_database), {**TABLES[name].figures, **TABLES[name].without_roles})
     told = queue.roles
-    for seen in shown(virgin, queue, payload_bytes=100):
+    for seen in shown(new_database, queue, payload_bytes=100):
         assert (seen.id is not None) == ("id" in told)
         assert (seen.pushed_at, seen.attempts, seen.claimed_by, seen.error) == (None,) * 4
         assert (seen.payload is not None) == ("payload" in told)
@@ -103,42 +107,44 @@ def test_what_a_missing_role_would_tell_is_not_told(virgin: Database, name: str)
         since = seen.state == "claimed" and "claimed_at" in told
         assert (seen.age_seconds is not None) == since
     total = sum(len(ids) for ids in STATES[name].values())
-    assert len(shown(virgin, queue)) == total
+    assert len(shown(new_database, queue)) == total
     for word in ("older=1h", "claimed_by=w", "error~no", *(() if "id" in told else ("id=1",))):
         with pytest.raises(UsageError, match="have no"):
-            shown(virgin, queue, word)
+            shown(new_database, queue, word)
 
 
-def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(virgin: Database) -> None:
-    queue = make(virgin, "claim", needed("claim"))
-    assert [m.id for m in shown(virgin, queue, "state=claimed")] == ["4", "5", "9"]
+def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(new_database: Database) -> None:
+    queue = make(new_database, "claim", needed("claim"))
+    assert [m.id for m in shown(new_database, queue, "state=claimed")] == ["4", "5", "9"]
     with pytest.raises(UsageError, match="role error"):
-        shown(virgin, queue, "state=error")
+        shown(new_database, queue, "state=error")
     with pytest.raises(UsageError, match="role error"):
-        error_groups(virgin, queue)
+        error_groups(new_database, queue)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["claim", "status", "split"])
-def test_its_ages_owners_and_errors_by_wording(virgin: Database, name: str) -> None:
-    queue = make(virgin, name)
+def test_its_ages_owners_and_errors_by_wording(new_database: Database, name: str) -> None:
+    queue = make(new_database, name)
 
     def ids(*words: str) -> list[str | None]:
-        return [m.id for m in shown(virgin, queue, *words)]
+        return [m.id for m in shown(new_database, queue, *words)]
 
     assert ids("state=ready", "older=60s") == ["1"]
     assert ids("state=claimed", "older=5m") == ["5"]
-    assert {m.state for m in shown(virgin, queue, "claimed_by=w")} == set(STATES[name]) - {"ready"}
+    assert {m.state for m in shown(new_database, queue, "claimed_by=w")} == set(STATES[name]) - {
+        "ready"
+    }
     assert ids("claimed_by=somebody") == []
-    (group,) = error_groups(virgin, queue).groups
+    (group,) = error_groups(new_database, queue).groups
     assert (group.wording, group.count, group.sample_id) == ("no", 1, "9")
     key = f"error-group={group.key}"
     assert ids(key) == ["9"]
-    with virgin.transaction("read the queue", read_only=True) as connection:
+    with new_database.transaction("read the queue", read_only=True) as connection:
         action = Requeue(MessageSource.of(connection, queue))
-    made = plan.make(virgin, action, parse([key]))
+    made = plan.make(new_database, action, parse([key]))
     assert made.count == 1
-    assert execute.execute(virgin, action, made).ledger.out == 1
+    assert execute.execute(new_database, action, made).ledger.out == 1
     assert ids(key) == []
 
 
@@ -200,53 +206,55 @@ def test_ids_of_any_type(postgresql: Database, type_: str, ids: list[str]) -> No
                 shown(postgresql, queue, f"id={no_id}")
 
 
-def test_a_due_time_may_be_never(virgin: Database) -> None:
-    run(virgin, "CREATE TABLE t (due timestamptz, body text)")
-    run(virgin, "INSERT INTO t SELECT 'infinity', n FROM generate_series(1, 5) AS n")
+def test_a_due_time_may_be_never(new_database: Database) -> None:
+    run(new_database, "CREATE TABLE t (due timestamptz, body text)")
+    run(new_database, "INSERT INTO t SELECT 'infinity', n FROM generate_series(1, 5) AS n")
     roles = {"due_at": "due", "payload": "body"}
-    queue = adopt(virgin, "public", "t", DESIGNS["pending"], roles)
-    first = read_page(virgin, queue, limit=2)
+    queue = adopt(new_database, "public", "t", DESIGNS["pending"], roles)
+    first = read_page(new_database, queue, limit=2)
     assert [(seen.state, seen.due_at, seen.id) for seen in first.messages] == [
         ("scheduled", None, None)
     ] * 2
     assert first.next is not None
-    assert len(read_page(virgin, queue, after=first.next.text).messages) == 3
+    assert len(read_page(new_database, queue, after=first.next.text).messages) == 3
 
 
-def test_a_view_has_no_places_to_page_by(virgin: Database) -> None:
-    run(virgin, "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n")
-    queue = adopt(virgin, "public", "t", DESIGNS["heap"], {"id": "id", "payload": "body"})
-    page = read_page(virgin, queue, limit=3)
+def test_a_view_has_no_places_to_page_by(new_database: Database) -> None:
+    run(
+        new_database, "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n"
+    )
+    queue = adopt(new_database, "public", "t", DESIGNS["heap"], {"id": "id", "payload": "body"})
+    page = read_page(new_database, queue, limit=3)
     assert (len(page.messages), page.next, page.complete) == (3, None, False)
-    page = read_page(virgin, queue, limit=5)
+    page = read_page(new_database, queue, limit=5)
     assert (len(page.messages), page.next, page.complete) == (5, None, True)
-    assert [seen.id for seen in shown(virgin, queue, "id=4")] == ["4"]
+    assert [seen.id for seen in shown(new_database, queue, "id=4")] == ["4"]
     with pytest.raises(UsageError, match="no order"):
-        read_page(virgin, queue, after="ready")
+        read_page(new_database, queue, after="ready")
     as_fifo = dict(queue.roles)
-    run(virgin, "CREATE VIEW v AS SELECT * FROM t")
-    ordered = adopt(virgin, "public", "v", DESIGNS["fifo"], as_fifo)
-    assert read_page(virgin, ordered, limit=3).next is not None
+    run(new_database, "CREATE VIEW v AS SELECT * FROM t")
+    ordered = adopt(new_database, "public", "v", DESIGNS["fifo"], as_fifo)
+    assert read_page(new_database, ordered, limit=3).next is not None
 
 
 def test_what_no_index_serves_ends_at_the_time_out_with_advice(
-    virgin: Database, monkeypatch: pytest.MonkeyPatch
+    new_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan_query, "STATEMENT_SECONDS", 0.5)
     run(
-        virgin,
+        new_database,
         "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n,"
         " LATERAL (SELECT pg_sleep(n)) AS slow",
     )
-    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    queue = adopt(new_database, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
     with pytest.raises(TooSlowError) as slow:
-        read_page(virgin, queue)
+        read_page(new_database, queue)
     assert "statement" in slow.value.why
     assert "found by an index" in slow.value.next_step
 
 
-def test_a_table_that_is_gone_is_told(virgin: Database) -> None:
-    queue = make(virgin, "fifo")
-    run(virgin, 'DROP TABLE "Their Queue"')
+def test_a_table_that_is_gone_is_told(new_database: Database) -> None:
+    queue = make(new_database, "fifo")
+    run(new_database, 'DROP TABLE "Their Queue"')
     with pytest.raises(UsageError, match="Could not read the messages of 'Their Queue'"):
-        read_page(virgin, queue)
+        read_page(new_database, queue)

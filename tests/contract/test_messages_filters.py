@@ -16,7 +16,7 @@ from console.monitor.filters import FORMS, parse
 from console.monitor.messages import message
 from console.monitor.scans import By, scans_for
 from tests.contract.client import Client
-from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
+from tests.contract.filled import Filled, all_pages, can_be_paged, fill, ids_of, read_messages
 from tests.contract.installs import installed
 from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant, default
 
@@ -29,7 +29,7 @@ def test_filters(client: Client) -> None:
     everything = Counter(filled.all)
 
     def found(*words: str) -> Counter[str]:
-        page = seen(client, *words, limit=100)
+        page = read_messages(client, *words, limit=100)
         assert (page.next, page.complete) == (None, True)
         return Counter(ids_of(page))
 
@@ -49,7 +49,7 @@ def test_filters(client: Client) -> None:
     assert found("claimed_by=worker-1") == taken
     assert found("claimed_by=worker-1", "state=claimed", "newer=1h") == claims
     assert found("claimed_by=worker") == found("claimed_by=worker-11") == Counter()
-    whole = seen(client, "state=claimed").messages[0].claimed_by or ""
+    whole = read_messages(client, "state=claimed").messages[0].claimed_by or ""
     session, _, rest = whole.partition(" ")
     assert rest
     assert found(f"claimed_by={whole}", "state=claimed") == claims
@@ -91,11 +91,11 @@ def test_filters_by_what_json_payloads_say(client: Client) -> None:
     documents = [json.dumps(DOCUMENT), "17", '"text"', "[1, [2]]", "null", '{"order": 5}']
     ids = [str(id_) for id_ in client.push_many(documents)]
     for word, expected in MATCHES.items():
-        assert ids_of(seen(client, word)) == (ids[:1] if expected else []), word
-    assert ids_of(seen(client, "payload[1][0]=2")) == [ids[3]]
+        assert ids_of(read_messages(client, word)) == (ids[:1] if expected else []), word
+    assert ids_of(read_messages(client, "payload[1][0]=2")) == [ids[3]]
     both = ("payload.order.id=42", "payload.text=42")
-    assert ids_of(seen(client, *both)) == ids[:1]
-    assert ids_of(seen(client, both[0], "payload.text=43")) == []
+    assert ids_of(read_messages(client, *both)) == ids[:1]
+    assert ids_of(read_messages(client, both[0], "payload.text=43")) == []
 
 
 CANNOT = {
@@ -118,11 +118,11 @@ def test_what_a_queue_cannot_have_is_refused_with_its_reason(
     cannot["id=x"] = "is not a key of the queue"
     for word, why in cannot.items():
         with pytest.raises(UsageError) as refused:
-            seen(client, word)
+            read_messages(client, word)
         assert why in str(refused.value), word
     for key in ("x", "ready,,x", "done,1,2,3"):
         with pytest.raises(UsageError):
-            seen(client, after=key)
+            read_messages(client, after=key)
         with pytest.raises(UsageError):
             message(client.database, client.queue, key)
 
@@ -133,23 +133,23 @@ def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
 ) -> None:
     """Bounded, and in the end complete: each call reads a little and the next goes on there."""
     fill(client, 40)
-    if not paged(client):
+    if not can_be_paged(client):
         pytest.skip("a heap here has no keys")
     monkeypatch.setattr(scan_query, "READ_AT_ONCE", 3)
     monkeypatch.setattr(scan_query, "READ_MOST", 6)
     monkeypatch.setattr(scan_query, "PAGES_AT_ONCE", 1)
     monkeypatch.setattr(scan_query, "PAGES_MOST", 1)
-    last = seen(client, "state=ready", reverse=True, limit=1).messages[0]
+    last = read_messages(client, "state=ready", reverse=True, limit=1).messages[0]
     for word in (f"id={last.id}", "older=1h"):
         expected = [last.id] if word.startswith("id=") else []
-        page, calls, found = seen(client, word), 1, []
+        page, calls, found = read_messages(client, word), 1, []
         while True:
             found += ids_of(page)
             assert page.complete == (page.next is None)
             if page.next is None:
                 break
             calls += 1
-            page = seen(client, word, after=page.next.text)
+            page = read_messages(client, word, after=page.next.text)
         assert found == expected
         scans = scans_for(client.queue, parse([word]))
         by_row = not any(scan.by_age or scan.by is By.LOCATION for scan in scans)
@@ -196,10 +196,10 @@ def test_odd_values_are_values(odd: Filled, form: str, value: str, key: str) -> 
     if name == "payload.PATH":
         word = f"payload.{json.dumps(key)}={value}"
     with suppress(UsageError):
-        assert seen(odd.client, word).messages == ()
+        assert read_messages(odd.client, word).messages == ()
     with suppress(UsageError):
-        seen(odd.client, after=f"ready,{value},{key}")
-    assert len(seen(odd.client).messages) == len(odd.all)
+        read_messages(odd.client, after=f"ready,{value},{key}")
+    assert len(read_messages(odd.client).messages) == len(odd.all)
 
 
 @pytest.mark.long
@@ -211,9 +211,9 @@ def test_odd_values_are_found(database: Database, odd: Filled, text: str) -> Non
     payload = json.dumps({"key": {text: [text]}})
     with suppress(UsageError):
         word = f"payload.key.{json.dumps(text)}[0]={text}"
-        before = ids_of(seen(odd.client, word))  # two examples may be of one text
+        before = ids_of(read_messages(odd.client, word))  # two examples may be of one text
         pushed = odd.client.push(payload)
-        assert sorted(ids_of(seen(odd.client, word))) == sorted([*before, str(pushed)])
+        assert sorted(ids_of(read_messages(odd.client, word))) == sorted([*before, str(pushed)])
         (taken,) = (m for m in odd.client.drain() if m.id == pushed)
         assert odd.client.fail(taken, text)
-        assert pushed in ids_of(seen(odd.client, f"error~{text}"))
+        assert pushed in ids_of(read_messages(odd.client, f"error~{text}"))

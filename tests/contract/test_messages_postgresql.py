@@ -19,7 +19,7 @@ from console.monitor.messages import Page, read_page
 from console.monitor.scan_query import PAGES_AT_ONCE, PAGES_MOST, READ_AT_ONCE, READ_MOST
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import ids_of, seen
+from tests.contract.filled import ids_of, read_messages
 from tests.contract.plans import Statement, recorded
 from tests.contract.test_plans_postgresql import (
     auto_explain,
@@ -69,25 +69,25 @@ def test_states_that_were_set_by_hand_lack_their_time_and_are_shown(
     )
     if "status" in client.queue.roles:
         by_hand(client, "UPDATE {} SET {status} = 4, {claimed_at} = NULL")
-    (taken, *_) = seen(client).messages
+    (taken, *_) = read_messages(client).messages
     by_hand(client, f"UPDATE {{}} SET {{done_at}} = now() WHERE {{id}} = '{taken.id}'")
-    errors = seen(client, "state=error", limit=2)
+    errors = read_messages(client, "state=error", limit=2)
     assert [shown.done_at is not None for shown in errors.messages] == [True, False]
     assert [shown.age_seconds is not None for shown in errors.messages] == [True, False]
     found, page = ids_of(errors), errors
     while page.next is not None:
-        page = seen(client, "state=error", limit=2, after=page.next.text)
+        page = read_messages(client, "state=error", limit=2, after=page.next.text)
         found += ids_of(page)
     assert len(found) == len(set(found)) == client.status().errors == 6
     (group,) = error_groups(client.database, client.queue).groups
     assert (group.count, group.first_at) == (6, group.last_at)
-    assert ids_of(seen(client, "state=error", "newer=1h")) == [taken.id]
+    assert ids_of(read_messages(client, "state=error", "newer=1h")) == [taken.id]
     if "status" in client.queue.roles:
         by_hand(client, "UPDATE {} SET {status} = 1")
-        assert len(seen(client, "state=claimed").messages) == client.status().claimed == 6
+        assert len(read_messages(client, "state=claimed").messages) == client.status().claimed == 6
         by_hand(client, "UPDATE {} SET {status} = 3")
-        assert seen(client).messages == ()
-        assert [m.state for m in seen(client, f"id={taken.id}").messages] == ["archived"]
+        assert read_messages(client).messages == ()
+        assert [m.state for m in read_messages(client, f"id={taken.id}").messages] == ["archived"]
 
 
 def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> None:
@@ -96,8 +96,8 @@ def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> 
     with client.database.transaction("relay") as relay:
         relay.execute(text(f'LOCK TABLE public."{client.queue.name}_parked"'))
         with pytest.raises(BusyError, match="Could not read the messages"):
-            seen(client)
-    assert len(seen(client).messages) == 1
+            read_messages(client)
+    assert len(read_messages(client).messages) == 1
 
 
 @pytest.mark.long
@@ -108,7 +108,7 @@ def test_looking_waits_for_no_row_and_locks_none(use_postgresql: Use, variant: V
     client.push_many(["x"] * 3)
     with client.database.transaction("hold") as held:
         held.execute(text(f'SELECT 1 FROM public."{client.queue.table}" FOR UPDATE'))
-        assert len(seen(client).messages) == 3
+        assert len(read_messages(client).messages) == 3
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def test_large_payloads_cost_nothing_unless_they_are_asked_for(
 def test_a_key_of_a_payload_may_be_empty(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo", payload="json"))
     client.push('{"": "empty"}')
-    assert len(seen(client, 'payload.""=empty').messages) == 1
+    assert len(read_messages(client, 'payload.""=empty').messages) == 1
 
 
 def test_a_database_that_is_read_only_can_be_looked_at(

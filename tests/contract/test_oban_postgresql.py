@@ -20,10 +20,10 @@ from tests.contract.libraries import (
     adopt,
     counts,
     discovered,
+    error_group,
     figures,
     listed,
     planned,
-    sampled_error,
     working,
 )
 from tests.contract.packages import from_pip
@@ -180,7 +180,7 @@ def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanApp) ->
             theirs[name, "completed"],
         )
     assert theirs["jobs", "executing"] == 2
-    assert sampled_error(console, "mail") == (1, "no host 8")
+    assert error_group(console, "mail") == (1, "no host 8")
 
 
 @pytest.mark.long

@@ -13,7 +13,14 @@ from console.designs import Order
 from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError
 from tests.contract.client import Client
-from tests.contract.variants import BEHAVIOURS, CORE, SUBSCRIBED, Variant, and_subscribed, mostly
+from tests.contract.variants import (
+    BEHAVIOURS,
+    CORE,
+    SUBSCRIBED,
+    Variant,
+    long_except,
+    with_subscribed_rings,
+)
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -53,12 +60,12 @@ def payloads_of(messages: list[PoppedMessage]) -> list[Payload]:
 @pytest.mark.parametrize(
     "batch", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 1000))]
 )
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_a_filled_queue_is_emptied_in_its_order(
-    client: Client, single: Database, variant: Variant, batch: int
+    client: Client, single_connection: Database, variant: Variant, batch: int
 ) -> None:
     sent = client.payloads(*range(40))
-    producer = beside(client, single)
+    producer = beside(client, single_connection)
     for payload in sent[:10]:
         producer.push(payload)
     producer.push_many(sent[10:35])
@@ -95,7 +102,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
             assert payloads_of(came) == expected
 
 
-@pytest.mark.parametrize("variant", mostly([*CORE, ALONE], [*BEHAVIOURS, ALONE]), ids=str)
+@pytest.mark.parametrize("variant", long_except([*CORE, ALONE], [*BEHAVIOURS, ALONE]), ids=str)
 def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
     client: Client, impatient: Database, variant: Variant
 ) -> None:

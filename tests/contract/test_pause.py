@@ -58,9 +58,9 @@ def stop(client: Client, seconds: float | None = None, *, push: bool = False) ->
     pause.pause(client.database, client.queue, reason="bad release", seconds=seconds, push=push)
 
 
-def test_pops_find_nothing_and_resume_puts_back_every_byte(virgin: Database) -> None:
+def test_pops_find_nothing_and_resume_puts_back_every_byte(new_database: Database) -> None:
     for design in sorted(DESIGNS.keys() - {"broker"}):
-        client = made(virgin, design, name=design, **default(design).given)
+        client = made(new_database, design, name=design, **default(design).given)
         before = code(client)
         client.push_many(client.payloads(*range(3)))
         stop(client)
@@ -71,36 +71,37 @@ def test_pops_find_nothing_and_resume_puts_back_every_byte(virgin: Database) -> 
                 taken = connection.execute(f"SELECT * FROM {design}_{call_of}".encode())
                 assert taken.fetchall() == []
         assert client.push(client.payload(3)) is not None
-        assert differences(virgin, client.queue) == []
+        assert differences(new_database, client.queue) == []
         with pytest.raises(UsageError, match="paused already"):
             stop(client)
-        pause.resume(virgin, client.queue)
+        pause.resume(new_database, client.queue)
         assert code(client) == before
         assert len(client.drain()) == 4
         with pytest.raises(UsageError, match="not paused"):
-            pause.resume(virgin, client.queue)
+            pause.resume(new_database, client.queue)
 
 
-def test_a_ring_can_be_paused_at_its_push(virgin: Database) -> None:
-    client = made(virgin, "ring", size="10")
+def test_a_ring_can_be_paused_at_its_push(new_database: Database) -> None:
+    client = made(new_database, "ring", size="10")
     before = code(client)
     stop(client, push=True)
     assert client.push(client.payload(0)) is None
     assert client.push_many(client.payloads(0, 1)) == [None, None]
-    pause.resume(virgin, client.queue)
+    pause.resume(new_database, client.queue)
     assert code(client) == before
     assert client.push(client.payload(0)) is not None
-    other = Target(virgin, Variant(DESIGNS["fifo"], {}).queue("public", "f", "postgresql"))
+    other = Target(new_database, Variant(DESIGNS["fifo"], {}).queue("public", "f", "postgresql"))
     with pytest.raises(UsageError, match="lose it"):
         get_verb("pause").plan(
-            Target(virgin, other.queue, Rights.ADMIN), {"reason": None, "for": None, "push": True}
+            Target(new_database, other.queue, Rights.ADMIN),
+            {"reason": None, "for": None, "push": True},
         )
 
 
-def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(virgin: Database) -> None:
+def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(new_database: Database) -> None:
     """Resume puts back the shipped code: of what was modified locally before, of what somebody
     replaced meanwhile, which it does not overwrite by itself, and of what somebody dropped."""
-    client = made(virgin, "fifo")
+    client = made(new_database, "fifo")
     shipped = code(client)
     client.push(client.payload(0))
     text = {name: text for name, text, *_ in shipped}["q_pop()"]
@@ -113,14 +114,14 @@ def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(virgin: Database)
             connection.execute(under.encode())
         if under == changed:
             with pytest.raises(RefusedError, match="has replaced q_pop"):
-                pause.resume(virgin, client.queue)
-            with virgin.transaction("read", read_only=True) as connection_:
+                pause.resume(new_database, client.queue)
+            with new_database.transaction("read", read_only=True) as connection_:
                 assert pause.replaced_functions(connection_, client.queue) == ["q_pop"]
-        assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
-        upgrade(virgin, client.queue)
-        assert differences(virgin, client.queue) == []
+        assert [one.name for one in differences(new_database, client.queue)] == ["q_pop"]
+        upgrade(new_database, client.queue)
+        assert differences(new_database, client.queue) == []
         assert client.pop() is None
-        pause.resume(virgin, client.queue)
+        pause.resume(new_database, client.queue)
         assert code(client) == shipped
 
     for before, under in ((changed, ""), ("", changed), ("", "DROP FUNCTION public.q_pop")):
@@ -128,8 +129,8 @@ def test_an_upgrade_keeps_the_pause_whatever_was_done_under_it(virgin: Database)
     assert client.pop() is not None
 
 
-def test_what_brings_messages_is_refused(virgin: Database) -> None:
-    client = made(virgin, "fifo")
+def test_what_brings_messages_is_refused(new_database: Database) -> None:
+    client = made(new_database, "fifo")
     url = client.url
     client.push(client.payload(0))
     assert call("purge", "q", "--yes", "q", "--url", url).status == 0
@@ -149,10 +150,10 @@ def test_what_brings_messages_is_refused(virgin: Database) -> None:
 @pytest.mark.parametrize(
     "design", [pytest.param(name, marks=[pytest.mark.long] * (name != "ring")) for name in HOW]
 )
-def test_callers_at_work_meet_no_error(virgin: Database, design: str, long: bool) -> None:
+def test_callers_at_work_meet_no_error(new_database: Database, design: str, long: bool) -> None:
     """Paused and resumed again and again under producers that ignore what push returns, consumers,
     transactions that stay open, upgrades, and consoles killed somewhere in the exchange."""
-    client = made(virgin, design)
+    client = made(new_database, design)
     before = code(client)
     callers, rounds = (16, 60) if long else (2, 2)
     popped: list[str] = []
@@ -200,8 +201,8 @@ def test_callers_at_work_meet_no_error(virgin: Database, design: str, long: bool
             _killed_somewhere(client, dice)
             stop(client)
             wait_for_more(pushed)
-            upgrade(virgin, client.queue)
-            pause.resume(virgin, client.queue)
+            upgrade(new_database, client.queue)
+            pause.resume(new_database, client.queue)
     popped.extend(str(one.payload) for one in client.drain())
     assert sorted(popped) == sorted(pushed)
     assert code(client) == before
@@ -225,9 +226,9 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
         pause.resume(client.database, client.queue)
 
 
-def test_a_console_killed_in_the_midst_has_paused_nothing(virgin: Database) -> None:
+def test_a_console_killed_in_the_midst_has_paused_nothing(new_database: Database) -> None:
     """The exchange is one transaction: cut off before its commit, nothing of it is there."""
-    client = made(virgin, "fifo")
+    client = made(new_database, "fifo")
     before = code(client)
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
     with connect(client.url) as holder, holder.transaction():
@@ -243,9 +244,9 @@ def test_a_console_killed_in_the_midst_has_paused_nothing(virgin: Database) -> N
 
 
 @pytest.fixture
-def orders(virgin: Database) -> Client:
+def orders(new_database: Database) -> Client:
     """A queue with three messages."""
-    client = made(virgin, "fifo", name="orders")
+    client = made(new_database, "fifo", name="orders")
     client.push_many(client.payloads(*range(3)))
     return client
 

@@ -23,11 +23,11 @@ from console.monitor.filters import parse
 from console.monitor.message import Message
 from tests.contract.client import Client, call
 from tests.contract.conftest import Use
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.message_actions import source_of
 from tests.contract.messages import sender
 from tests.contract.traffic import Traffic
-from tests.contract.variants import BEHAVIOURS, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, Variant, long_except
 from tests.servers import connect, wait_until
 
 DUE = [v for v in BEHAVIOURS if v.order is Order.DUE]
@@ -127,7 +127,7 @@ def push(client: Client, *numbers: int, due: datetime | None = None) -> None:
 
 
 def due_of(client: Client) -> Counter[datetime | None]:
-    return Counter(one.due_at for one in seen(client, limit=1000).messages)
+    return Counter(one.due_at for one in read_messages(client, limit=1000).messages)
 
 
 @pytest.mark.parametrize("variant", DUE, ids=str)
@@ -200,13 +200,13 @@ def test_what_changed_since_it_was_chosen_is_skipped(use: Use) -> None:
     assert due_of(client) == {LATER + timedelta(hours=1): 2, LATER + timedelta(hours=2): 1}
 
 
-@pytest.mark.parametrize("variant", mostly(DUE[:1], DUE), ids=str)
+@pytest.mark.parametrize("variant", long_except(DUE[:1], DUE), ids=str)
 def test_under_traffic_each_message_is_popped_once(client: Client) -> None:
     """Forth and back, while producers and consumers are at work."""
-    traffic = Traffic(client, most=PUSHED // 2, pause_seconds=0.0)
+    traffic = Traffic(client, per_producer=PUSHED // 2, pause_seconds=0.0)
     traffic.push([(9, number) for number in range(30)])
     assert rescheduled(client, Reschedule(source_of(client), at=LATER)).ledger.out == 30
-    with traffic.going_on() as producing:
+    with traffic.running() as producing:
         while not all(one.done() for one in producing):
             for to in ({"in_seconds": 3600}, {"at": LATER}, {"in_seconds": 0}):
                 action = Reschedule(source_of(client), **to)

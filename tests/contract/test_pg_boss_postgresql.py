@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.calls import Console
-from tests.contract.libraries import adopt, counts, discovered, figures, planned, sampled_error
+from tests.contract.libraries import adopt, counts, discovered, error_group, figures, planned
 from tests.contract.packages import NodeTables, from_npm
 from tests.servers import value, wait_until
 
@@ -125,7 +125,7 @@ def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
     for name, own in zip(("mail", "report"), theirs(boss, "mail", "report"), strict=True):
         assert figures(console, name).items() >= own.items()
     assert figures(console, "jobs") == counts(3, 1, 3, 0, 2, 1)
-    number, words = sampled_error(console, "mail")
+    number, words = error_group(console, "mail")
     assert (number, words.startswith("no host")) == (2, True)
     assert planned(console, "release", "report")["count"] == 0
     boss.run(

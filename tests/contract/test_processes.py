@@ -15,7 +15,7 @@ from console.designs import Order
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.messages import intact, sender
-from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, Variant, long_except
 from tests.contract.workers import Consume, Outcome, Produce, WorkerPool
 from tests.servers import connect, wait_until
 
@@ -67,7 +67,7 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
+@pytest.mark.parametrize("variant", long_except(CORE), ids=str)
 def test_two_producers_and_two_consumers(
     client: Client, worker_pool: WorkerPool, variant: Variant, count: int, share: float
 ) -> None:

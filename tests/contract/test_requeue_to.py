@@ -18,7 +18,7 @@ from console.errors import RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
-from tests.contract.installs import done_together
+from tests.contract.installs import execute_concurrently
 from tests.contract.message_actions import (
     KEEPING,
     SMALL,
@@ -210,7 +210,7 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     failed(client, *payloads)
     actions = [to(client, other) for _ in range(2)]
     plans = [planned(client, action) for action in actions]
-    ledgers = done_together(client.database, actions, plans)
+    ledgers = execute_concurrently(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 60
     assert all(set(ledger.skipped) <= {CHANGED} for ledger in ledgers)
     assert all_messages(client) == []

@@ -24,7 +24,7 @@ from console.monitor.message import Message
 from tests.contract.client import Client, call
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
-from tests.contract.installs import done_together
+from tests.contract.installs import execute_concurrently
 from tests.contract.message_actions import (
     KEEPING,
     SMALL,
@@ -44,12 +44,12 @@ from tests.contract.message_actions import (
     source_of,
     stable_fields,
 )
-from tests.contract.variants import CORE, TELLING, Variant, default, mostly
+from tests.contract.variants import BEHAVIOURS_AND_PAYLOADS, CORE, Variant, default, long_except
 from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
 
-HERE = [variant for variant in TELLING if variant.design.name != "broker"]
+HERE = [variant for variant in BEHAVIOURS_AND_PAYLOADS if variant.design.name != "broker"]
 
 
 def pushed_again(message: Message) -> tuple[object, ...]:
@@ -62,7 +62,7 @@ def keeps(client: Client, message: Message) -> bool:
     return client.queue.design.keeps_row or message.state == "error"
 
 
-@pytest.mark.parametrize("variant", mostly([v for v in HERE if v in CORE], HERE), ids=str)
+@pytest.mark.parametrize("variant", long_except([v for v in HERE if v in CORE], HERE), ids=str)
 def test_what_was_purged_comes_back(client: Client, variant: Variant) -> None:
     fill(client)
     set_titles(client)
@@ -292,7 +292,7 @@ def test_two_operators_at_once(client: Client) -> None:
     purge(client)
     actions = [Restore(source_of(client)) for _ in range(2)]
     plans = [planned(client, action) for action in actions]
-    ledgers = done_together(client.database, actions, plans)
+    ledgers = execute_concurrently(client.database, actions, plans)
     assert sum(ledger.out for ledger in ledgers) == 60
     assert all(set(ledger.skipped) <= {GONE} for ledger in ledgers)
     assert archived(client) == []

@@ -15,8 +15,8 @@ from tests.contract.variants import (
     DEFAULTS,
     SUBSCRIBED,
     Variant,
-    and_subscribed,
-    mostly,
+    long_except,
+    with_subscribed_rings,
 )
 from tests.contract.workers import killed_client
 from tests.servers import wait_until
@@ -47,7 +47,7 @@ def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence
 
 
 @pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_a_pop_that_is_rolled_back(client: Client, variant: Variant, n: int) -> None:
     ids = client.push_many(client.payloads(*range(5)))
     before = client.status()
@@ -67,7 +67,7 @@ def test_a_pop_that_is_rolled_back(client: Client, variant: Variant, n: int) -> 
     assert {message.attempts for message in came} == {1}
 
 
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_a_push_that_is_rolled_back(client: Client) -> None:
     client.push(client.payload(0))
     with client.database.transaction("push") as connection:
@@ -120,7 +120,7 @@ def test_what_the_reader_could_not_keep_stays_claimed(client: Client) -> None:
     assert all(client.complete(message) for message in seen)
 
 
-@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", with_subscribed_rings(CORE, BEHAVIOURS), ids=str)
 def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
     client: Client, variant: Variant
 ) -> None:
@@ -139,7 +139,7 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("variant", mostly(DEFAULTS, KILLED), ids=str)
+@pytest.mark.parametrize("variant", long_except(DEFAULTS, KILLED), ids=str)
 def test_a_client_that_is_killed_in_mid_transaction(client: Client) -> None:
     ids = client.push_many(client.payloads(*range(5)))
 
@@ -162,7 +162,9 @@ def test_a_client_that_is_killed_in_mid_transaction(client: Client) -> None:
     assert [message.payload for message in client.drain()] == client.payloads(5)
 
 
-@pytest.mark.parametrize("variant", mostly((v for v in DEFAULTS if v.finishes), KEEPING), ids=str)
+@pytest.mark.parametrize(
+    "variant", long_except((v for v in DEFAULTS if v.finishes), KEEPING), ids=str
+)
 def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(client: Client) -> None:
     client.push_many(client.payloads(*range(3)))
 

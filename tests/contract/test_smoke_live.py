@@ -8,7 +8,7 @@ from console.catalog import Queue
 from console.errors import RefusedError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, default
 from tests.servers import value
 
@@ -29,7 +29,7 @@ def test_it_leaves_a_drained_queue_as_it_was(client: Client, variant: Variant) -
 
 
 def states(client: Client) -> list[str]:
-    return [message.state for message in seen(client, limit=1000).messages]
+    return [message.state for message in read_messages(client, limit=1000).messages]
 
 
 @pytest.mark.thinned(3, payload=False)

@@ -23,11 +23,11 @@ from tests.contract.libraries import (
     adopt,
     counts,
     discovered,
+    error_group,
     figures,
     findings,
     listed,
     planned,
-    sampled_error,
     working,
 )
 from tests.contract.packages import from_pip
@@ -136,7 +136,7 @@ def test_river(console: Console, theirs: StandIn) -> None:
     assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
     (claim,) = listed(console, "jobs", "--state", "claimed")
     assert claim["claimed_by"] == "new"
-    assert sampled_error(console, "jobs") == (2, "no host 7")
+    assert error_group(console, "jobs") == (2, "no host 7")
     refused = console("release", "jobs", "--yes")
     assert (refused.status, "JobRescuer" in refused.err) == (4, True)
     done = console.done("requeue", "jobs", "--yes").text
@@ -173,7 +173,7 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
     adopt(console, "solid-queue", "mail")
     assert figures(console, "jobs") == counts(3, 2, 2, 1, 2, 1)
     assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
-    assert sampled_error(console, "jobs") == (2, "IOError: no host 7")
+    assert error_group(console, "jobs") == (2, "IOError: no host 7")
     plan = planned(console, "requeue", "jobs")
     assert (plan["count"], ["concurrency_key" in why for why in plan["left_alone"]]) == (1, [True])
     console.done("requeue", "jobs", "--yes")

@@ -29,7 +29,7 @@ from console.rights import Rights
 from console.verbs.verb import Plan, Target, values_from_texts
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.contract.message_actions import archived
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant
@@ -207,7 +207,7 @@ def planned(client: Client, verb: str, subscriber: str = "", **texts: str) -> Pl
 def held(client: Client, subscriber: str) -> dict[str | None, str]:
     """Of each message that the subscriber has: its state."""
     of = Client(client.database, client.queue.of(subscriber))
-    found: list[Message] = list(seen(of, limit=100).messages)
+    found: list[Message] = list(read_messages(of, limit=100).messages)
     assert len({one.id for one in found}) == len(found)
     return {one.id: one.state for one in found}
 

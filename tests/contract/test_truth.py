@@ -201,12 +201,12 @@ def test_under_traffic_a_count_is_of_one_moment_of_the_look(
     client = use_postgresql(large(variant, 10_000, max_bytes=300))
     assert None not in client.push_many(client.payloads(*range(500)))
     traffic = Traffic(client, producers=1, consumers=1, batch=1, pause_seconds=0.0)
-    with traffic.going_on(least=20):
+    with traffic.running(min_finished=20):
         for _ in range(25):
             pushed, popped = len(traffic.pushed), traffic.popped
             seen = client.snapshot()
             most = 500 + traffic.offered - popped
-            least = 500 + pushed - traffic.wanted
+            least = 500 + pushed - traffic.requested
             assert seen.ready is not None
             assert least <= seen.ready <= most
             assert seen.estimated == ()

@@ -176,7 +176,7 @@ def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> N
     client = use_postgresql(CLAIM)
     name = client.queue.name
     traffic = Traffic(client, backlog=50)
-    with traffic.going_on(least=20):
+    with traffic.running(min_finished=20):
         for _ in range(3):
             with sql_of(client) as connection:
                 connection.execute(f'ALTER FUNCTION "{name}_pop_many" SET work_mem = 64')
@@ -187,12 +187,12 @@ def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> N
     traffic.settle()
 
 
-def test_a_catalog_of_an_older_console_gets_its_audit(virgin: Database) -> None:
-    client = installed(virgin, FIFO)
+def test_a_catalog_of_an_older_console_gets_its_audit(new_database: Database) -> None:
+    client = installed(new_database, FIFO)
     with sql_of(client) as connection:
         connection.execute("DROP TABLE dbq.action")
     assert found(client) == {"dbq.action": How.MISSING}
-    upgrade(virgin, known(client))
+    upgrade(new_database, known(client))
     assert found(client) == {}
     (entry,) = entries(client, "upgrade")
     assert "dbq.action" in entry.detail

@@ -1,4 +1,4 @@
-"""Producers and consumers of one queue, in threads, and what their calls were told."""
+"""Producers and consumers of one queue, in threads, and the results of their calls."""
 
 import itertools
 import random
@@ -25,9 +25,9 @@ Sender = tuple[int, int]
 def at_work(
     *works: Iterable[object], pause_seconds: float = 0.0
 ) -> Iterator[Sequence["Future[None]"]]:
-    """Each in a thread of its own, step by step, until it has no more or the block ends.
+    """Run each in a thread, step by step, until it has no more steps or the block ends.
 
-    What fails in one fails here.
+    An error in one of them is raised here.
     """
     over = threading.Event()
 
@@ -55,69 +55,69 @@ class Traffic:
     producers: int = 2
     consumers: int = 2
     batch: int = 5
-    """Of a call, at most: each draws its own size."""
+    """The largest batch: each call draws its own size."""
     backlog: float = float("inf")
-    """Nobody pushes while so many more were pushed than popped: a small ring shall not be full."""
-    most: int | None = None
-    """What a producer sends; without it they go on and on."""
+    """No producer pushes while this many messages are unpopped: a small ring must not be full."""
+    per_producer: int | None = None
+    """Messages of each producer; None: producers never stop."""
     rolled_back: float = 0.0
     """Share of the transactions, and of those that stay open for `late_seconds`."""
     late: float = 0.0
     late_seconds: float = 0.01
     failed: float = 0.0
-    """Share of what was claimed, which is not completed but failed."""
-    endures: tuple[type[ConsoleError], ...] = ()
-    """What a fault may do to a call; a lost connection leaves it in doubt, all else undone."""
+    """Share of the claims that are failed instead of completed."""
+    tolerated: tuple[type[ConsoleError], ...] = ()
+    """Errors that a fault may cause; a lost connection leaves the call in doubt, others undo it."""
     pause_seconds: float = 0.005
-    """Between two calls, and for the work on what was popped."""
+    """Between two calls, and for the work on popped messages."""
 
     offered: int = 0
-    """Messages that were pushed, or may have been: a push is under way."""
-    wanted: int = 0
-    """Messages that were popped, and at most so many that a pop under way takes."""
+    """Messages that were pushed, or are being pushed."""
+    requested: int = 0
+    """Messages that were popped, and the most that running pops can take."""
     popped: int = 0
     pushed: set[Sender] = field(default_factory=set)
-    """Whose commit was answered."""
-    doubtful: set[Sender] = field(default_factory=set)
-    """Pushes whose answer was lost."""
+    """Messages whose push was committed."""
+    in_doubt: set[Sender] = field(default_factory=set)
+    """Messages whose push got no response."""
     pops_in_doubt: int = 0
-    """At most so many messages went with pops whose answer was lost."""
+    """The most messages that pops without a response can have taken."""
     finished: Counter[Sender] = field(default_factory=Counter)
-    """Popped, where that is the end of it; else completed."""
-    taken_away: int = 0
-    """Claims that somebody released while their consumer was at work, who could not finish them."""
+    """Completed, or popped where a pop finishes the message."""
+    released_meanwhile: int = 0
+    """Claims that could not be finished, because they were released while their consumer worked."""
     refused: int = 0
-    """Calls that the fault made impossible, and that changed nothing."""
+    """Calls that failed because of the fault and changed nothing."""
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
 
     @contextmanager
-    def going_on(
-        self, *others: Iterable[object], least: int = 0
+    def running(
+        self, *others: Iterable[object], min_finished: int = 0
     ) -> Iterator[Sequence["Future[None]"]]:
-        """Traffic before, during and after the block, beside what others do; its producers.
+        """Traffic before, during and after the block, and the others next to it; its producers.
 
-        `least`: of messages that are finished before the block, and again after it.
+        `min_finished`: messages to be finished before the block, and again after it.
         """
         works = [self.produce(number) for number in range(1, self.producers + 1)]
         works += [self.consume(f"worker-{number}") for number in range(1, self.consumers + 1)]
         with at_work(*works, *others, pause_seconds=self.pause_seconds) as running:
-            self.progress(least)
+            self.progress(min_finished)
             yield running[: self.producers]
-            self.progress(least)
-            endless = running if self.most is None else running[self.producers :]
+            self.progress(min_finished)
+            endless = running if self.per_producer is None else running[self.producers :]
             assert not any(one.done() for one in endless), "the traffic stopped"
 
     def progress(self, count: int) -> None:
-        """Wait until so many more were finished."""
+        """Wait until `count` more messages are finished."""
         least = self.finished.total() + count
         wait_until(lambda: self.finished.total() >= least, "more is finished")
 
     def produce(self, producer: int) -> Iterator[None]:
-        """A push a step, in the order of its numbers; what was not stored is sent again."""
-        numbers = itertools.count() if self.most is None else iter(range(self.most))
+        """One push per step, in the order of the numbers; what was not stored is sent again."""
+        numbers = itertools.count() if self.per_producer is None else iter(range(self.per_producer))
         left: list[Sender] = []
         while True:
             if len(self.pushed) - self.popped < self.backlog:
@@ -129,7 +129,7 @@ class Traffic:
             yield
 
     def consume(self, consumer: str) -> Iterator[None]:
-        """A pop a step, and all of it finished."""
+        """One pop per step; all its messages are finished."""
         while True:
             taken = self.pop(self._dice.randint(1, self.batch), consumer)
             time.sleep(self.pause_seconds if self.client.queue.finishes else 0)  # its work
@@ -138,7 +138,7 @@ class Traffic:
             yield
 
     def push(self, sent: Sequence[Sender]) -> list[Sender]:
-        """What is to be sent again."""
+        """Push them; those that have to be sent again."""
         queue = self.client.queue
         payloads = [message(queue.options["payload"], *one) for one in sent]
         with self.mutex:
@@ -151,9 +151,9 @@ class Traffic:
                     stored = [one for one, id_ in zip(sent, ids, strict=True) if id_ is not None]
                 else:
                     connection.rollback()
-        except self.endures as error:
+        except self.tolerated as error:
             if isinstance(error, ConnectionFailedError):
-                self.doubtful |= set(sent)
+                self.in_doubt |= set(sent)
                 return []
             self.refused += 1
         with self.mutex:
@@ -162,9 +162,9 @@ class Traffic:
         return [one for one in sent if one not in stored]
 
     def pop(self, count: int, consumer: str) -> list[PoppedMessage]:
-        """Of what the queue has, at most so many."""
+        """Pop at most `count` messages."""
         with self.mutex:
-            self.wanted += count
+            self.requested += count
         taken: list[PoppedMessage] = []
         try:
             with self.client.database.transaction("pop") as connection:
@@ -172,25 +172,25 @@ class Traffic:
                 if self._undone():
                     connection.rollback()
                     taken = []
-        except self.endures as error:
+        except self.tolerated as error:
             taken = []
             if isinstance(error, ConnectionFailedError):
                 self.pops_in_doubt += count
                 return []
             self.refused += 1
         with self.mutex:
-            self.wanted -= count - len(taken)
+            self.requested -= count - len(taken)
             self.popped += len(taken)
         return taken
 
     def _undone(self) -> bool:
-        """Whether a transaction is rolled back; it may stay open for a while before its end."""
+        """Whether a transaction is rolled back; it may stay open for a while before that."""
         if self._dice.random() < self.late:
-            time.sleep(self.late_seconds)  # nothing to wait for: it is the lateness
+            time.sleep(self.late_seconds)  # the delay itself: there is nothing to wait for
         return self._dice.random() < self.rolled_back
 
     def pop_one(self) -> PoppedMessage:
-        """For somebody who works on it while a fault is made and repaired."""
+        """For a test that keeps it claimed while a fault is made and repaired."""
         taken: list[PoppedMessage] = []
 
         def took() -> bool:
@@ -201,7 +201,7 @@ class Traffic:
         return taken[0]
 
     def finish(self, taken: PoppedMessage) -> None:
-        """Complete it, where that is wanted; a fault may stand in the way for a while."""
+        """Complete or fail it, where the design has that; a fault may prevent it for a while."""
         queue = self.client.queue
         assert intact(queue.options["payload"], taken.payload)
         fails = queue.finishes and self._dice.random() < self.failed
@@ -210,12 +210,12 @@ class Traffic:
             assert time.monotonic() < deadline, "it could never be completed"
             try:
                 done = self.client.fail(taken, "no") if fails else self.client.complete(taken)
-            except self.endures:
+            except self.tolerated:
                 self.refused += 1
                 time.sleep(0.01)
                 continue
             if not done:
-                self.taken_away += 1
+                self.released_meanwhile += 1
             if fails or not done:
                 return
             break
@@ -223,17 +223,17 @@ class Traffic:
             self.finished[sender(taken.payload)] += 1
 
     def settle(self, lost: Sequence[Sender] = ()) -> None:
-        """Drain; then every acknowledged message was finished once, but for those lost by hand."""
+        """Drain; then each acknowledged message was finished once, except those lost on purpose."""
         while taken := self.pop(100, "the last"):
             for one in taken:
                 self.finish(one)
         assert self.pushed
         self.balance(self.finished, lost)
 
-    def balance(self, came: Counter[Sender], lost: Sequence[Sender] = ()) -> None:
-        """What was acknowledged came once, or lies somewhere once, and nothing else does."""
-        assert {one: count for one, count in came.items() if count > 1} == {}, "doubled"
-        assert came.keys() - self.pushed - self.doubtful == set(), "never stored"
-        missing = self.pushed - came.keys()
+    def balance(self, found: Counter[Sender], lost: Sequence[Sender] = ()) -> None:
+        """Each acknowledged message arrived or is stored exactly once, and no other does."""
+        assert {one: count for one, count in found.items() if count > 1} == {}, "doubled"
+        assert found.keys() - self.pushed - self.in_doubt == set(), "never stored"
+        missing = self.pushed - found.keys()
         assert missing >= set(lost), "it has no payload and came"
         assert len(missing) - len(lost) <= self.pops_in_doubt, "lost"

@@ -178,7 +178,7 @@ BEHAVIOURS = DEFAULTS + [
 ]
 """One variant for each way to push and to pop."""
 
-TELLING = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
+BEHAVIOURS_AND_PAYLOADS = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
 """Each behaviour, and as many options as go together with each kind of payload."""
 
 
@@ -204,12 +204,14 @@ SUBSCRIBED = [
 """Rings with subscribers; the first in the short tier. Client pops for all of them."""
 
 
-def mostly(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
+def long_except(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
     """For parametrize: all of them with `--long`, these in the short tier."""
     kept = list(short)
     return [v if v in kept else pytest.param(v, marks=pytest.mark.long) for v in everything]
 
 
-def and_subscribed(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
+def with_subscribed_rings(
+    short: Iterable[Variant], everything: Iterable[Variant] = ALL
+) -> list[object]:
     """The same, and rings with subscribers."""
-    return mostly([*short, *SUBSCRIBED[:1]], [*everything, *SUBSCRIBED])
+    return long_except([*short, *SUBSCRIBED[:1]], [*everything, *SUBSCRIBED])

@@ -18,7 +18,7 @@ from console.designs import design
 from console.engines import Database, open_database
 from console.monitor import owners
 from tests.contract.client import Client
-from tests.contract.filled import seen
+from tests.contract.filled import read_messages
 from tests.servers import PATIENCE_SECONDS, Server, fresh_database, wait_until
 from tests.warm import Forked
 
@@ -81,7 +81,7 @@ def test_killed_and_run_again(
         assert everywhere(client) == before
         told = entries(client)
         assert sum(entry.done for entry in told) == MESSAGES, "in the audit, each of them once"
-        states = Counter(message.state for message in seen(client, limit=1000).messages)
+        states = Counter(message.state for message in read_messages(client, limit=1000).messages)
         ready = verb in {"requeue", "release"}
         assert states == ({"ready": MESSAGES} if ready else {})
 
@@ -144,7 +144,7 @@ def entries(client: Client) -> list[audit.Entry]:
 
 def everywhere(client: Client) -> Counter[str]:
     """Payload -> how often it is in the queue or in its archive."""
-    page = seen(client, limit=1000, payload_bytes=100)
+    page = read_messages(client, limit=1000, payload_bytes=100)
     found = Counter(str(message.payload) for message in page.messages)
     dialect = client.database.product.dialect
     names = (client.queue.schema, f"{client.queue.name}_archive")

@@ -20,7 +20,7 @@ from console.monitor.sample_queries import limit_transaction
 from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.installs import known
+from tests.contract.installs import catalogued
 from tests.contract.plans import Recorder
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
@@ -37,7 +37,7 @@ JUDGED = [STRICT, PENDING, LAX, RING, NAIVE]
 
 
 def found(client: Client) -> list[Finding]:
-    queue = known(client.database, client.queue)
+    queue = catalogued(client.database, client.queue)
     assert queue is not None
     with check_context(client.database, queue) as context:
         findings = list(order.CHECKS.run(context))
@@ -161,9 +161,9 @@ def purge_and_restore(client: Client) -> None:
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
     """Some of it is rolled back, some is committed late."""
     client = filled(use, of, 30)
-    traffic = Traffic(client, consumers=3, most=90, backlog=60, rolled_back=0.1, late=0.2)
+    traffic = Traffic(client, consumers=3, per_producer=90, backlog=60, rolled_back=0.1, late=0.2)
     acting = of is not RING  # a purge of a ring is a drain, by the pops themselves
-    with traffic.going_on() as producing:
+    with traffic.running() as producing:
         while not all(one.done() for one in producing):
             if acting:
                 with suppress(TooSlowError):

@@ -80,7 +80,7 @@ def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> N
     client = filled(use, of, 50)
     ends_at = time.monotonic() + (600 / len(HERE) if long else 0)
     traffic = Traffic(client, consumers=3, backlog=100, late=0.3, late_seconds=0.1)
-    with traffic.going_on(least=20):
+    with traffic.running(min_finished=20):
         while True:
             found = diagnosed(client, consumption=ConsumptionHistory())
             assert [one.summary for one in grave(found)] == []

@@ -24,7 +24,7 @@ from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.installs import known
+from tests.contract.installs import catalogued
 from tests.contract.traffic import Traffic
 from tests.contract.variants import Variant
 from tests.faults.queue_faults import (
@@ -79,7 +79,7 @@ SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
 
 def traffic_of(client: Client, seed: int = 0) -> Traffic:
     """It goes on beside a fault."""
-    return Traffic(client, seed, backlog=BACKLOG - 5, endures=(ConsoleError,))
+    return Traffic(client, seed, backlog=BACKLOG - 5, tolerated=(ConsoleError,))
 
 
 # ---------------------------------------------------------------------------- the repairs
@@ -143,7 +143,7 @@ MORE = [
 
 def examined(client: Client, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
     """The queue as the catalog has it now."""
-    queue = known(client.database, client.queue)
+    queue = catalogued(client.database, client.queue)
     return diagnosed(client, thresholds, queue, patience_seconds=0.5)
 
 
@@ -190,7 +190,7 @@ def all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
 
 def prove(client: Client, case: Case, seed: int = 0) -> None:
     traffic = traffic_of(client, seed)
-    with traffic.going_on(least=PROGRESS):
+    with traffic.running(min_finished=PROGRESS):
         at_work = traffic.pop_one()
         with case.make(client) as fault:
             fix(client, case, fault)
@@ -202,7 +202,7 @@ def prove(client: Client, case: Case, seed: int = 0) -> None:
     diagnosis = examined(client, case.thresholds)
     assert tuple(names(diagnosis)) == case.left
     assert diagnosis.unseen == ()
-    assert traffic.taken_away == 0, "a claim of somebody at work was released"
+    assert traffic.released_meanwhile == 0, "a claim of somebody at work was released"
     assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
 
 
@@ -223,7 +223,7 @@ def test_what_a_ring_session_leaves_behind_is_repaired_too(use: Use) -> None:
     held = Case(left_open, "rows_held", "end-session", RING, SHORT_TERM)
     client = use(RING)
     traffic = traffic_of(client)
-    with traffic.going_on(least=PROGRESS), left_open(client) as fault:
+    with traffic.running(min_finished=PROGRESS), left_open(client) as fault:
         fix(client, held, fault)
         found = {finding.code.name for finding in grave(examined(client))}
         assert found == {"orphan"}
@@ -246,7 +246,7 @@ def test_dead_rows_at_the_head_are_removed(use: Use, monkeypatch: pytest.MonkeyP
         return some
 
     traffic = traffic_of(client)
-    with traffic.going_on(least=PROGRESS):
+    with traffic.running(min_finished=PROGRESS):
         assert found() == []
         with dead_rows(client, 1_500):
             (finding,) = found()
@@ -269,7 +269,7 @@ def test_one_call_repairs_several_faults(use: Use) -> None:
 
     traffic = traffic_of(client)
     with (
-        traffic.going_on(least=PROGRESS),
+        traffic.running(min_finished=PROGRESS),
         died(client),
         dropped_indexes(client),
         dropped_code(client),

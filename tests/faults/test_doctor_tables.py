@@ -16,7 +16,7 @@ from console.engines import PRODUCTS, Database, open_database
 from console.monitor.limits import Severity
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.installs import known
+from tests.contract.installs import catalogued
 from tests.contract.variants import ALL, DEFAULTS, Variant
 from tests.faults.queue_faults import (
     CLAIM,
@@ -258,10 +258,10 @@ def test_an_older_version_is_a_note_and_a_newer_one_is_left_to_its_console(use: 
     assert newer.verdict == "notes"
     assert the(newer, "code_older").repair is None
     run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
-    older = diagnosed(client, queue=known(client.database, client.queue))
+    older = diagnosed(client, queue=catalogued(client.database, client.queue))
     assert older.healthy
     run_repair(client, the(older, "code_older"))
-    assert diagnosed(client, queue=known(client.database, client.queue)).verdict == "all clear"
+    assert diagnosed(client, queue=catalogued(client.database, client.queue)).verdict == "all clear"
 
 
 def test_a_missing_table_can_only_be_restored(use: Use) -> None:

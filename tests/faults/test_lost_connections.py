@@ -17,7 +17,7 @@ from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, time_limit
 from console.errors import ConnectionFailedError, ConsoleError, InDoubtError, UsageError
 from console.monitor.scan_query import MessageSource
-from tests.contract.installs import together
+from tests.contract.installs import run_concurrently
 from tests.faults.connection_faults import (
     FATES,
     AtCommit,
@@ -175,10 +175,10 @@ def test_a_pool_that_was_cut_comes_back_with_no_more_than_it_had(queues_url: str
                 connection.execute(text("SELECT 1"))
                 everybody.wait(30)
 
-        assert together(*[hold] * THREADS) == [None] * THREADS
+        assert run_concurrently(*[hold] * THREADS) == [None] * THREADS
         assert proxy.accepted == THREADS
         proxy.cut()
-        assert together(*[lambda: ask(far)] * THREADS) == [None] * THREADS
+        assert run_concurrently(*[lambda: ask(far)] * THREADS) == [None] * THREADS
         assert proxy.accepted <= 2 * THREADS
         assert proxy.connections <= THREADS
 
@@ -195,7 +195,7 @@ def test_the_ninth_caller_gets_a_busy_pool(queues_url: str) -> None:
 def test_a_caller_may_give_up_while_another_connects(queues_url: str) -> None:
     with Proxy(queues_url) as proxy, closing(open_database(plain(proxy))) as far:
         proxy.freeze()
-        first = threading.Thread(target=together, args=(lambda: ask(far),))
+        first = threading.Thread(target=run_concurrently, args=(lambda: ask(far),))
         first.start()
         while not proxy.accepted:
             time.sleep(0.01)

@@ -52,8 +52,8 @@ def traffic_of(client: Client, most: int) -> Traffic:
         producers=1,
         consumers=1,
         batch=11,
-        most=most,
-        endures=(BusyError,),
+        per_producer=most,
+        tolerated=(BusyError,),
         pause_seconds=0.03,
     )
 
@@ -97,7 +97,7 @@ def killed_under_traffic(
     assert counted.status == 0, counted.err
     counts = counted.json
     killed, traffic = 0, traffic_of(client, most)
-    with traffic.going_on(operate(client)):
+    with traffic.running(operate(client)):
         for phase in phases:
             ended = drive(client, lake, phase, str(dice.randint(1, counts[phase])))
             assert ended.status in {0, -signal.SIGKILL}, ended.err
@@ -139,7 +139,7 @@ def test_killed_on_spark_and_run_again(use: Use, tmp_path: Path, phase: str) -> 
     client.drain()
     traffic = traffic_of(client, 3_000)
     dice = random.Random(phase)
-    with traffic.going_on(operate(client)):
+    with traffic.running(operate(client)):
         for _ in range(2):
             ended = drive(client, lake, phase, str(dice.randint(1, 60)), "--spark")
             assert ended.status in {0, -signal.SIGKILL}, ended.err
