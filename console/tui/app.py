@@ -282,7 +282,7 @@ class ConsoleApp(Navigator):
         """Redraw the open screens. `name`: the connection with new data."""
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
-                screen.readings_came()
+                screen.schedule_draw()
         if self._has_new_critical(name):
             self.bell()
 

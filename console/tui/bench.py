@@ -192,7 +192,7 @@ class BenchRun:
 class BenchWork:
     """A bench as an action run."""
 
-    course: BenchRun
+    bench_run: BenchRun
     run: Callable[[Control, verbs.OnProgress], verbs.Result]
     verb: str = field(default="bench", init=False)
     count: int | None = field(default=None, init=False)
@@ -223,22 +223,22 @@ class BenchRow:
         return self.live.messages_per_second if self.live else None
 
 
-def lines_of(course: BenchRun) -> dict[str, BenchRow]:
+def lines_of(bench_run: BenchRun) -> dict[str, BenchRow]:
     """All who take part, in turn."""
-    results = {result.candidate: result for result in course.results}
-    rates = [result.messages_per_second.median for result in course.results]
-    rates += [course.live.messages_per_second] if course.live else []
-    whose = None if course.finished or course.next_round is None else course.next_round[0]
+    results = {result.candidate: result for result in bench_run.results}
+    rates = [result.messages_per_second.median for result in bench_run.results]
+    rates += [bench_run.live.messages_per_second] if bench_run.live else []
+    whose = None if bench_run.finished or bench_run.next_round is None else bench_run.next_round[0]
     return {
         label(one): BenchRow(
             one,
-            course.load.rounds,
+            bench_run.load.rounds,
             max(rates, default=0.0),
             whose == one,
             results.get(one),
-            course.live if whose == one else None,
+            bench_run.live if whose == one else None,
         )
-        for one in course.candidates
+        for one in bench_run.candidates
     }
 
 

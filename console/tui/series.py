@@ -138,7 +138,7 @@ class Series:
         self._samples: dict[str, tuple[_Samples, ...]] = {}
         self._latencies: dict[str, _FigureHistory] = {}
         self._queues: dict[Key, dict[str, _FigureHistory]] = {}
-        self._seen_at: dict[Key, float] = {}
+        self._sampled_at: dict[Key, float] = {}
         self._removed: dict[Key, None] = {}
         """Removed queues that are still kept, in the order of their removal."""
 
@@ -167,7 +167,7 @@ class Series:
     def _add_queue(
         self, key: Key, snapshot: QueueSnapshot, at: float, places: Sequence[int]
     ) -> None:
-        self._seen_at[key] = at
+        self._sampled_at[key] = at
         self._removed.pop(key, None)
         figures = self._queues.setdefault(key, {})
         named = {name: getattr(snapshot, name) for name in figures_of(snapshot)}
@@ -183,11 +183,11 @@ class Series:
         for key in sorted(missing - self._removed.keys()):
             self._removed[key] = None
         for key in list(self._removed)[: max(0, len(self._removed) - _MAX_REMOVED)]:
-            del self._removed[key], self._queues[key], self._seen_at[key]
+            del self._removed[key], self._queues[key], self._sampled_at[key]
 
-    def seen_at(self, key: Key) -> float | None:
+    def sampled_at(self, key: Key) -> float | None:
         """When the queue was last sampled; None: never, or too long ago."""
-        return self._seen_at.get(key)
+        return self._sampled_at.get(key)
 
     def runs(self, key: Key, figure: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
         return self._runs(self._queues.get(key, {}).get(figure), key[0], span, now)

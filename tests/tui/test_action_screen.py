@@ -60,7 +60,7 @@ async def test_the_session_at_the_root_of_waits_is_ended_from_the_waits_tab(
             assert ("stay consumed" in here.picture) == (design_name == "ring")
             await here.press("y", "enter")
             await here.ended()
-            assert "is released" in here.words("#result-words")
+            assert "is released" in here.words("#result-text")
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
     # The message that a ring's pop has drawn but not committed is an orphan.
@@ -93,7 +93,7 @@ async def test_a_release_by_keys_from_the_dialog_to_its_result(database: Databas
         assert states(database, queue)["claimed"] == CLAIMED
         await here.press("y", "enter")
         await here.ended()
-        assert "3 of 3 done" in here.words("#result-words")
+        assert "3 of 3 done" in here.words("#result-text")
         assert here.examined == [here.key("mail")]
         assert here.feed.samples_requested == 1
         await here.leave()
@@ -182,13 +182,13 @@ async def test_production_requires_the_queues_name_and_the_equivalent_command_ha
         await here.plan()
         await here.press("y", "enter")
         assert here.screen.stage is Stage.PLAN
-        assert "'y' does not match" in here.words("#ask")
+        assert "'y' does not match" in here.words("#plan-prompt")
         # A stale screen allows no action, even with the right word.
         here.feed.fail()
         await here.pilot.pause()
         here.screen.query_one("#confirm", Input).value = "mail"
         await here.press("enter")
-        assert "no new figures" in here.words("#ask")
+        assert "no new figures" in here.words("#plan-prompt")
         assert here.app.context.action_runs.all == ()
         here.feed.give(figures("mail", "claim"))
         await here.pilot.pause()
@@ -247,7 +247,7 @@ async def test_an_action_continues_in_the_background_and_can_be_opened_again(
         await here.press("p", "s")
         works[0].go.set()
         await here.ended()
-        assert "500 of 10,000 done" in here.words("#result-words")
+        assert "500 of 10,000 done" in here.words("#result-text")
         await here.leave()
         # The other one ended unseen: the line says so until its result is opened.
         works[1].go.set()
@@ -263,7 +263,7 @@ async def test_an_action_continues_in_the_background_and_can_be_opened_again(
         screen.show_plan(Plan(subject, queue, (), requires_name=False, run=works[0].fail))
         await here.press("y", "enter")
         await here.ended()
-        text = here.words("#result-words")
+        text = here.words("#result-text")
         assert text.startswith("purge q0: FAILED")
         assert "1 were done and counted before that" in text
         assert "the cable\nLook at it." in text
@@ -286,7 +286,7 @@ async def test_remaining_messages_are_planned_again_but_nothing_for_an_uninstall
         other = requeue.plan(target, values_from_texts(requeue, {"filter": "limit=3"}))
         assert other.run(Control(), lambda _: None).outcome is Outcome.DONE
         await here.confirm("y")
-        assert "1 of 4 done" in here.words("#result-words")
+        assert "1 of 4 done" in here.words("#result-text")
         await here.press("a", "enter")
         await here.until(lambda: here.at(Stage.PLAN))
         assert "There is nothing to do" in here.picture
@@ -297,7 +297,7 @@ async def test_remaining_messages_are_planned_again_but_nothing_for_an_uninstall
         await here.plan()
         await here.confirm("mail")
         gone = f"uninstalled public.mail; {READY + FAILED + CLAIMED} messages were lost with it"
-        assert gone in here.words("#result-words")
+        assert gone in here.words("#result-text")
         assert "plan again" not in here.picture
         await here.press("a")
         assert here.screen.stage is Stage.RESULT

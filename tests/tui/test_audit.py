@@ -169,5 +169,5 @@ def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
 
 
 def test_the_command_lines_equivalent_command() -> None:
-    found = screen.words(parse("verb:purge since:1d running mail"))
+    found = screen.command_words(parse("verb:purge since:1d running mail"))
     assert found == ["--verb", "purge", "--since", "86400s", "--running"]

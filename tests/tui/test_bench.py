@@ -24,7 +24,7 @@ from console.tui.bench import BenchPreview, BenchRun
 from console.tui.dialogs.dialog import CommandDialog
 from console.tui.jobs import ActionRun
 from console.tui.open_connection import OpenConnection, url_options
-from console.tui.screens.bench import BenchScreen, report, what_it_does
+from console.tui.screens.bench import BenchScreen, preview_lines, report
 from console.tui.screens.form import Stage
 from console.tui.text import TextView
 from tests.servers import value
@@ -95,7 +95,7 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         at = await bench_at(console, **SMALL, rounds="1")
         await begin(console, at)
         await console.until(lambda: at.stage is Stage.RESULT)
-        course = at._course
+        course = at._bench_run
         assert course is not None
         assert course.complete
         assert (course.done, course.total) == (1, 1)
@@ -127,7 +127,7 @@ async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
         one = {"producers": "1", "consumers": "1", "seconds": "60"}
         at = await bench_at(console, **{**SMALL, **one})
         await begin(console, at)
-        await console.until(lambda: at._course is not None and at._course.live)
+        await console.until(lambda: at._bench_run is not None and at._bench_run.live)
         assert value(database_url, LEFT[0]) != 0
         assert "ring, round 1 of 3" in console.picture
         await console.press("escape")
@@ -145,7 +145,7 @@ async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
     async with console_on(database_url) as console:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})
         await begin(console, at)
-        await console.until(lambda: at._course is not None and at._course.live)
+        await console.until(lambda: at._bench_run is not None and at._bench_run.live)
         running = console.app.context.action_runs
     running.wait(lambda _: None)
     assert [value(database_url, query) for query in LEFT] == [0, 0]
@@ -195,7 +195,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         running = ActionRun(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
         console.app.context.action_runs._all = [running]
         at = await bench_at(console)
-        assert at._course is course
+        assert at._bench_run is course
         table = at.table
         assert "fifo x10, round 1 of 2; 1 of 4 rounds, about 0 s left" in console.picture
         assert "messages/s 2,002   fifo x10, second 3" in console.picture
@@ -257,7 +257,7 @@ def test_what_it_will_do_is_said_before() -> None:
     found = BenchPreview(
         ("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0
     )
-    lines = what_it_does("prod", found, Load(held_xmin=True))
+    lines = preview_lines("prod", found, Load(held_xmin=True))
     assert "3 rounds of each: ring, fifo." in lines
     assert "stack is left out: why" in lines
     assert any("stays open" in line for line in lines)

@@ -106,7 +106,7 @@ async def test_times_run_on_without_readings_and_keys_are_drawn_where_others_wor
         with mock.patch.object(OverviewScreen, "draw_body") as drawn:
             console.overview.draw_times()
             assert not drawn.called
-            console.overview.came_at -= 2
+            console.overview.last_reading_at -= 2
             console.overview.draw_times()
             assert drawn.called
 

@@ -212,7 +212,7 @@ async def test_marks_are_told_and_another_span_is_read_anew(recorded: Recordings
         shown.tab.poll()
         await shown.until(lambda: shown.tab.result)
         table = shown.tab.table
-        told = shown.tab.query_one("#history-told", Paragraph)
+        told = shown.tab.query_one("#history-detail", Paragraph)
         assert [table.cells(key)["name"].text for key in table.keys] == [
             "◆ ann",
             "▶ purge",

@@ -99,7 +99,7 @@ async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None)
         at = await shown(console, RUNNING, DONE)
         assert "2 runs, 1 running" in console.picture
         first = cells(at, "2")
-        assert (first["outcome"], first["rows"], first["told"]) == ("running", "200,000", TOLD)
+        assert (first["outcome"], first["rows"], first["progress"]) == ("running", "200,000", TOLD)
         done = cells(at, "1")
         assert (done["ended"], done["rows"], done["size"], done["rate"], done["took"]) == (
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),

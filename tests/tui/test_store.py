@@ -363,7 +363,7 @@ def test_a_missed_an_unknown_and_a_failed_look_are_gaps_and_never_a_zero() -> No
 def test_a_queue_that_was_away_has_a_gap_and_keeps_what_was_before() -> None:
     series = filled([(1000, 5)])
     series.add("a", reading(queue("other")), 1001, 1.0)
-    assert series.seen_at(KEY) == 1000
+    assert series.sampled_at(KEY) == 1000
     assert values(series.runs(KEY, "ready", RAW, 1001)) == [5]
     series.add("a", reading(queue("q", ready=6)), 1002, 1.0)
     assert [values((run,)) for run in series.runs(KEY, "ready", RAW, 1003)] == [[5], [6]]
@@ -373,7 +373,7 @@ def test_of_queues_that_come_and_go_only_the_last_are_remembered() -> None:
     series = Series()
     for n in range(200):
         series.add("a", reading(queue(f"scratch {n}")), 1000.0 + n, 1.0)
-    left = [n for n in range(200) if series.seen_at(("a", "public", f"scratch {n}")) is not None]
+    left = [n for n in range(200) if series.sampled_at(("a", "public", f"scratch {n}")) is not None]
     assert 199 in left
     assert len(left) <= 21
 

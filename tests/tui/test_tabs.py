@@ -11,7 +11,7 @@ from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
 from console.monitor.owners import Claim, Claims, Evidence
 from console.monitor.wording import group_key
 from console.tui.open_connection import OpenConnection
-from console.tui.tabs.consumers import ConsumersTab, SeenConsumers
+from console.tui.tabs.consumers import ConsumersTab, SampledConsumers
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.stuck import QueueHolders, StuckTab
 from tests.servers import connect
@@ -176,7 +176,7 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
     async with one_tab(ConsumersTab, connections=[conn()], size=(160, 48)) as shown:
         found = Consumers(QUEUE, SEEN_AT, (NIGHT, PUSHER), {"sessions": "no right to see others"})
         shown.tab.show_error(RefusedError("Could not look."))
-        await shown.show(SeenConsumers(found, (LEFT,)))
+        await shown.show(SampledConsumers(found, (LEFT,)))
         assert "1 consumer, 1 producer seen   1 gone in a day" in shown.words("#consumers-head")
         assert "Not visible: no right to see others" in shown.words("#consumers-head")
         for words in ("night␛ shift", "pops", "5.0 s", "≈12.5", "≈4", "2 h", "10.0.0.4, worker"):
@@ -189,14 +189,14 @@ async def test_who_is_there_and_who_has_left_and_when_nobody_is_known() -> None:
             ("actions", KEY, "state=claimed", "claimed_by=night\x1b shift")
         ], "who has left or has no claims has nothing to act on"
         # The row stays the operator's, whoever comes and goes.
-        await shown.show(SeenConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
+        await shown.show(SampledConsumers(replace(found, consumers=(PUSHER,)), (NIGHT, LEFT)))
         assert shown.tab.table.row is not None
         assert shown.tab.table.row.consumer is PUSHER
         await shown.resize(80, 24)
-        await shown.show(SeenConsumers(Consumers(QUEUE, SEEN_AT), None))
+        await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT), None))
         assert "Nobody seen yet" in shown.words("#consumers-head")
         assert "gone: ? (not recorded)" in shown.words("#consumers-head")
-        await shown.show(SeenConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT,)), ()))
+        await shown.show(SampledConsumers(Consumers(QUEUE, SEEN_AT, (NIGHT,)), ()))
         for words in ("night␛ shift", "last pop", "msg/s", "claims"):
             assert words in shown.picture
 

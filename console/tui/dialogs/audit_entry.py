@@ -17,7 +17,7 @@ from console.tui.dialogs.dialog import FactsDialog
 from console.tui.text import plain
 from console.tui.widgets.keyed_table import Column, KeyedTable
 
-_DROP_ORDER = ("detail", "action", "took", "planned", "left", "operator", "place", "done")
+_DROP_ORDER = ("detail", "action", "took", "planned", "not_done", "operator", "connection", "done")
 _MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
 _TONES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
 
@@ -78,12 +78,12 @@ def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable
         Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, max_width=1),
         Column("when", "when", when, "quiet", 14, 14),
         Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
-        Column("place", "connection", lambda line: plain(line.connection), "quiet", 8, 24),
+        Column("connection", "connection", lambda line: plain(line.connection), "quiet", 8, 24),
         Column("queue", "queue", queue, "", 14, 40),
         Column("outcome", "outcome", lambda line: plain(line.outcome), _tone, 11, 12),
         Column("done", "done", _done, "", 6, 14, align_right=True),
         Column("planned", "planned", _planned, "quiet", 7, 14, align_right=True),
-        Column("left", "skipped", lambda line: line.left, _left_tone, 10, 28),
+        Column("not_done", "skipped", lambda line: line.left, _left_tone, 10, 28),
         Column("took", "took", lambda line: line.took, "quiet", 9, 10, align_right=True),
         Column("operator", "by", lambda line: plain(line.entry.operator), "", 8, 26),
         Column(

@@ -216,7 +216,7 @@ class CommandLineDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="command-line"):
-            yield Paragraph(id="command-words")
+            yield Paragraph(id="command-hints")
             yield Input(self._text, id="command-input", compact=True, select_on_focus=False)
 
     def on_mount(self) -> None:
@@ -238,7 +238,7 @@ class CommandLineDialog(Dialog[None]):
         self._say()
 
     def _say(self) -> None:
-        words = self.query_one("#command-words", Paragraph)
+        words = self.query_one("#command-hints", Paragraph)
         line = self.query_one(Input).value
         text = Text()
         names = [one.rpartition(" ")[2] for one in self._offered]
@@ -275,7 +275,7 @@ class CommandLineDialog(Dialog[None]):
             again.after_refresh(again.answer, error)
 
     def answer(self, error: ConsoleError) -> None:
-        words = self.query_one("#command-words", Paragraph)
+        words = self.query_one("#command-hints", Paragraph)
         words.set_text(
             Text(" ".join(describe_error(error).splitlines()), style_of(words, "critical"))
         )

@@ -128,7 +128,7 @@ class ConfirmDialog(Dialog[bool]):
             panel.border_title = plain(self._about)
             panel.border_subtitle = "Escape: nothing is done"
             yield Paragraph(Text("\n".join(map(plain, self._lines))))
-            yield Paragraph(Text("\nType y and press Enter."), id="confirm-words")
+            yield Paragraph(Text("\nType y and press Enter."), id="confirm-prompt")
             yield Input(id="confirm", compact=True)
 
     def on_mount(self) -> None:
@@ -140,7 +140,7 @@ class ConfirmDialog(Dialog[bool]):
         if word == self._word or word.lower() in {"y", "yes"}:
             self.dismiss(result=True)
             return
-        words = self.query_one("#confirm-words", Paragraph)
+        words = self.query_one("#confirm-prompt", Paragraph)
         words.set_text(
             Text(
                 f"\n{plain(word)!r} is not the name: nothing was done.", style_of(words, "critical")
@@ -228,11 +228,11 @@ class SeekDialog(Dialog[datetime | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="seek"):
-            yield Paragraph(id="seek-words")
+            yield Paragraph(id="seek-prompt")
             yield Input(placeholder="03:00, or 2026-03-29T03:00", id="seek-time", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#seek-words", Paragraph).set_text(Text("Go to"))
+        self.query_one("#seek-prompt", Paragraph).set_text(Text("Go to"))
         self.set_focus(self.query_one(Input))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -240,7 +240,7 @@ class SeekDialog(Dialog[datetime | None]):
         try:
             moment = self._read(event.value)
         except ConsoleError as error:
-            words = self.query_one("#seek-words", Paragraph)
+            words = self.query_one("#seek-prompt", Paragraph)
             words.set_text(Text(describe_error(error), style_of(words, "critical")))
         else:
             self.dismiss(moment)

@@ -100,7 +100,7 @@ class FindingDialog(Dialog[None]):
                 yield FindingLines(id="finding-lines")
                 yield TextView(id="finding-plan")
                 yield FindingLines(id="finding-evidence")
-            yield TextView(id="finding-ask")
+            yield TextView(id="finding-prompt")
             yield Input(id="finding-name")
 
     def on_mount(self) -> None:
@@ -230,7 +230,7 @@ class FindingDialog(Dialog[None]):
         self._ask()
 
     def _ask(self) -> None:
-        ask = self.query_one("#finding-ask", TextView)
+        ask = self.query_one("#finding-prompt", TextView)
         words, style = self._words()
         line = Text(words, style_of(ask, style))
         if self._why and self.phase is Phase.PLANNED:
@@ -243,7 +243,7 @@ class FindingDialog(Dialog[None]):
     def _fit(self) -> None:
         """The prompt stays visible, however long the details are."""
         frame, below = 4, 3 + int(self.query_one("#finding-name").display)
-        below += max(0, self.query_one("#finding-ask", TextView).plain_text.count("\n") - 1)
+        below += max(0, self.query_one("#finding-prompt", TextView).plain_text.count("\n") - 1)
         most = max(2, self.app.size.height - frame - below)
         self.query_one("#finding-scroll").styles.max_height = most
 
@@ -299,7 +299,7 @@ class FindingDialog(Dialog[None]):
         if now - view.examined_seconds <= self._ended_at:
             return
         still = next((one for one in view.findings if one.key == self.finding.key), None)
-        ask = self.query_one("#finding-ask", TextView)
+        ask = self.query_one("#finding-prompt", TextView)
         words = "Done; the doctor no longer finds it."
         if still is not None:
             words = f"Done; the doctor still finds: {still.summary}"

@@ -103,13 +103,13 @@ class AdoptScreen(PlannedScreen):
 
     def compose_form(self) -> ComposeResult:
         with Vertical(id="choosing"):
-            yield Paragraph(id="adopt-words", classes="empty")
+            yield Paragraph(id="adopt-empty", classes="empty")
             yield self.table
             yield Input(id="filter", placeholder="part of the name")
         with Container(id="form"):
             yield AdoptForm([*self._designs])
             with VerticalScroll(id="adopt-preview"):
-                yield AdoptPreview(id="adopt-told")
+                yield AdoptPreview(id="adopt-preview-text")
 
     @property
     def _designs(self) -> Mapping[str, Design]:
@@ -120,7 +120,7 @@ class AdoptScreen(PlannedScreen):
 
     def show_form(self) -> None:
         self.query_one("#filter").display = False
-        self.query_one("#adopt-words").display = False
+        self.query_one("#adopt-empty").display = False
         self.show_stage(Stage.CHOOSING)
         self._look()
 
@@ -199,7 +199,7 @@ class AdoptScreen(PlannedScreen):
                 if wanted in f"{one.schema}.{one.name}".casefold()
             }
         )
-        empty = self.query_one("#adopt-words", Paragraph)
+        empty = self.query_one("#adopt-empty", Paragraph)
         words = ""
         if not table.keys and not self.query_one("#problem").display:
             words = "Reading the tables ..." if self._tables is None else "No table matches."

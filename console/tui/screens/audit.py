@@ -199,7 +199,7 @@ class AuditScreen(PolledScreen, FilteredScreen):
     def body(self) -> ComposeResult:
         yield ScreenHead(id="audit-head", classes="head")
         yield self.table
-        yield Paragraph(id="audit-words", classes="empty")
+        yield Paragraph(id="audit-empty", classes="empty")
         yield Input(id="filter", placeholder=_FORMS)
 
     def on_mount(self) -> None:
@@ -305,10 +305,10 @@ class AuditScreen(PolledScreen, FilteredScreen):
 
     def action_command_line(self) -> None:
         conn = self._connections[0] if self._connections else None
-        show_equivalent_command(self, conn, "audit", self._key, words(self._search))
+        show_equivalent_command(self, conn, "audit", self._key, command_words(self._search))
 
 
-def words(search: AuditSearch) -> list[str]:
+def command_words(search: AuditSearch) -> list[str]:
     """The options of the command line, which has no free words."""
     result = ["--verb", search.verb] if search.verb else []
     result += ["--operator", search.operator] if search.operator else []

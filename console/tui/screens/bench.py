@@ -91,9 +91,9 @@ class BenchScreen(FormScreen):
         self._connection = connection
         self._conn = context.connections.get(connection)
         self._texts: dict[str, str] = dict(options or {})
-        self._course: BenchRun | None = None
+        self._bench_run: BenchRun | None = None
         if running is not None and isinstance(running.work, BenchWork):
-            self._course = running.work.course
+            self._bench_run = running.work.bench_run
         self._planned: BenchRun | None = None
         self.table = KeyedTable(COLUMNS, DROP_ORDER, id="bench-table")
 
@@ -101,8 +101,8 @@ class BenchScreen(FormScreen):
         with Vertical(id="progress"):
             yield Chart()
             yield self.table
-            with VerticalScroll(id="bench-told"):
-                yield Paragraph(id="bench-words")
+            with VerticalScroll(id="bench-report"):
+                yield Paragraph(id="bench-text")
         yield Input(id="bench-file", compact=True)
 
     def on_mount(self) -> None:
@@ -119,7 +119,7 @@ class BenchScreen(FormScreen):
         """The arrow keys scroll the texts at the end, for which a small screen has no room."""
         super().focus_stage()
         if self.stage in {Stage.RUNNING, Stage.RESULT}:
-            self.set_focus(self.table if self.runs else self.query_one("#bench-told"))
+            self.set_focus(self.table if self.runs else self.query_one("#bench-report"))
 
     def show_outcome(self, run: ActionRun) -> None:
         self.show_problem(run.error)
@@ -127,18 +127,18 @@ class BenchScreen(FormScreen):
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         self._draw_head()
-        course = self._course
-        if self._shows and course is not None and not (paused and self.runs):
-            self._draw_chart(course, now)
-            self.table.show(lines_of(course))
-            self._draw_words(course)
+        bench_run = self._bench_run
+        if self._shows and bench_run is not None and not (paused and self.runs):
+            self._draw_chart(bench_run, now)
+            self.table.show(lines_of(bench_run))
+            self._draw_words(bench_run)
 
     def _draw_head(self) -> None:
         head = self.query_one("#action-head", TextView)
         line = self.paused_head(head, "Bench")
         line.append(f" on {plain(self._connection)}", style_of(head, "quiet"))
-        if self._shows and self._course is not None:
-            state, style = self._state(self._course)
+        if self._shows and self._bench_run is not None:
+            state, style = self._state(self._bench_run)
             line.append(f"   {state}", style_of(head, style))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
         head.set_text(line)
@@ -147,43 +147,43 @@ class BenchScreen(FormScreen):
     def _shows(self) -> bool:
         return self.stage in {Stage.RUNNING, Stage.RESULT}
 
-    def _state(self, course: BenchRun) -> tuple[str, str]:
+    def _state(self, bench_run: BenchRun) -> tuple[str, str]:
         running = self.running
         if running is not None and running.result is not None:
-            lines, good = running.result.lines, course.complete
-            ok = good and all(result.ok for result in course.results)
+            lines, good = running.result.lines, bench_run.complete
+            ok = good and all(result.ok for result in bench_run.results)
             return " ".join(lines), "good" if ok else "warning" if not good else "critical"
         if running is None or not running.active:
             return "it was interrupted; its queues are dropped", "critical"
         if running.control.stopped:
             return "stopping; its queues are dropped ...", "warning"
-        whose, left = course.next_round, course.seconds_left()
+        whose, left = bench_run.next_round, bench_run.seconds_left()
         if whose is None or left is None:
-            return "ending ..." if course.done else "starting ...", "strong"
+            return "ending ..." if bench_run.done else "starting ...", "strong"
         return (
-            f"{label(whose[0])}, round {whose[1]} of {course.load.rounds}; "
-            f"{course.done} of {course.total} rounds, about {whole_seconds(left)} left",
+            f"{label(whose[0])}, round {whose[1]} of {bench_run.load.rounds}; "
+            f"{bench_run.done} of {bench_run.total} rounds, about {whole_seconds(left)} left",
             "strong",
         )
 
-    def _draw_chart(self, course: BenchRun, now: float) -> None:
+    def _draw_chart(self, bench_run: BenchRun, now: float) -> None:
         chart = self.query_one(Chart)
         height = self.app.size.height
         chart.display = self.runs or height >= _ROOM_FOR_ALL
         chart.styles.height = max(6, height // 3)
-        panel = self.query_one("#bench-told")
-        panel.styles.height = "1fr" if course.finished else "auto"
-        most = max(2, height // 2 - 4) if course.finished else 1000
+        panel = self.query_one("#bench-report")
+        panel.styles.height = "1fr" if bench_run.finished else "auto"
+        most = max(2, height // 2 - 4) if bench_run.finished else 1000
         self.table.styles.height = (
-            min(most, len(course.candidates) + 1) if course.finished else "1fr"
+            min(most, len(bench_run.candidates) + 1) if bench_run.finished else "1fr"
         )
         if not chart.display:
             return
-        end = now if course.ended_at is None else course.ended_at
-        runs = course.points
+        end = now if bench_run.ended_at is None else bench_run.ended_at
+        runs = bench_run.points
         began = runs[0][0][0] if runs and runs[0] else end
         span = ChartSpan("", max(_LEAST_SPAN_SECONDS, end - began + 1), 1.0)
-        live = course.live
+        live = bench_run.live
         words: list[tuple[str, str]] = [("messages/s", "strong")]
         if live is not None:
             second = f"second {live.second + 1}" if live.second >= 0 else "warming up"
@@ -196,11 +196,11 @@ class BenchScreen(FormScreen):
         moment = ChartTime(end, utc, self.context.zone)
         chart.show(Drawing(tuple(words), (Curve(runs, "trend"),), RATES, span, moment), "")
 
-    def _draw_words(self, course: BenchRun) -> None:
-        panel = self.query_one("#bench-words", Paragraph)
+    def _draw_words(self, bench_run: BenchRun) -> None:
+        panel = self.query_one("#bench-text", Paragraph)
         text = Text()
-        results = course.results
-        if course.finished and results:
+        results = bench_run.results
+        if bench_run.finished and results:
             for line in verdict_lines(results):
                 bad = line.startswith(("NOT OK", "in doubt", "error"))
                 text.append(f"{line}\n", style_of(panel, "critical" if bad else "good"))
@@ -209,25 +209,25 @@ class BenchScreen(FormScreen):
                 text.append(f"{line}\n")
             for line in wait_lines(results):
                 text.append(f"{line}\n", style_of(panel, "quiet"))
-        for line in course.messages:
+        for line in bench_run.messages:
             text.append(f"{' '.join(map(plain, line.splitlines()))}\n", style_of(panel, "warning"))
-        text.append(f"{describe_load(course.load)}\n", style_of(panel, "quiet"))
-        if course.environment is not None and (
-            course.finished or self.app.size.height >= _ROOM_FOR_ALL
+        text.append(f"{describe_load(bench_run.load)}\n", style_of(panel, "quiet"))
+        if bench_run.environment is not None and (
+            bench_run.finished or self.app.size.height >= _ROOM_FOR_ALL
         ):
             text.append(
-                "\n".join(map(plain, course.environment.lines)) + "\n", style_of(panel, "quiet")
+                "\n".join(map(plain, bench_run.environment.lines)) + "\n", style_of(panel, "quiet")
             )
-        if course.environment is not None and course.environment.durable is False:
+        if bench_run.environment is not None and bench_run.environment.durable is False:
             unsafe = "This server does not write durably: real figures are lower.\n"
             text.append(unsafe, style_of(panel, "warning"))
         writes = "w writes the report. " if results else ""
-        keys = f"{writes}n: the form again." if course.finished else _WHILE_IT_RUNS
+        keys = f"{writes}n: the form again." if bench_run.finished else _WHILE_IT_RUNS
         text.append(keys, style_of(panel, "quiet"))
         panel.set_text(text)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
-        if action == "save" and not (self._course and self._course.results):
+        if action == "save" and not (self._bench_run and self._bench_run.results):
             return False
         return super().check_action(action, parameters)
 
@@ -245,27 +245,27 @@ class BenchScreen(FormScreen):
         except ConsoleError as error:
             self.show_problem(error)
             return
-        course = BenchRun(who, load, self.context.clock.monotonic)
+        bench_run = BenchRun(who, load, self.context.clock.monotonic)
         self.make_plan(
             lambda: preview_bench(conn, who, load),
-            lambda found: self._show_plan(found, course),
+            lambda found: self._show_plan(found, bench_run),
             "Asking the database which designs can take part",
         )
 
-    def _show_plan(self, found: BenchPreview, course: BenchRun) -> None:
-        self._planned = course
-        self.query_one(PlanPane).draw(what_it_does(self._connection, found, course.load))
+    def _show_plan(self, found: BenchPreview, bench_run: BenchRun) -> None:
+        self._planned = bench_run
+        self.query_one(PlanPane).draw(preview_lines(self._connection, found, bench_run.load))
         self.ask_to_confirm(
             Confirmation(self._connection, found.production, "the connection's name")
         )
 
     def begin(self) -> None:
-        course, conn = self._planned, self._conn
-        if conn is None or course is None or self.runs:
+        bench_run, conn = self._planned, self._conn
+        if conn is None or bench_run is None or self.runs:
             return
-        self._course = course
+        self._bench_run = bench_run
         key = (self._connection, "", self._connection)
-        self.run_in_console(key, "bench", course.work(conn), lambda _: self.update_progress())
+        self.run_in_console(key, "bench", bench_run.work(conn), lambda _: self.update_progress())
 
     # The end.
 
@@ -276,7 +276,7 @@ class BenchScreen(FormScreen):
             self.draw()
 
     def action_again(self) -> None:
-        self.running = self._course = None
+        self.running = self._bench_run = None
         self.show_problem()
         if self.form.fields:
             self.show_stage(Stage.FORM)
@@ -294,13 +294,13 @@ class BenchScreen(FormScreen):
 
     def _write(self, name: str) -> None:
         self._close_line()
-        course = self._course
-        if not name or course is None or course.environment is None:
+        bench_run = self._bench_run
+        if not name or bench_run is None or bench_run.environment is None:
             return
         path = Path(name)
         start_job(
             self,
-            lambda: save(path, report(course, path.suffix)),
+            lambda: save(path, report(bench_run, path.suffix)),
             self._written(path),
             self.show_problem,
         )
@@ -329,7 +329,7 @@ _WHILE_IT_RUNS = (
 )
 
 
-def what_it_does(connection: str, found: BenchPreview, load: Load) -> list[str]:
+def preview_lines(connection: str, found: BenchPreview, load: Load) -> list[str]:
     names = ", ".join(found.labels[:_MANY_NAMES])
     more = len(found.labels) - _MANY_NAMES
     rounds = formats.numbered(load.rounds, "round")
@@ -347,12 +347,12 @@ def what_it_does(connection: str, found: BenchPreview, load: Load) -> list[str]:
     ]
 
 
-def report(course: BenchRun, suffix: str) -> str:
+def report(bench_run: BenchRun, suffix: str) -> str:
     """The object of `bench --json`, or a picture."""
-    about, results = course.environment, course.results
+    about, results = bench_run.environment, bench_run.results
     if about is None:
         return ""
     if suffix.lower() == ".json":
-        return json.dumps(as_json(about, course.load, results), ensure_ascii=False) + "\n"
-    load = describe_load(course.load)
+        return json.dumps(as_json(about, bench_run.load, results), ensure_ascii=False) + "\n"
+    load = describe_load(bench_run.load)
     return svg(about, load, results, comparisons(results))

@@ -90,7 +90,7 @@ class ConnectionFormDialog(Dialog[str]):
             yield Field("rights", choices=rights, help=_RIGHTS_WORDS["read-only"])
             production = [("no", "no"), ("yes", "yes: shown everywhere, stricter confirmations")]
             yield Field("production", choices=production)
-            yield Paragraph(Text(f"Written to {plain(str(self._path))}"), id="form-words")
+            yield Paragraph(Text(f"Written to {plain(str(self._path))}"), id="form-note")
 
     def on_mount(self) -> None:
         self._form["source"].display = False
@@ -157,7 +157,7 @@ class ConnectionFormDialog(Dialog[str]):
         except WrongFieldError as error:
             self._form["name" if error.key == "name" else "url"].show_error(error.text)
         except UsageError as error:
-            words = self.query_one("#form-words", Paragraph)
+            words = self.query_one("#form-note", Paragraph)
             words.set_text(Text(describe_error(error), style_of(words, "critical")))
         else:
             self.dismiss(name)
@@ -267,7 +267,7 @@ class ConnectionsScreen(LiveScreen):
     def body(self) -> ComposeResult:
         yield ScreenHead(id="connections-head", classes="head")
         yield self.table
-        yield Paragraph(id="connection-told")
+        yield Paragraph(id="connection-detail")
         yield Paragraph(id="welcome")
 
     def on_mount(self) -> None:
@@ -277,7 +277,12 @@ class ConnectionsScreen(LiveScreen):
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         some = bool(self.context.feeds)
-        for name in ("#connections", "#connections-head", "#connection-table", "#connection-told"):
+        for name in (
+            "#connections",
+            "#connections-head",
+            "#connection-table",
+            "#connection-detail",
+        ):
             self.query_one(name).display = some
         welcome = self.query_one("#welcome", Paragraph)
         welcome.display = not some
@@ -307,7 +312,7 @@ class ConnectionsScreen(LiveScreen):
         welcome.set_text(text)
 
     def _draw_test_result(self) -> None:
-        detail = self.query_one("#connection-told", Paragraph)
+        detail = self.query_one("#connection-detail", Paragraph)
         detail.styles.max_height = max(3, self.app.size.height - 12)
         text = Text()
         if (line := self.table.row) is not None:

@@ -166,7 +166,7 @@ class FormScreen(LiveScreen):
     def update_progress(self) -> None:
         """Called a few times a second."""
         run = self.running
-        if run is None or not self.is_seen:
+        if run is None or not self.is_in_sight:
             return
         if not run.active:
             if self.stage is not Stage.RESULT:

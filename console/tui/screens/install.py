@@ -356,7 +356,7 @@ class InstallScreen(PlannedScreen):
             done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
             done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
             done.append(f"\n\n{self.AGAIN}Escape: back", "dim")
-            self.query_one("#result-words", TextView).set_text(done)
+            self.query_one("#result-text", TextView).set_text(done)
 
     def action_smoke(self) -> None:
         key, navigator = self.key, self.navigator

@@ -61,7 +61,7 @@ class LiveScreen(Closable, Screen[None]):
         self.context = context
         self.paused_at: float | None = None
         self._scheduled = False
-        self.came_at = -math.inf
+        self.last_reading_at = -math.inf
         """Of the last reading, by `time.monotonic()`."""
 
     @property
@@ -82,9 +82,9 @@ class LiveScreen(Closable, Screen[None]):
         self.draw()
         self.set_interval(1.0, self.draw_times)
 
-    def readings_came(self) -> None:
-        self.came_at = time.monotonic()
-        if not self._scheduled and self.is_seen:
+    def schedule_draw(self) -> None:
+        self.last_reading_at = time.monotonic()
+        if not self._scheduled and self.is_in_sight:
             self._scheduled = True
             if len(self.context.feeds) > FEW_CONNECTIONS:
                 self.set_timer(_BATCH_SECONDS, self.draw)
@@ -93,13 +93,13 @@ class LiveScreen(Closable, Screen[None]):
 
     def draw_times(self) -> None:
         """Ages grow without any reading."""
-        if time.monotonic() - self.came_at > _FRESH_SECONDS:
+        if time.monotonic() - self.last_reading_at > _FRESH_SECONDS:
             self.draw()
 
     def draw(self) -> None:
         """Everything, from the store as it is now, if the screen is in sight."""
         self._scheduled = False
-        if not self.is_seen:
+        if not self.is_in_sight:
             return
         now = self.context.clock.monotonic()
         views = self.context.store.connections(now)
@@ -131,7 +131,7 @@ class LiveScreen(Closable, Screen[None]):
         """The body; while it is paused its figures stay as they are."""
 
     @property
-    def is_seen(self) -> bool:
+    def is_in_sight(self) -> bool:
         """On top, or only under dialogs."""
         stack = self.app.screen_stack
         if not self.is_attached or self not in stack:
@@ -215,7 +215,7 @@ class PolledScreen(LiveScreen):
         raise NotImplementedError
 
     def _poll(self) -> None:
-        if self.is_seen and self.paused_at is None:
+        if self.is_in_sight and self.paused_at is None:
             self.reload()
 
     def show_rows(self, rows: Mapping[str, Any], why_empty: str) -> None:

@@ -53,7 +53,7 @@ class PlannedScreen(FormScreen):
     def compose_progress(self) -> ComposeResult:
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
-            yield TextView(id="result-words")
+            yield TextView(id="result-text")
 
     def show_first_stage(self) -> None:
         if self.running is not None and isinstance(self.running.work, Plan):
@@ -131,7 +131,7 @@ class PlannedScreen(FormScreen):
         for line in lines:
             text.append(f"{plain(line)}\n")
         text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
-        self.query_one("#result-words", TextView).set_text(text)
+        self.query_one("#result-text", TextView).set_text(text)
         self.show_stage(Stage.RESULT)
 
     def action_again(self) -> None:
@@ -148,7 +148,7 @@ class PlannedScreen(FormScreen):
         return ended is not None and ended.queue_removed
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.query_one("#result-words", TextView).plain_text)
+        self.app.copy_to_clipboard(self.query_one("#result-text", TextView).plain_text)
         self.notify("copied", timeout=2)
 
     def check_action(self, action: str, parameters: object) -> bool | None:

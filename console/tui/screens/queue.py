@@ -153,7 +153,7 @@ class QueueScreen(LiveScreen):
     def _draw_figures(self, view: QueueView) -> None:
         gone = ""
         if self.gone:
-            since = self.context.store.series.seen_at(self.key)
+            since = self.context.store.series.sampled_at(self.key)
             back = self.context.clock.monotonic() - (self._drawn_at if since is None else since)
             at = self.context.clock.utc() - timedelta(seconds=back)
             clock, old = formats.clock(at, self.context.zone), whole_seconds(back)

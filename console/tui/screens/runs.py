@@ -92,7 +92,7 @@ def size(number: int | None) -> str:
     return f"{number / 1e9:,.1f} GB"
 
 
-_DROP_ORDER = ("told", "lake", "place", "ended", "size", "took", "rate", "rows")
+_DROP_ORDER = ("progress", "lake", "connection", "ended", "size", "took", "rate", "rows")
 _MARKS = {
     RunOutcome.RUNNING: "▶",
     RunOutcome.ELSEWHERE: "▶",
@@ -146,7 +146,7 @@ class RunsScreen(PolledScreen):
     def body(self) -> ComposeResult:
         yield ScreenHead(id="runs-head", classes="head")
         yield self.table
-        yield Paragraph(id="runs-words", classes="empty")
+        yield Paragraph(id="runs-empty", classes="empty")
         yield Paragraph(id="runs-detail", classes="pane-detail")
 
     def reload(self) -> None:
@@ -192,14 +192,14 @@ class RunsScreen(PolledScreen):
             Column("ended", "ended", lambda run: moment(run.ended_at), "quiet", 14, 14),
             Column("verb", "verb", lambda run: plain(run.verb), "strong", 7, 7),
             Column("of", "queue", lambda run: plain(run.queue), "", 8, 30),
-            Column("place", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
+            Column("connection", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
             Column("outcome", "outcome", lambda run: run.outcome.value, _style, 20, 20),
             Column("rows", "rows", lambda run: run.moved, "", 6, 14, align_right=True),
             Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, align_right=True),
             Column("rate", "rows/s", rate, "quiet", 6, 10, align_right=True),
             Column("took", "took", took, "quiet", 8, 10, align_right=True),
             Column("lake", "lake", lambda run: plain(run.lake), "quiet", 8, 40),
-            Column("told", "", _progress_text, "quiet", 10, 120),
+            Column("progress", "", _progress_text, "quiet", 10, 120),
         )
 
     def _draw_detail(self) -> None:

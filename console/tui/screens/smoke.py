@@ -122,7 +122,7 @@ class SmokeScreen(FormScreen):
 
     def compose_progress(self) -> ComposeResult:
         with VerticalScroll(id="progress"):
-            yield Paragraph(id="smoke-told")
+            yield Paragraph(id="smoke-report")
 
     def show_form(self) -> None:
         self.show_stage(Stage.FORM)
@@ -148,7 +148,7 @@ class SmokeScreen(FormScreen):
         return why_not_allowed(self._conn, Rights.ADMIN)
 
     def _draw_report(self) -> None:
-        words = self.query_one("#smoke-told", Paragraph)
+        words = self.query_one("#smoke-report", Paragraph)
         text = Text()
         trial, running, error = self._trial, self.running, ""
         if running is not None and running.error is not None:

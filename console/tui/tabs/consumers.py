@@ -30,7 +30,7 @@ _SAMPLING_SECONDS = 0.8
 
 
 @dataclass(frozen=True)
-class SeenConsumers:
+class SampledConsumers:
     """The connected ones, and those that disconnected; None: none are recorded."""
 
     now: Consumers
@@ -79,7 +79,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 DROP_ORDER = ("where", "since", "call")
 
 
-class ConsumersTab(TableTab[SeenConsumers]):
+class ConsumersTab(TableTab[SampledConsumers]):
     """Samples the sessions while it is shown, and remembers whom it has seen."""
 
     NAME: ClassVar[str] = "consumers"
@@ -101,7 +101,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
         self._recorded: tuple[Consumer, ...] = ()
         self._recorded_at: float | None = None
 
-    def read(self, conn: OpenConnection) -> SeenConsumers:
+    def read(self, conn: OpenConnection) -> SampledConsumers:
         queue = conn.find(*self.key[1:])
         seen = self._recorded_consumers()
         if self._watch is None:
@@ -110,7 +110,9 @@ class ConsumersTab(TableTab[SeenConsumers]):
         key = key_of(queue)
         self._watch.sample_sessions_for([queue], _SAMPLING_SECONDS if self.result else 0.0)
         found = self._watch.sample([queue], {key: self._pop_rate})[key]
-        return SeenConsumers(found, None if seen is None else disconnected(seen, found.consumers))
+        return SampledConsumers(
+            found, None if seen is None else disconnected(seen, found.consumers)
+        )
 
     def _recorded_consumers(self) -> tuple[Consumer, ...] | None:
         """Those of the last day; None: none are recorded."""
@@ -123,7 +125,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
             self._recorded, self._recorded_at = latest(rows), now
         return self._recorded or None
 
-    def show(self, result: SeenConsumers) -> None:
+    def show(self, result: SampledConsumers) -> None:
         at = result.now.at
         rows = {repr(one.identity): Row(one, at) for one in result.now.consumers}
         for one in result.gone or ():
@@ -139,7 +141,7 @@ class ConsumersTab(TableTab[SeenConsumers]):
     def detail(self) -> list[tuple[str, str]]:
         return [] if self.table.row is None else _detail(self.table.row)
 
-    def summary(self, head: TextView, result: SeenConsumers) -> list[Text]:
+    def summary(self, head: TextView, result: SampledConsumers) -> list[Text]:
         there = [one for one in result.now.consumers if one.sessions != 0]
         pops = sum(POP in one.does for one in there)
         pushes = sum(PUSH in one.does for one in there)

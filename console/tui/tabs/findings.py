@@ -54,7 +54,7 @@ class FindingLines(Static):
         yield view.level.word, Text(view.text, style_of(self, view.style))
         if view.silenced is not None:
             yield view.silenced.state, Text(plain(view.silenced.words))
-        yield "since", Text(since_words(view, moment))
+        yield "since", Text(since_text(view, moment))
         finding = view.finding
         if finding is None:
             return
@@ -77,7 +77,7 @@ class FindingLines(Static):
             head = ""
 
 
-def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
+def since_text(view: FindingView, moment: Callable[[datetime], str]) -> str:
     """`2026-03-29 01:58:11 UTC, for 15 min 56 s`."""
     lasted = "" if view.since_seconds is None else f"for {whole_seconds(view.since_seconds)}"
     if view.at_least:
@@ -116,7 +116,7 @@ _MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.style)
 _QUEUE = Column[FindingView]("queue", "", _queue)
 _SUMMARY = Column[FindingView]("summary", "", lambda v: v.text, _style)
 _SINCE = Column[FindingView]("since", "", _since, "quiet", align_right=True)
-_MENDS = Column[FindingView]("mends", "", lambda v: v.repair_text, "quiet")
+_REPAIR = Column[FindingView]("repair", "", lambda v: v.repair_text, "quiet")
 
 
 class FindingsTable(KeyedTable[FindingView]):
@@ -126,7 +126,7 @@ class FindingsTable(KeyedTable[FindingView]):
 
     def __init__(self, *, id: str, queues: bool = True) -> None:  # noqa: A002  # Textual's own name
         """`queues`: whether each row names its queue."""
-        super().__init__((_QUEUE, _SUMMARY, _SINCE, _MENDS), id=id)
+        super().__init__((_QUEUE, _SUMMARY, _SINCE, _REPAIR), id=id)
         self._queues = queues
         self.stays_on_top = False
         """While it has no focus: the most severe finding is in sight, and the first for Tab."""
@@ -145,13 +145,17 @@ class FindingsTable(KeyedTable[FindingView]):
             widths[_QUEUE] = min(widest["queue"], _LONGEST_LABEL, max(8, width // 5))
         widths |= {_SUMMARY: 0, _SINCE: widest["since"]}
         left = width - sum(one + PADDING for one in widths.values())
-        mends = 0
-        if widest["mends"]:
-            mends = min(widest["mends"], left - PADDING - min(widest["summary"], left * 3 // 5))
-            mends = mends if mends >= min(widest["mends"], _LEAST_SUMMARY) else 0
-        widths[_SUMMARY] = max(1, left - (mends + PADDING if mends else 0))
-        if mends:
-            widths[_MENDS] = mends
+        repair_width = 0
+        if widest["repair"]:
+            repair_width = min(
+                widest["repair"], left - PADDING - min(widest["summary"], left * 3 // 5)
+            )
+            repair_width = (
+                repair_width if repair_width >= min(widest["repair"], _LEAST_SUMMARY) else 0
+            )
+        widths[_SUMMARY] = max(1, left - (repair_width + PADDING if repair_width else 0))
+        if repair_width:
+            widths[_REPAIR] = repair_width
         return [ColumnLayout(column, width, "") for column, width in widths.items()]
 
 

@@ -138,7 +138,7 @@ class HistoryTab(QueueTab):
             for index in range(_MOST_CHARTS):
                 yield Chart(index / _MOST_CHARTS)
         yield self.table
-        yield Paragraph(id="history-told")
+        yield Paragraph(id="history-detail")
 
     def on_mount(self) -> None:
         self._show()
@@ -219,7 +219,7 @@ class HistoryTab(QueueTab):
         return f"90 % of such hours and their median, of {self.forecast.weeks} weeks"
 
     def _draw_detail(self) -> None:
-        detail, mark = self.query_one("#history-told", Paragraph), self.mark
+        detail, mark = self.query_one("#history-detail", Paragraph), self.mark
         detail.display = mark is not None
         if mark is None:
             return

@@ -184,7 +184,7 @@ class Field(Vertical):
             yield TextView(Text(plain(self._title)), classes="field-name")
             yield self.control
             if self._beside:
-                yield Static(Text(self._help), classes="field-words")
+                yield Static(Text(self._help), classes="field-side-help")
         yield Paragraph(classes="field-help")
 
     def on_mount(self) -> None:

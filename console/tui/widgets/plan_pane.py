@@ -223,7 +223,7 @@ class PlanPane(Vertical):
         with VerticalScroll(id="plan-scroll", classes="plan-part", can_focus=False):
             yield PlanView(id="plan-view")
         yield SqlView(id="plan-script", classes="plan-part")
-        yield TextView(id="ask")
+        yield TextView(id="plan-prompt")
         yield Input(id="confirm", placeholder="type it here", compact=True)
 
     def draw(
@@ -246,7 +246,7 @@ class PlanPane(Vertical):
         """Ask for the confirmation; `wrong`: why the text typed before does not confirm it."""
         self.query_one("#confirm").display = not confirmation.blocked_reason
         why = f"✖ {plain(wrong)}\n" if wrong else ""
-        self.query_one("#ask", TextView).set_text(Text(f"{why}{confirmation.prompt}"))
+        self.query_one("#plan-prompt", TextView).set_text(Text(f"{why}{confirmation.prompt}"))
 
     def focus_input(self) -> None:
         confirm = self.query_one("#confirm", Input)

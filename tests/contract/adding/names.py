@@ -31,4 +31,4 @@ class NamesScreen(LiveScreen):
     def action_upper(self) -> None:
         """Or not."""
         self.upper = not self.upper
-        self.readings_came()
+        self.schedule_draw()
