@@ -25,7 +25,7 @@ from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
 from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database, wait_until
 from tests.tui.opened import Opened
-from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
+from tests.tui.test_faults import MAIL, current_queues, cursor, queues_on, wait_for_text, watching
 
 HASTY = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.2)
 
@@ -111,13 +111,13 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
         closing(open_database(plain(proxy), label="here", timeouts=HASTY)) as far,
     ):
         async with watching(far) as console:
-            await seen(console, "orders")
+            await wait_for_text(console, "orders")
             await console.press("j")
             before = cursor(console)
             began, proxy.accepted = time.monotonic(), 0
             with loss(proxy):
                 await console.until(lambda: "lost" in console.picture)
-                assert views(console) == []
+                assert current_queues(console) == []
                 console.app.open_actions(MAIL)
                 await console.pilot.pause()
                 await refused(console)
@@ -129,7 +129,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
                 assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
                 assert cursor(console) == before
             # By itself: nobody presses anything.
-            await console.until(lambda: len(views(console)) == 2)
+            await console.until(lambda: len(current_queues(console)) == 2)
             await console.until(lambda: "lost" not in console.picture)
             assert cursor(console) == before
             assert proxy.connections <= 8

@@ -1,4 +1,4 @@
-"""Who did what: the table, the filter, one action whole, and the way from it to what undoes it."""
+"""The audit screen: the table, the filter, the details of an action, the form that undoes it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,14 +48,14 @@ INSTALL = replace(
 
 
 @pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the databases were asked; they answer with nothing."""
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The requests to the databases, which return nothing."""
     found: list[tuple[Any, ...]] = []
 
     def read_all(
-        connections: Sequence[OpenConnection], sought: object, key: QueueKey | None = None
+        connections: Sequence[OpenConnection], search: object, key: QueueKey | None = None
     ) -> AuditEntries:
-        found.append((tuple(one.name for one in connections), sought, key))
+        found.append((tuple(one.name for one in connections), search, key))
         return AuditEntries()
 
     monkeypatch.setattr(screen, "read_all", read_all)
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 async def shown(console: Opened, *lines: AuditRow, **more: Any) -> AuditScreen:
-    """The screen, with these on it."""
+    """The screen, with these rows."""
     opened_screen = await console.opens(AuditScreen, console.app.open_audit, **more)
     await console.until(lambda: not opened_screen._fetch.busy)
     opened_screen.show(AuditEntries(lines))
@@ -91,13 +91,15 @@ async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> No
         assert "interrupted" in console.picture
 
 
-async def test_a_purge_is_shown_whole_as_data_and_leads_to_the_form_that_brings_it_back(
+async def test_a_purge_is_shown_in_full_as_data_and_leads_to_the_form_that_restores_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with alone(connections=[conn("prod")], size=(50, 14)) as console:
-        went: list[tuple[Any, ...]] = []
+        opened_actions: list[tuple[Any, ...]] = []
         monkeypatch.setattr(
-            console.app, "open_action", lambda *words, **options: went.append((*words, options))
+            console.app,
+            "open_action",
+            lambda *words, **options: opened_actions.append((*words, options)),
         )
         await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         assert "purge" in console.picture
@@ -110,26 +112,26 @@ async def test_a_purge_is_shown_whole_as_data_and_leads_to_the_form_that_brings_
         assert "[bold]bad␛[31m[/bold]" in console.picture
         assert "restore --action 17" in console.picture
         await console.press("a")
-        assert went == [(("prod", "public", "mail"), "restore", (), {"action": "17"})]
+        assert opened_actions == [(("prod", "public", "mail"), "restore", (), {"action": "17"})]
         assert console.is_at(AuditScreen)
 
 
-async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
-    asked: list[tuple[Any, ...]],
+async def test_the_database_filters_by_verb_and_time_and_the_screen_by_words(
+    requested: list[tuple[Any, ...]],
 ) -> None:
     async with alone(connections=[conn("prod")]) as console:
         at = await shown(console, AuditRow(ENTRY), AuditRow(INSTALL))
         await console.press("slash", "v")
         at.query_one("#filter", Input).value = "verb:purge since:1d ann"
         await console.press("enter")
-        assert asked[-1][1].verb == "purge"
-        assert asked[-1][1].since == 86_400
+        assert requested[-1][1].verb == "purge"
+        assert requested[-1][1].since == 86_400
         await console.until(lambda: not at._fetch.busy)
         at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         await console.pilot.pause()
         assert [*at.table.keys] == [AuditRow(ENTRY).key]
         await console.press("escape")
-        assert asked[-1][1] == AuditSearch()
+        assert requested[-1][1] == AuditSearch()
         await console.until(lambda: not at._fetch.busy)
         at.show(AuditEntries((AuditRow(ENTRY), AuditRow(INSTALL))))
         assert len(at.table.keys) == 2
@@ -141,7 +143,7 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
         assert not console.is_at(AuditScreen)
 
 
-async def test_a_connection_that_fails_is_told_and_nothing_that_came_is_not_nothing_done() -> None:
+async def test_a_failed_connection_is_reported_and_not_shown_as_without_actions() -> None:
     async with alone(connections=[conn("prod"), conn("stage")]) as console:
         at = await shown(console)
         assert "No actions here yet" in console.picture
@@ -159,7 +161,7 @@ async def test_a_connection_that_fails_is_told_and_nothing_that_came_is_not_noth
         assert len(at.table.keys) == 2, "what it said before stays"
 
 
-def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
+def test_an_interrupted_action_continues_with_the_same_filters() -> None:
     follow = follow_up(AuditRow(RUNNING, alive=False))
     assert follow is not None
     assert (follow.verb, follow.filters) == ("requeue", ("state=error", "error~time out"))
@@ -168,6 +170,6 @@ def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
     assert filters_of(replace(ENTRY, filters="of another version")) == ()
 
 
-def test_the_command_lines_equivalent_command() -> None:
+def test_a_filter_becomes_the_options_of_the_equivalent_command() -> None:
     found = screen.command_words(parse("verb:purge since:1d running mail"))
     assert found == ["--verb", "purge", "--since", "86400s", "--running"]

@@ -1,4 +1,4 @@
-"""The bench on the screen: a real one to its end, stopped ones, and who may not begin one."""
+"""The bench on the screen: a complete run, stopped ones, and logins that may not start one."""
 
 import json
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ from tests.tui.feeds import FakeClock
 from tests.tui.opened import Opened, alone, conn
 
 SMALL = {"designs": "ring", "producers": "2", "consumers": "2", "seconds": "1", "warmup": "0"}
-LEFT = (
+LEFTOVERS = (
     rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",
     rf"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '{APPLICATION}%'",
 )
@@ -73,7 +73,7 @@ def written(path: Path) -> bool:
 
 
 async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
-    """Enter, read what it would do, confirm."""
+    """Make the plan, check that nothing runs yet, and confirm."""
     await console.until(lambda: at.stage is Stage.FORM)
     await console.press("enter")
     await console.until(lambda: at.stage is Stage.PLAN)
@@ -87,7 +87,7 @@ def fake(clock: FakeClock) -> BenchRun:
     return BenchRun(BenchRequest(), load, clock.clock.monotonic)
 
 
-@pytest.mark.long  # the form is tried here with a load made up, a real bench in tests/bench
+@pytest.mark.long  # here the form is tested with a small load; a real bench is in tests/bench
 async def test_a_real_bench_goes_from_the_form_to_a_report(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -110,7 +110,7 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         assert f"{popped:,} messages checked: none lost, duplicated" in console.picture
         assert "2 producers, 2 consumers, 300 bytes" in console.picture
         assert "cores" in console.picture
-        assert [value(database_url, query) for query in LEFT] == [0, 0]
+        assert [value(database_url, query) for query in LEFTOVERS] == [0, 0]
         for ending, begins in ((".svg", "<svg "), (".json", '{"ran_on"')):
             path = tmp_path / f"bench{ending}"
             await console.press("w")
@@ -122,36 +122,36 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         assert json.loads(path.read_text())["results"][0]["popped"] == popped
 
 
-async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
+async def test_escape_stops_a_bench_and_its_queue_is_dropped(database_url: str) -> None:
     async with console_on(database_url) as console:
         one = {"producers": "1", "consumers": "1", "seconds": "60"}
         at = await bench_at(console, **{**SMALL, **one})
         await begin(console, at)
         await console.until(lambda: at._bench_run is not None and at._bench_run.live)
-        assert value(database_url, LEFT[0]) != 0
+        assert value(database_url, LEFTOVERS[0]) != 0
         assert "ring, round 1 of 3" in console.picture
         await console.press("escape")
         assert console.is_at(BenchScreen)
         await console.until(lambda: at.stage is Stage.RESULT)
         await console.pilot.pause()
         assert "stopped after 0 rounds" in console.picture
-        assert [value(database_url, query) for query in LEFT] == [0, 0]
+        assert [value(database_url, query) for query in LEFTOVERS] == [0, 0]
         await console.press("escape")
         assert not console.is_at(BenchScreen)
 
 
 @pytest.mark.long
-async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
+async def test_a_bench_leaves_nothing_when_the_console_ends(database_url: str) -> None:
     async with console_on(database_url) as console:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})
         await begin(console, at)
         await console.until(lambda: at._bench_run is not None and at._bench_run.live)
         running = console.app.context.action_runs
     running.wait(lambda _: None)
-    assert [value(database_url, query) for query in LEFT] == [0, 0]
+    assert [value(database_url, query) for query in LEFTOVERS] == [0, 0]
 
 
-async def test_what_cannot_be_is_said_and_a_production_database_wants_its_name(
+async def test_invalid_values_are_reported_and_a_production_database_requires_its_name(
     database_url: str,
 ) -> None:
     async with console_on(database_url, production=True) as console:
@@ -175,7 +175,7 @@ async def test_what_cannot_be_is_said_and_a_production_database_wants_its_name(
         assert not console.app.context.action_runs.all
 
 
-async def test_without_the_right_there_is_no_form() -> None:
+async def test_a_bench_without_the_right_has_no_form() -> None:
     async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         at = await bench_at(console)
         await console.press("enter")
@@ -184,7 +184,7 @@ async def test_without_the_right_there_is_no_form() -> None:
         assert not console.app.context.action_runs.all
 
 
-async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
+async def test_a_bench_shows_its_progress_and_its_errors() -> None:
     async with alone(connections=[conn()], size=(80, 24)) as console:
         course = fake(console.clock)
         course.on_event(BenchStarted(ABOUT, (RING, FIFO)))
@@ -222,7 +222,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
         assert "b␛[31m" in console.picture
 
 
-def test_how_long_the_rest_takes() -> None:
+def test_the_remaining_time_is_estimated_from_finished_rounds() -> None:
     clock = FakeClock()
     course = fake(clock)
     assert course.seconds_left() is None
@@ -243,17 +243,17 @@ def test_how_long_the_rest_takes() -> None:
     assert report(course, ".svg").startswith("<svg ")
 
 
-async def test_the_command_line_has_what_the_form_says() -> None:
+async def test_the_equivalent_command_of_a_bench_has_the_forms_values() -> None:
     async with alone(connections=[conn()]) as console:
         at = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
         await console.until(lambda: at.stage is Stage.FORM)
         await console.press("ctrl+o")
         dialog = console.on_top(CommandDialog)
-        words = "dbq-console bench --profile prod --designs ring,fifo --rounds 5 --held-xmin"
-        assert dialog.command == words
+        expected = "dbq-console bench --profile prod --designs ring,fifo --rounds 5 --held-xmin"
+        assert dialog.command == expected
 
 
-def test_what_it_will_do_is_said_before() -> None:
+def test_a_bench_says_what_it_will_do() -> None:
     found = BenchPreview(
         ("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0
     )

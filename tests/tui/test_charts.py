@@ -1,4 +1,4 @@
-"""Charts: what is drawn of a history, in whose time; when a ring is full by what is usual."""
+"""Charts: curves, axes and time zones; when a ring will be full by its usual rates."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -43,11 +43,11 @@ def ring(**figures: object) -> QueueSnapshot:
     return replace(found, **figures)  # type: ignore[arg-type]
 
 
-def drawn(*looks: tuple[float, QueueSnapshot], now: float, span: int = 0) -> list[Drawing]:
+def drawn(*samples: tuple[float, QueueSnapshot], now: float, span: int = 0) -> list[Drawing]:
     series = Series()
-    for at, one in looks:
+    for at, one in samples:
         series.add(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
-    return drawings(series, KEY, looks[-1][1], SPANS[span], ChartTime(now, AT, UTC))
+    return drawings(series, KEY, samples[-1][1], SPANS[span], ChartTime(now, AT, UTC))
 
 
 @given(st.floats(1e-6, 1e12))
@@ -61,8 +61,8 @@ def test_an_axis_ends_at_a_round_figure_that_is_not_below_the_highest(highest: f
 def test_figures_beside_an_axis_are_short() -> None:
     counts = [short_count(one) for one in (0, 0.5, 812, 2500, 10_000, 1.2e6, -4000)]
     assert counts == ["0", "0.5", "812", "2.5 k", "10 k", "1.2 M", "-4 k"]
-    told = [short_seconds(one) for one in (0, 0.005, 2.5, 240, 7200, 172_800)]
-    assert told == ["0", "5 ms", "2.5 s", "4 min", "2 h", "2 d"]
+    times = [short_seconds(one) for one in (0, 0.005, 2.5, 240, 7200, 172_800)]
+    assert times == ["0", "5 ms", "2.5 s", "4 min", "2 h", "2 d"]
 
 
 @given(
@@ -71,19 +71,19 @@ def test_figures_beside_an_axis_are_short() -> None:
     st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31), timezones=st.just(UTC)),  # noqa: DTZ001
     st.integers(-12 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m))),
 )
-def test_times_along_a_chart_are_round_ones_of_the_zone_and_fit(
+def test_times_along_a_chart_are_whole_minutes_in_the_zone_and_fit(
     span: object, width: int, utc: datetime, zone: tzinfo
 ) -> None:
-    places, labels = ticks(span.seconds, width, utc, zone)  # type: ignore[attr-defined]
-    assert all(-span.seconds <= place <= 0 for place in places)  # type: ignore[attr-defined]
+    positions, labels = ticks(span.seconds, width, utc, zone)  # type: ignore[attr-defined]
+    assert all(-span.seconds <= position <= 0 for position in positions)  # type: ignore[attr-defined]
     assert len(labels) * 9 <= max(9, width) + 9
-    for place, label in zip(places, labels, strict=True):
-        wall = (utc + timedelta(seconds=place)).astimezone(zone)
+    for position, label in zip(positions, labels, strict=True):
+        wall = (utc + timedelta(seconds=position)).astimezone(zone)
         assert label == f"{wall + timedelta(microseconds=500):%H:%M}"
         assert (wall + timedelta(microseconds=500)).second == 0
 
 
-def test_a_chart_begins_at_zero_and_goes_below_only_where_figures_do() -> None:
+def test_a_chart_begins_at_zero_unless_a_figure_is_negative() -> None:
     depth, _, gap, _ = drawn((1000, ring(ready=3, gap=-7)), (1001, ring(ready=5, gap=5)), now=1001)
     assert y_limits(depth) == (0, 6)
     assert y_limits(gap) == (-8, 6)
@@ -110,10 +110,10 @@ def latency(p50: float | None = 0.1, messages: int | None = 40) -> Latency:
     )
 
 
-def test_latencies_have_charts_where_they_can_be_known() -> None:
-    def waiting(*told: Latency) -> list[Drawing]:
-        looks = [(1000.0 + n, ring(latency=one)) for n, one in enumerate(told)]
-        found = drawn(*looks, now=1000.0 + len(told))
+def test_latencies_have_a_chart_where_the_design_can_have_them() -> None:
+    def waiting(*latencies: Latency) -> list[Drawing]:
+        samples = [(1000.0 + n, ring(latency=one)) for n, one in enumerate(latencies)]
+        found = drawn(*samples, now=1000.0 + len(latencies))
         heads = [one.title[0][0].strip() for one in found]
         assert "processing" not in heads
         return [one for one, head in zip(found, heads, strict=True) if head == "waiting"]
@@ -134,18 +134,18 @@ def test_latencies_have_charts_where_they_can_be_known() -> None:
     assert waiting(latency(None, messages=None)) == []
 
 
-async def test_latencies_are_among_the_figures_and_their_charts_can_be_reached() -> None:
+async def test_latencies_are_shown_as_figures_and_in_a_chart() -> None:
     async with opened() as console:
         history(console, 1, 2, 3, latency=latency())
         screen = await open_orders(console)
-        told = screen.query_one(FiguresPanel).plain_text
-        assert "waiting p50 100 ms, p95 200 ms, p99 300 ms (40 messages of 1 min)" in told
-        assert "processing ? (complete deletes the message)" in told
-        seen = shown(screen)
+        figures = screen.query_one(FiguresPanel).plain_text
+        assert "waiting p50 100 ms, p95 200 ms, p99 300 ms (40 messages of 1 min)" in figures
+        assert "processing ? (complete deletes the message)" in figures
+        titles = shown(screen)
         for _ in range(4):
             await console.press("right_square_bracket")
-            seen += shown(screen)
-        assert seen == ["ready", "▄", "gap", "waiting", "sample"]
+            titles += shown(screen)
+        assert titles == ["ready", "▄", "gap", "waiting", "sample"]
         await console.press("left_square_bracket")
         assert "waiting ▄ p50 100 ms" in console.picture
         await console.resize(160, 48)
@@ -157,11 +157,11 @@ NOW = ChartTime(1000.0, AT, UTC)
 
 
 def history(console: Opened, *readies: int | None, **figures: object) -> None:
-    """A look a second; None: none came."""
+    """Add a sample each second; None adds none."""
     for ready in readies:
         if ready is not None:
-            told = Reading("x", (ring(ready=ready, **figures),), latency_seconds=0.004)
-            console.app.context.store.add_reading(KEY[0], told, console.clock.now)
+            reading = Reading("x", (ring(ready=ready, **figures),), latency_seconds=0.004)
+            console.app.context.store.add_reading(KEY[0], reading, console.clock.now)
         console.clock.now += 1
 
 
@@ -174,11 +174,11 @@ def text_of(chart: Chart) -> str:
 
 
 def shown(screen: QueueScreen) -> list[str]:
-    """How the charts in sight begin."""
+    """The first words of the visible charts."""
     return [text_of(chart).split()[0] for chart in screen.query_one(Charts).shown]
 
 
-async def test_what_was_not_seen_is_blank_between_what_was() -> None:
+async def test_a_time_without_samples_is_blank_in_a_chart() -> None:
     async with opened() as console:
         history(console, *[5] * 60, *[None] * 120, *[5] * 60)
         screen = await open_orders(console)
@@ -186,28 +186,28 @@ async def test_what_was_not_seen_is_blank_between_what_was() -> None:
         lowest = text_of(chart).splitlines()[-3]
         bars = lowest.partition("┤")[2]
         assert bars.strip("█▌▐▙▟▄▖▗ ") == ""
-        filled = [place for place, cell in enumerate(bars) if cell != " "]
+        filled = [column for column, cell in enumerate(bars) if cell != " "]
         blanks = bars[filled[0] : filled[-1]].count(" ")
         assert 0.3 < blanks / len(bars) < 0.5
         assert filled[-1] - filled[0] > 0.7 * len(bars)
 
 
-def test_a_depth_of_nothing_is_drawn_as_nothing_and_not_as_a_gap() -> None:
-    looks = [(1000.0 + n, ring(ready=5 if n < 10 else 0)) for n in range(60)]
-    depth, *_ = drawn(*looks, now=1060)
+def test_a_depth_of_zero_is_drawn_as_zero_and_not_as_a_gap() -> None:
+    samples = [(1000.0 + n, ring(ready=5 if n < 10 else 0)) for n in range(60)]
+    depth, *_ = drawn(*samples, now=1060)
     (run,) = depth.curves[0].runs
     assert {value for _, value in run} == {0, 5}
 
 
-async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to_words() -> None:
+async def test_a_small_screen_has_one_chart_at_a_time_and_c_hides_it() -> None:
     async with opened(zone=ZoneInfo("Asia/Kathmandu")) as console:
         history(console, 1, 2, 3)
         screen = await open_orders(console)
-        seen = shown(screen)
+        titles = shown(screen)
         for key in (*["right_square_bracket"] * 4, "left_square_bracket"):
             await console.press(key)
-            seen += shown(screen)
-        assert seen == ["ready", "▄", "gap", "sample", "ready", "sample"]
+            titles += shown(screen)
+        assert titles == ["ready", "▄", "gap", "sample", "ready", "sample"]
         assert "chart 4 of 4" in console.picture
         assert "gap 9,412 of 10,000" in console.picture
         assert " 07:5" in console.picture
@@ -224,7 +224,7 @@ async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to
         assert shown(screen) == ["sample"]
 
 
-async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small() -> None:
+async def test_a_large_screen_has_all_charts_and_no_size_is_too_small() -> None:
     async with opened(size=(160, 48)) as console:
         history(console, 1, push_per_second=None, pop_per_second=None)
         screen = await open_orders(console)
@@ -246,29 +246,28 @@ async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small
 
 
 MONDAY = datetime(2026, 3, 23, 9, 20, tzinfo=UTC)
-"""A Monday."""
 HOUR = Expected(Band(900, 1_000, 1_100), Band(400, 500, 600), Band(400, 500, 600))
 KNOWN = Forecast(dict.fromkeys(range(HOURS), HOUR), UTC, 8, 56, MONDAY)
 RING = installed_queue("public", "orders", design("ring"), {})
 
 
-def view(seen: QueueSnapshot, known: Forecast | None, at: float = 10.0) -> QueueView:
-    """What the store makes of a sample, and of what the doctor knows since 10 s."""
+def view(sampled: QueueSnapshot, known: Forecast | None, at: float = 10.0) -> QueueView:
+    """The view of a queue that has a second sample, and a forecast from the doctor."""
     store = Store({"prod": 1.0}, 0.0)
-    store.add_reading("prod", Reading("prod", (seen,)), 0.0)
+    store.add_reading("prod", Reading("prod", (sampled,)), 0.0)
     store.add_diagnoses(
         "prod", [Diagnosis(RING, (), forecast=known)], 0.0, MONDAY, next_seconds=30.0
     )
-    store.add_reading("prod", Reading("prod", (replace(seen, ready=1),)), at)
+    store.add_reading("prod", Reading("prod", (replace(sampled, ready=1),)), at)
     (found,) = store.queues(at)
     return found
 
 
-def told(of: QueueView) -> tuple[str, str]:
-    """The column of the overview, and the figures of the queue's own screen."""
+def full_in(shown_view: QueueView) -> tuple[str, str]:
+    """When the ring is full: in the overview's column, and in the queue's figures."""
     (column,) = (one for one in COLUMNS if one.name == "full_in")
-    figures = {name: words for name, words, _ in pieces(of.snapshot, DEFAULTS, 160)}
-    return column.cell(of, column.min_width).text, figures.get(
+    figures = {name: words for name, words, _ in pieces(shown_view.snapshot, DEFAULTS, 160)}
+    return column.cell(shown_view, column.min_width).text, figures.get(
         "full in", figures.get("filling", "")
     )
 
@@ -277,16 +276,18 @@ def filling_ring(push: float | None, pop: float | None) -> QueueSnapshot:
     return queue("orders", "ring", gap=0, capacity=2_000, push_per_second=push, pop_per_second=pop)
 
 
-def test_a_ring_that_does_not_fill_now_says_when_it_usually_would() -> None:
+def test_a_ring_that_is_not_filling_shows_when_it_usually_would_be_full() -> None:
     draining = filling_ring(0.1, 0.4)
-    assert told(view(draining, None)) == ("not filling", "no")
-    assert told(view(draining, Forecast(why="12 days"))) == ("not filling", "no")
-    assert told(view(draining, KNOWN)) == ("≈4 h", "at Monday's rate: 04:00")
-    assert told(view(filling_ring(None, None), KNOWN)) == ("≈4 h", "at Monday's rate: 04:00")
+    assert full_in(view(draining, None)) == ("not filling", "no")
+    assert full_in(view(draining, Forecast(why="12 days"))) == ("not filling", "no")
+    assert full_in(view(draining, KNOWN)) == ("≈4 h", "at Monday's rate: 04:00")
+    assert full_in(view(filling_ring(None, None), KNOWN)) == ("≈4 h", "at Monday's rate: 04:00")
 
 
-def test_what_the_present_rate_says_is_never_lost() -> None:
+def test_the_estimate_at_the_present_rate_is_always_shown() -> None:
     soon, slowly = filling_ring(2.0, 1.0), filling_ring(0.2, 0.1)
-    assert told(view(soon, KNOWN)) == told(view(soon, None)) == ("≈33 min 20 s", "≈33 min 20 s")
-    assert told(view(slowly, None))[1] == "≈5 h 33 min"
-    assert told(view(slowly, KNOWN)) == ("≈4 h", "≈5 h 33 min; at Monday's rate: 04:00")
+    assert (
+        full_in(view(soon, KNOWN)) == full_in(view(soon, None)) == ("≈33 min 20 s", "≈33 min 20 s")
+    )
+    assert full_in(view(slowly, None))[1] == "≈5 h 33 min"
+    assert full_in(view(slowly, KNOWN)) == ("≈4 h", "≈5 h 33 min; at Monday's rate: 04:00")

@@ -1,4 +1,4 @@
-"""What waits for a screen that is closed meanwhile does nothing, to it or to what lies below."""
+"""A screen that is closed runs no more of its scheduled calls and handles no more messages."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ KEY = ("prod", "public", "mail")
 
 
 class Closed(Closable, Screen[None]):
-    """A screen that is empty."""
+    """An empty screen."""
 
 
-async def test_what_was_put_off_is_not_done_once_it_is_closed() -> None:
+async def test_calls_that_a_screen_scheduled_are_dropped_when_it_closes() -> None:
     done: list[str] = []
     async with alone() as console:
         await console.app.push_screen(screen := Closed())
@@ -37,8 +37,10 @@ async def test_what_was_put_off_is_not_done_once_it_is_closed() -> None:
 @pytest.mark.parametrize(
     ("kind", "how"), [(Closed, "close"), (Closed, "dismiss"), (Palette, "dismiss")]
 )
-async def test_closed_twice_it_leaves_what_lies_below(kind: type[Screen[Any]], how: str) -> None:
-    """Under load a second Enter is heard by a palette that is gone already."""
+async def test_a_screen_that_is_closed_twice_leaves_the_screen_below_open(
+    kind: type[Screen[Any]], how: str
+) -> None:
+    """Under load a second Enter reaches a palette that has already closed."""
     async with alone() as console:
         below = console.app.screen
         await console.app.push_screen(screen := kind())
@@ -48,8 +50,8 @@ async def test_closed_twice_it_leaves_what_lies_below(kind: type[Screen[Any]], h
         assert console.app.screen is below
 
 
-async def test_a_verb_that_is_chosen_as_the_list_is_left_opens_nothing() -> None:
-    """It ended the console: there was no screen left to close."""
+async def test_a_verb_chosen_while_the_dialog_closes_opens_nothing() -> None:
+    """It used to end the console: there was no screen left to close."""
     async with alone(connections=[conn()]) as console:
         app = console.app
         below = app.screen

@@ -1,4 +1,4 @@
-"""What is typed behind `:`, and what Ctrl-P finds."""
+"""Commands after `:`, and the palette of Ctrl-P."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,31 +32,33 @@ KEY = ("prod", "public", "mail")
 ORDERS = ("prod", "public", "orders")
 
 
-class Followed:
-    """Every way that is gone, and what else commands want of a console."""
+class CallRecorder:
+    """A navigator that records its calls, and whatever else commands call."""
 
     def __init__(self) -> None:
-        self.went: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def go(*words: Any, **options: Any) -> None:
-            self.went.append((name, *words, options) if options else (name, *words))
+            self.calls.append((name, *words, options) if options else (name, *words))
 
         return go
 
 
-def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[CommandContext, Followed]:
-    """A console with these queues, without a screen."""
+def command_context(
+    key: Any = None, queues: Sequence[QueueSnapshot] = ()
+) -> tuple[CommandContext, CallRecorder]:
+    """What commands need of a console with these queues; and its navigator."""
     store = Store({"prod": 1.0}, 0.0)
     store.add_reading(
         "prod", Reading("prod", tuple(queues or nine_queues()), latency_seconds=0.004), 0.0
     )
-    navigator: Any = Followed()
+    navigator: Any = CallRecorder()
     context = Context(store, FakeClock().clock, navigator, connections={"prod": conn()})
     return CommandContext(context, key, ("dark", "light")), navigator
 
 
-def test_a_command_goes_where_it_says() -> None:
+def test_each_command_opens_its_screen() -> None:
     cases: list[tuple[str, tuple[Any, ...]]] = [
         ("q orders state=error", ("open_messages", ORDERS, ["state=error"])),
         (":queue mail errors", ("open_queue", KEY, "errors")),
@@ -119,14 +121,14 @@ def test_a_command_goes_where_it_says() -> None:
         ("pipeline archive", ("open_pipeline", "archive", KEY)),
         ("doctor mail", ("examine", KEY)),
     ]
-    for line, went in cases:
-        here, gone = site(KEY)
+    for line, call in cases:
+        here, navigator = command_context(KEY)
         commands.run(here, line)
-        assert gone.went == [went], line
+        assert navigator.calls == [call], line
 
 
-def test_a_wrong_one_is_answered_in_words() -> None:
-    here, gone = site()
+def test_a_wrong_command_is_explained() -> None:
+    here, navigator = command_context()
     for line, words in (
         ("relase mail", "Did you mean: release"),
         ("queue mial", "Did you mean: mail"),
@@ -150,11 +152,11 @@ def test_a_wrong_one_is_answered_in_words() -> None:
         with pytest.raises(UsageError) as caught:
             commands.run(here, line)
         assert words in str(caught.value), line
-    assert not gone.went
+    assert not navigator.calls
 
 
-def test_of_namesakes_one_has_to_be_meant() -> None:
-    here, _ = site(queues=(queue("mail"), queue("mail", schema="sales"), queue("a b")))
+def test_queues_of_the_same_name_need_their_schema() -> None:
+    here, _ = command_context(queues=(queue("mail"), queue("mail", schema="sales"), queue("a b")))
     with pytest.raises(UsageError) as caught:
         queue_named(here, "mail")
     assert "sales.mail" in caught.value.next_step
@@ -163,8 +165,8 @@ def test_of_namesakes_one_has_to_be_meant() -> None:
     assert offered == ["queue public.mail", "queue sales.mail", 'queue "a b"']
 
 
-def test_what_a_line_could_become() -> None:
-    wanted = {
+def test_completions_of_a_command_line() -> None:
+    expected = {
         "rel": ["relay", "release"],
         "release ma": ["release mail"],
         "queue mail st": ["queue mail stuck"],
@@ -178,15 +180,15 @@ def test_what_a_line_could_become() -> None:
         "waits ": ["waits prod"],
         "nothing ": [],
     }
-    assert {line: completions(site()[0], line) for line in wanted} == wanted
+    assert {line: completions(command_context()[0], line) for line in expected} == expected
 
 
-async def test_the_line_completes_remembers_and_answers() -> None:
+async def test_the_command_line_completes_shows_errors_and_has_a_history() -> None:
     async with alone(connections=[conn()]) as console:
         console.feeds[0].give(*nine_queues())
         await console.pilot.pause()
-        gone: list[Any] = []
-        console.app.open_waits = gone.append  # type: ignore[assignment, method-assign]
+        opened_waits: list[Any] = []
+        console.app.open_waits = opened_waits.append  # type: ignore[assignment, method-assign]
         await console.press("colon", "r", "e", "l", "tab", "tab")
         assert console.is_at(CommandLineDialog)
         line = console.app.screen.query_one(Input)
@@ -198,7 +200,7 @@ async def test_the_line_completes_remembers_and_answers() -> None:
         line = console.app.screen.query_one(Input)
         line.value = "waits prod"
         await console.press("enter")
-        assert gone == ["prod"]
+        assert opened_waits == ["prod"]
         await console.press("colon", "up", "up")
         assert console.app.screen.query_one(Input).value == "release mial"
         await console.press("escape")
@@ -209,35 +211,35 @@ async def test_the_line_completes_remembers_and_answers() -> None:
 
 
 def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
-    here, gone = site(KEY)
+    here, navigator = command_context(KEY)
     names = [name for name, _, _ in entries(here)]
     assert {"release mail", "requeue mail", "smoke mail", "queue prod/public.mail"} <= {*names}
     assert "resize mail" not in names
     assert len(names) == len(set(names))
     for _, _, line in entries(here):
         commands.run(here, line)
-    assert len(gone.went) == len(names)
+    assert len(navigator.calls) == len(names)
 
 
 @given(st.text(min_size=1))
-def test_a_name_that_is_offered_is_read_back(name: str) -> None:
+def test_a_quoted_name_is_read_back_as_it_was(name: str) -> None:
     assert words_of(quoted(name)) == [name]
 
 
-async def test_a_palette_that_was_left_does_not_search_for_what_was_typed_last(
+async def test_a_closed_palette_does_not_search_for_the_last_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under load it hears of the last key when it is gone, and the hits when its list is, too."""
-    left = asyncio.Event()
+    """Under load the last key arrives after it has closed, and the hits after its list has gone."""
+    closed = asyncio.Event()
 
     async def search(_: ConsoleCommands, query: str) -> Hits:
-        await left.wait()
+        await closed.wait()
         nothing: tuple[Hit, ...] = ()
         for hit in nothing:
             yield hit
 
     async def shutdown(_: ConsoleCommands) -> None:
-        left.set()
+        closed.set()
         await palette.workers.wait_for_complete()
 
     monkeypatch.setattr(ConsoleCommands, "search", search)
@@ -248,10 +250,10 @@ async def test_a_palette_that_was_left_does_not_search_for_what_was_typed_last(
         await palette.run_action("escape")
         assert palette.post_message(Input.Changed(palette.query_one(Input), "zzz"))
         await console.pilot.pause()
-    assert left.is_set()
+    assert closed.is_set()
 
 
-async def test_a_second_enter_does_not_close_where_the_first_one_went() -> None:
+async def test_a_second_enter_does_not_close_the_screen_that_the_first_opened() -> None:
     async with alone(connections=[conn()]) as console:
         await console.press("colon", *"adopt")
         dialog = console.app.screen

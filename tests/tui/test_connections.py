@@ -1,4 +1,4 @@
-"""Connections: how they are, those that are written, typed passwords, what profiles configure."""
+"""Connections: their states, new ones, typed passwords, what profiles configure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ password = "prompt"
 """
 
 
-async def test_it_shows_how_to_get_something_to_look_at() -> None:
+async def test_a_console_without_connections_shows_how_to_get_one() -> None:
     app = ConsoleApp(setup=Setup(config_path=Path("/etc/dbq/[x].toml")))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
@@ -44,7 +44,7 @@ async def test_it_shows_how_to_get_something_to_look_at() -> None:
         await pilot.press("ctrl+q")
 
 
-async def test_each_has_a_line_and_the_chosen_one_is_told_whole() -> None:
+async def test_each_connection_has_a_row_and_the_selected_one_its_details() -> None:
     here = replace(conn(), url="postgresql+psycopg://u@h/[x]", origin="/etc/dbq.toml:3")
     options = {"rights": "read-only by this session only", "config_path": Path("/etc/dbq.toml")}
     async with alone("prod", "stage", connections=[here], size=(50, 14), **options) as console:
@@ -61,7 +61,7 @@ async def test_each_has_a_line_and_the_chosen_one_is_told_whole() -> None:
         table = screen.query_one("#connection-table", KeyedTable)
         assert table.cells("stage")["state"].text == "lost"
         assert table.cells("prod")["production"].text == "PRODUCTION"
-        # What comes of its test is said below.
+        # The result of its test is shown below.
         error = ConnectionFailedError("Could not connect.", why="refused", next_step="Start it.")
         screen.show_tested("prod", error)
         await console.pilot.pause()
@@ -69,7 +69,7 @@ async def test_each_has_a_line_and_the_chosen_one_is_told_whole() -> None:
             assert part in console.picture
 
 
-async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
+async def test_a_plain_text_password_is_never_written(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     async with alone(connections=[conn()], config_path=path) as console:
         console.app.open_connections()
@@ -118,7 +118,7 @@ async def test_a_new_connection_opens_without_a_restart(
     conn.database.close()
 
 
-async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) -> None:
+async def test_a_password_can_be_typed_in_the_console(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(PROMPT)
     configuration = load({"DBQ_CONFIG": str(path), "HOME": str(tmp_path)})
@@ -156,12 +156,12 @@ url = "mssql+pyodbc://u@127.0.0.1:1/b"
 """
 CAN_WRITE = Login(*[name == "writes" for name in Login.__dataclass_fields__])
 
-MadeWith = Callable[[str], dict[str, Any]]
+ArgumentsOf = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture
-def made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeWith:
-    """What the application would be made with."""
+def arguments_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ArgumentsOf:
+    """Opens a configuration; returns the arguments of the application."""
 
     def open_it(text: str) -> dict[str, Any]:
         file = tmp_path / "config.toml"
@@ -184,7 +184,7 @@ def made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeWith:
 
 
 def test_each_queue_has_the_thresholds_of_its_own_profile(
-    made_with: MadeWith, monkeypatch: pytest.MonkeyPatch
+    arguments_of: ArgumentsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samplers: list[dict[str, Any]] = []
 
@@ -193,7 +193,7 @@ def test_each_queue_has_the_thresholds_of_its_own_profile(
             samplers.append(options)
 
     monkeypatch.setattr(open_connection, "Sampler", Recorded)
-    given = made_with(TWO)
+    given = arguments_of(TWO)
     queues = [installed_queue("public", name, DESIGNS["claim"], {}) for name in ("slow", "x")]
     stuck = [[one["stuck_after_seconds"](queue) for queue in queues] for one in samplers]
     assert stuck == [[7200.0, 600.0], [600.0, 600.0]]
@@ -203,8 +203,8 @@ def test_each_queue_has_the_thresholds_of_its_own_profile(
     assert given["production"] == {"a"}
 
 
-def test_who_enforces_the_rights_depends_on_the_engine(made_with: MadeWith) -> None:
-    rights = made_with(TWO)["rights"]
+def test_who_enforces_the_rights_depends_on_the_engine(arguments_of: ArgumentsOf) -> None:
+    rights = arguments_of(TWO)["rights"]
     assert rights["a"](None) == rights["b"](None) == "read-only"
     assert rights["a"](CAN_WRITE) == "read-only by this session only"
     assert rights["b"](CAN_WRITE) == "read-only, not enforced by the server"
@@ -219,11 +219,11 @@ def test_who_enforces_the_rights_depends_on_the_engine(made_with: MadeWith) -> N
         ("Asia/Tokyo", "Asia/Aden", "Asia/Dubai", "Asia/Tokyo"),
     ],
 )
-def test_the_clocks_zone_is_that_of_all_profiles_or_else_the_default(
-    made_with: MadeWith, top: str, a: str, b: str, shown: str
+def test_the_clock_has_the_zone_that_all_profiles_share_or_the_default(
+    arguments_of: ArgumentsOf, top: str, a: str, b: str, shown: str
 ) -> None:
     lines = [f'display_zone = "{top}"']
     for name, zone in (("a", a), ("b", b)):
         lines += [f"[profiles.{name}]", f'url = "postgresql+psycopg://u@127.0.0.1:1/{name}"']
         lines += [f'display_zone = "{zone}"'] if zone else []
-    assert str(made_with("\n".join(lines))["zone"]) == shown
+    assert str(arguments_of("\n".join(lines))["zone"]) == shown

@@ -1,4 +1,4 @@
-"""What operators have decided of a queue and of findings, on every screen; the terminal's bell."""
+"""Operators' decisions about a queue and its findings, on every screen; the terminal's bell."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,22 +19,22 @@ from console.tui.dialogs.finding import FindingDialog
 from console.tui.store import Store, Traits
 from tests.tui.feeds import AT_TWO, PAUSE, PROTECTION, queue
 from tests.tui.opened import Opened, alone, conn, opened
-from tests.tui.test_findings import BAD, GRAVE, diagnosis, finding, rows, told
+from tests.tui.test_findings import CRITICAL, WARNING, diagnosis, finding, rows, show_diagnoses
 from tests.tui.test_queue import open_queue, settled
 
 AT = AT_TWO + timedelta(minutes=12)
-WHOLE = "PAUSED by ann@etl01 since 2026-03-29 02:00:00 UTC, until 2026-03-29 04:00:00 UTC: bad"
+PAUSE_TEXT = "PAUSED by ann@etl01 since 2026-03-29 02:00:00 UTC, until 2026-03-29 04:00:00 UTC: bad"
 
 
 async def test_each_screen_says_who_paused_a_queue_and_for_how_long() -> None:
-    """In its row and below the table, on its own screen; on a narrow one in few words."""
+    """In its row, below the table, and on its own screen; shorter in a narrow terminal."""
     async with opened(size=(160, 48)) as console:
         mail = queue("mail", "claim", decisions=(PAUSE, PROTECTION), moment=AT)
         await console.give(mail, queue("bills", decisions=(PROTECTION,), moment=AT))
         assert "mail » PAUSED 12 min, ann" in console.picture
         assert "bills » PROTECTED 12 min, bob" in console.picture
         await console.press("slash", *"mail", "enter")
-        assert WHOLE in console.picture
+        assert PAUSE_TEXT in console.picture
         await console.resize(80, 24)
         assert "mail » PAUSED" in console.picture
         assert "PAUSED 12 min, ann  PROTECTED 12 min, bob" in console.picture
@@ -42,7 +42,7 @@ async def test_each_screen_says_who_paused_a_queue_and_for_how_long() -> None:
         assert "public.mail  claim  PAUSED 12 min, ann" in console.picture
         await console.resize(160, 48)
         await settled(console.pilot)
-        assert WHOLE in console.picture
+        assert PAUSE_TEXT in console.picture
         await console.give(queue("mail", "claim"))
         await settled(console.pilot)
         assert "PAUSED" not in console.picture
@@ -62,7 +62,7 @@ def decided(code: str, kind: str = "silence", severity: str = "") -> Decision:
     return Decision(kind, code, "public", "mail", *why, push=False, severity=severity)
 
 
-def seen(*silences: Decision, **figures: int) -> Store:
+def store_with(*silences: Decision, **figures: int) -> Store:
     deep = replace(DEFAULTS, depth=Limits(10, 100))
     store = Store({"a": 1.0}, now=0, traits={"a": Traits(thresholds=lambda _: deep)})
     store.add_reading(
@@ -71,26 +71,26 @@ def seen(*silences: Decision, **figures: int) -> Store:
     return store
 
 
-def test_it_is_shown_behind_all_others_and_the_queue_is_well() -> None:
-    store = seen(decided("limit_reached"), ready=50)
+def test_a_silenced_finding_is_shown_last_and_its_queue_is_ok() -> None:
+    store = store_with(decided("limit_reached"), ready=50)
     (view,) = store.findings(1)
     assert view.text == "silenced by ann@etl01: 50 ready (limit 10)"
     assert view.repair_text.endswith("until 2026-03-29 05:00:00 UTC: consumers move")
     (mail,) = store.queues(1)
     assert mail.level is Severity.OK
     assert store.needs_diagnosis("a", 100) == []
-    grave = seen(decided("limit_reached"), ready=50, gap=100, capacity=100).findings(1)
-    assert [view.level for view in grave] == [Severity.CRITICAL, Severity.WARNING]
-    full = seen(decided("full"), gap=100, capacity=100)
+    severe = store_with(decided("limit_reached"), ready=50, gap=100, capacity=100).findings(1)
+    assert [view.level for view in severe] == [Severity.CRITICAL, Severity.WARNING]
+    full = store_with(decided("full"), gap=100, capacity=100)
     assert full.queues(1)[0].level is Severity.OK
 
 
-def test_only_that_figure_and_only_while_it_is_no_graver() -> None:
-    of_age = seen(decided("limit_reached:age"), ready=50).queues(1)[0]
+def test_a_decision_covers_only_its_figure_and_no_higher_severity() -> None:
+    of_age = store_with(decided("limit_reached:age"), ready=50).queues(1)[0]
     assert of_age.level is Severity.WARNING
     acknowledged = decided("limit_reached:depth", "acknowledge", "warning")
-    assert seen(acknowledged, ready=50).queues(1)[0].level is Severity.OK
-    assert seen(acknowledged, ready=150).queues(1)[0].level is Severity.CRITICAL
+    assert store_with(acknowledged, ready=50).queues(1)[0].level is Severity.OK
+    assert store_with(acknowledged, ready=150).queues(1)[0].level is Severity.CRITICAL
 
 
 async def open_first(console: Opened) -> None:
@@ -99,26 +99,28 @@ async def open_first(console: Opened) -> None:
     await console.pilot.pause()
 
 
-async def in_sight(console: Opened) -> None:
-    known = (decided(GRAVE.name), decided(BAD.name, "acknowledge", "warning"))
+async def show_decided(console: Opened) -> None:
+    known = (decided(CRITICAL.name), decided(WARNING.name, "acknowledge", "warning"))
     await console.give(queue("mail", silences=known))
-    await told(console, diagnosis("mail", finding(GRAVE, "21 orphans"), finding(BAD, "4 claims")))
+    await show_diagnoses(
+        console, diagnosis("mail", finding(CRITICAL, "21 orphans"), finding(WARNING, "4 claims"))
+    )
 
 
-async def test_its_dialog_has_the_keys_and_it_is_greyed_with_who_until_when_and_why() -> None:
-    """They open the form, with the code; what is silenced can be unsilenced."""
+async def test_keys_decide_about_a_finding_which_then_shows_who_until_when_and_why() -> None:
+    """The keys open the form, with the code; a silenced finding can be unsilenced."""
     async with opened() as console:
-        opening: list[object] = []
-        console.app.open_action = lambda *of, **given: opening.append((of[1], given))  # type: ignore[method-assign]
+        opened_forms: list[object] = []
+        console.app.open_action = lambda *of, **given: opened_forms.append((of[1], given))  # type: ignore[method-assign]
         await console.give(queue("mail"))
-        await told(console, diagnosis("mail", finding(BAD, "4 claims")))
+        await show_diagnoses(console, diagnosis("mail", finding(WARNING, "4 claims")))
         for key, verb in (("s", "silence"), ("c", "ack")):
             await open_first(console)
             await console.press(key)
-            assert opening.pop() == (verb, {"code": BAD.name})
+            assert opened_forms.pop() == (verb, {"code": WARNING.name})
             assert not console.is_at(FindingDialog)
         await console.resize(160, 48)
-        await in_sight(console)
+        await show_decided(console)
         first, second = rows(console)[:2]
         assert "silenced by ann@etl01: 21 orphans" in first
         assert "until 2026-03-29 05:00:00 UTC: consumers move" in first
@@ -127,7 +129,7 @@ async def test_its_dialog_has_the_keys_and_it_is_greyed_with_who_until_when_and_
         assert "silenced by ann@etl01 since 2026-03-29 01:00:00 UTC, until" in console.picture
         assert "x unsilence" in console.picture
         await console.press("x")
-        assert opening.pop() == ("unsilence", {"code": GRAVE.name})
+        assert opened_forms.pop() == ("unsilence", {"code": CRITICAL.name})
 
 
 ORPHAN = Finding(Code("orphan", Severity.CRITICAL, "messages that no pop asks for"), "21 orphans")
@@ -137,7 +139,7 @@ QUEUE = installed_queue("public", "mail", FIFO, FIFO.complete_options({}))
 SILENCE = Decision("silence", "orphan", "", "", "ann", "ann", "known", AT_TWO, None, False, "")
 
 
-def codes_in_sight(console: Opened) -> set[str]:
+def unsilenced_codes(console: Opened) -> set[str]:
     rows = console.app.context.store.rows("prod")
     return {one.code for row in rows for one in row.findings if one.silenced is None}
 
@@ -145,15 +147,17 @@ def codes_in_sight(console: Opened) -> set[str]:
 async def examined(
     console: Opened, *findings: Finding, silenced: frozenset[str] = frozenset()
 ) -> None:
-    came = DoctorUpdate((Diagnosis(QUEUE, findings),))
-    console.app.post_message(NewDiagnoses("prod", came, console.clock.now, AT_TWO))
+    update = DoctorUpdate((Diagnosis(QUEUE, findings),))
+    console.app.post_message(NewDiagnoses("prod", update, console.clock.now, AT_TWO))
     names = {one.code.name for one in findings} - silenced
-    await console.until(lambda: codes_in_sight(console) == names)
+    await console.until(lambda: unsilenced_codes(console) == names)
     await console.pilot.pause()
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_it_rings_once_for_what_is_new_and_not_for_what_was_there(wanted: bool) -> None:
+async def test_the_bell_rings_once_for_each_new_finding_and_not_for_the_first_ones(
+    wanted: bool,
+) -> None:
     async with alone(connections=[conn(bell=wanted)]) as console:
         with (
             mock.patch.object(console.app, "bell") as bell,
@@ -164,7 +168,7 @@ async def test_it_rings_once_for_what_is_new_and_not_for_what_was_there(wanted: 
             console.feeds[0].give(queue("mail"))
             await console.pilot.pause()
             await examined(console, ORPHAN)
-            assert bell.call_count == 0  # it stands on the screen
+            assert bell.call_count == 0  # it was there from the start
             await examined(console, ORPHAN, WORSE)
             assert bell.call_count == wanted
             await examined(console, ORPHAN, WORSE)

@@ -1,4 +1,4 @@
-"""Every code of the doctor, wherever a finding is shown: a table of all of them, without a gap."""
+"""Every code of the doctor is shown wherever findings are shown."""
 
 import re
 from collections import Counter
@@ -43,7 +43,7 @@ FIGURES: QueueSnapshot = replace(
     holders=None,
     decisions=(PAUSE,),
 )
-"""Of a queue at which any of them may be true."""
+"""Figures of a queue that may have any of the findings."""
 THRESHOLDS: Mapping[Severity, Any] = {
     Severity.CRITICAL: replace(DEFAULTS, errors=Limits(1, 10)),
     Severity.WARNING: replace(DEFAULTS, errors=Limits(1)),
@@ -55,7 +55,7 @@ EVIDENCE = ("steps: rows 12,345  since ?  stops no", "who: none")
 
 
 def diagnosis(code: Code) -> Diagnosis:
-    """A finding of that code: what says of a figure, says it of the errors."""
+    """A finding with that code; one about a figure is about the errors."""
     figure = {"figure": "errors"} if code.name in {"limit_reached", "limit_critical"} else {}
     evidence = {**figure, "steps": [{"rows": 12345, "since": None, "stops": False}], "who": []}
     return Diagnosis(QUEUE, (Finding(code, SUMMARY, evidence),), figures=FIGURES)
@@ -78,8 +78,8 @@ def on_the_screen(of: Diagnosis) -> bool:
     (view,) = store.queues(1.0)
     shown = [one for one in view.findings if one.finding and one.finding.code is finding.code]
     listed = {one.key for one in store.findings(1.0)}
-    grave = finding.code.severity > Severity.NOTE
-    return len(shown) == 1 and bool(shown[0].text) and (shown[0].key in listed) == grave
+    severe = finding.code.severity > Severity.NOTE
+    return len(shown) == 1 and bool(shown[0].text) and (shown[0].key in listed) == severe
 
 
 def in_the_report(of: Diagnosis) -> bool:
@@ -88,10 +88,10 @@ def in_the_report(of: Diagnosis) -> bool:
 
 
 def in_the_metrics(of: Diagnosis) -> bool:
-    seen = ConnectionState(Reading(CONNECTION, (FIGURES,)), 1.0, (of,), 1.0)
+    state = ConnectionState(Reading(CONNECTION, (FIGURES,)), 1.0, (of,), 1.0)
     found = [
         sample.labels
-        for family in families([seen])
+        for family in families([state])
         for sample in family.samples
         if family.name == "dbq_queue_findings_by_code"
     ]
@@ -108,7 +108,7 @@ def in_the_recording(of: Diagnosis) -> bool:
     )
 
 
-PLACES: Mapping[str, Callable[[Diagnosis], bool]] = {
+OUTPUTS: Mapping[str, Callable[[Diagnosis], bool]] = {
     "command line": on_the_command_line,
     "screen": on_the_screen,
     "report": in_the_report,
@@ -119,21 +119,21 @@ PLACES: Mapping[str, Callable[[Diagnosis], bool]] = {
 
 def test_every_code_is_shown_everywhere() -> None:
     table = {
-        code.name: [place for place, shows in PLACES.items() if shows(diagnosis(code))]
+        code.name: [output for output, shows in OUTPUTS.items() if shows(diagnosis(code))]
         for code in CODES
     }
     lines = [
-        f"{name:24}" + "".join(f"{'yes' if place in there else 'NO':14}" for place in PLACES)
-        for name, there in table.items()
+        f"{name:24}" + "".join(f"{'yes' if output in shown_in else 'NO':14}" for output in OUTPUTS)
+        for name, shown_in in table.items()
     ]
-    print(f"{'':24}" + "".join(f"{place:14}" for place in PLACES), *lines, sep="\n")
-    assert all(there == list(PLACES) for there in table.values())
-    # By itself it says what to do; findings say more where they can.
+    print(f"{'':24}" + "".join(f"{output:14}" for output in OUTPUTS), *lines, sep="\n")
+    assert all(shown_in == list(OUTPUTS) for shown_in in table.values())
+    # The code alone says what to do; findings say more where they can.
     words = [diagnosis(code).findings[0].judgement_text for code in CODES]
     assert all(re.fullmatch("needs your judgement: .{11,}", one, re.DOTALL) for one in words)
 
 
-def test_the_doctor_is_seen_to_work_as_soon_as_it_is_asked_and_to_have_not_looked() -> None:
+def test_the_all_clear_line_says_when_the_doctor_works_or_could_not_examine() -> None:
     store = Store({CONNECTION: 1.0}, 0.0)
     store.add_reading(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
     why = "consumption not known: two samples tell"
@@ -155,7 +155,7 @@ def test_old_figures_of_a_finding_carry_their_age() -> None:
     store.add_diagnoses(CONNECTION, [diagnosis(code)], 0.0, NOW, next_seconds=30.0)
     words = [[one.text for one in store.queues(at)[0].findings] for at in (1.0, 29.0)]
     assert words == [[SUMMARY], [f"{SUMMARY} (29 s ago)"]]
-    # What figures say is of now.
+    # Findings from figures are current.
     errors = Store({CONNECTION: 1.0}, 0.0)
     errors.add_reading(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
     (limit,) = (one for one in CODES if one.name == "limit_reached")
@@ -174,14 +174,14 @@ gids = st.text(min_size=1) | pids.map(str) | pids.map("pid={} start=x".format)
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[QueueSnapshot, Diagnosis]:
-    """Figures of a queue, and what the doctor says where he saw the same."""
+    """Figures of a queue, and a diagnosis that agrees with them."""
     sessions = draw(st.lists(pids | gids, unique=True, max_size=SHOWN + 2))
     holders = tuple(Holder(one, "u", None, None, 1.0, None, 1.0) for one in sessions)
     knows = draw(st.booleans())
     named = draw(st.lists(st.sampled_from(sorted(BY_NAME.keys() - OF_LIMITS.values()))))
     claimed = draw(st.integers(1, 9) | st.none()) if OF_CLAIMS & {*named} else 0
     stopped = "consumer_stopped" in named
-    seen = replace(
+    sampled = replace(
         figures_of("q", "claim", claimed=claimed, errors=draw(st.integers(0, 12))),
         ready=10**7 if stopped else draw(st.sampled_from([0, 10**7])),
         pop_per_second=draw(st.sampled_from([0.0, None])) if stopped else 4.0,
@@ -198,15 +198,15 @@ def states(draw: st.DrawFn) -> tuple[QueueSnapshot, Diagnosis]:
     findings += [Finding(BY_NAME[name], name) for name in named if name not in OF_SESSIONS]
     findings += [
         Finding(BY_NAME[OF_LIMITS[one.level]], one.reason, one.as_json())
-        for one in judge(seen, DEFAULTS)
+        for one in judge(sampled, DEFAULTS)
     ]
-    return seen, diagnosed("q", *draw(st.permutations(findings)))
+    return sampled, diagnosed("q", *draw(st.permutations(findings)))
 
 
 @given(states())
 def test_every_finding_is_shown(state: tuple[QueueSnapshot, Diagnosis]) -> None:
-    seen, said = state
-    views = queue_findings(seen.key, seen, judge(seen, DEFAULTS), said)
+    sampled, result = state
+    views = queue_findings(sampled.key, sampled, judge(sampled, DEFAULTS), result)
     shown = Counter(view.finding.code.name for view in views if view.finding is not None)
-    assert shown == Counter(finding.code.name for finding in said.findings)
+    assert shown == Counter(finding.code.name for finding in result.findings)
     assert len({view.key for view in views}) == len(views)

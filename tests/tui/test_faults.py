@@ -1,4 +1,4 @@
-"""What a real server does to an open console: it dies, hangs, hides, holds eleven megabytes."""
+"""An open console on a real server that dies, locks, hides sessions, or has huge payloads."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,19 +39,19 @@ SIZES = ((50, 14), (20, 5), (160, 48), (80, 24))
 
 @asynccontextmanager
 async def watching(database: Database) -> AsyncIterator[Opened]:
-    """A console that looks at a database often."""
+    """A console that samples a database often."""
     conn = OpenConnection("here", database, Rights.ADMIN, cli_options=url_options(database))
     feed = Sampler(database, interval_seconds=0.2, name="here")
     app = ConsoleApp([feed], Setup([conn], rights="admin"))
     async with app.run_test(size=(80, 24)) as pilot:
         console = Opened(pilot)
-        await console.until(lambda: bool(views(console)))
+        await console.until(lambda: bool(current_queues(console)))
         yield console
     threads_ended()
 
 
-def views(console: Opened) -> list[str]:
-    """The queues that are known, those first that are up to date."""
+def current_queues(console: Opened) -> list[str]:
+    """The queues whose figures are up to date."""
     store, now = console.app.context.store, console.app.context.clock.monotonic()
     return [view.label for view in store.queues(now) if view.stale_seconds is None]
 
@@ -67,12 +67,11 @@ def queues_on(url: str) -> Iterator[tuple[Database, str]]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of screen: how it opens, and what stands on it once it has asked."""
+    """A kind of screen: how it opens, and its text once it has its data."""
 
     name: str
     open: Callable[[ConsoleApp, str], None]
-    words: str
-    """A pattern."""
+    pattern: str
 
 
 KINDS = (
@@ -96,18 +95,19 @@ KINDS = (
 )
 SHORT = {"messages", "action"}
 FEW = {"messages", "slots", "waits", "action", "audit"}
-"""What the short tier goes through in every size."""
+"""The screens that the short tier opens in every size."""
 
 
-async def seen(console: Opened, words: str) -> None:
+async def wait_for_text(console: Opened, pattern: str) -> None:
     """Wait until the pattern is on the screen."""
-    await console.until(lambda: re.search(words, console.picture) is not None)
+    await console.until(lambda: re.search(pattern, console.picture) is not None)
 
 
 def cursor(console: Opened) -> str | None:
     """The key under the cursor of the screen's own table; None: it has none.
 
-    Findings that nobody works with stay at the gravest, which is another when the server goes.
+    While findings have no focus, their cursor stays at the most severe, which changes when the
+    server dies.
     """
     tables = [
         one
@@ -118,7 +118,7 @@ def cursor(console: Opened) -> str | None:
 
 
 @pytest.mark.long
-async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
+async def test_each_screen_works_in_any_size_and_without_a_server(
     own_server: EmbeddedServer, *, long: bool
 ) -> None:
     kinds = [one for one in KINDS if long or one.name in FEW]
@@ -127,10 +127,10 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
             depth = len(console.app.screen_stack)
             for kind in kinds:
                 kind.open(console.app, message)
-                await seen(console, kind.words)
+                await wait_for_text(console, kind.pattern)
                 for size in SIZES:
                     await console.resize(*size)
-                assert re.search(kind.words, console.picture), kind.name
+                assert re.search(kind.pattern, console.picture), kind.name
                 while len(console.app.screen_stack) > depth:
                     console.app.pop_screen()
                 await console.pilot.pause()
@@ -145,7 +145,7 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
                 await console.pilot.pause()
             own_server.restart()
             console.app.context.sample_now()
-            await console.until(lambda: len(views(console)) == 2)
+            await console.until(lambda: len(current_queues(console)) == 2)
 
 
 @pytest.mark.parametrize(
@@ -155,29 +155,29 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
         for one in KINDS
     ],
 )
-async def test_the_server_dies_and_comes_back_under_it(
+async def test_a_screen_keeps_its_cursor_while_the_server_dies_and_comes_back(
     own_server: EmbeddedServer, kind: Kind
 ) -> None:
     with fresh_database(own_server.url) as url, queues_on(url) as (database, message):
         async with watching(database) as console:
             kind.open(console.app, message)
-            await seen(console, kind.words)
+            await wait_for_text(console, kind.pattern)
             await console.press("j")
             before = cursor(console)
             own_server.kill()
             await console.until(lambda: "lost" in console.picture)
-            assert not views(console)
+            assert not current_queues(console)
             await console.press("r")
             assert cursor(console) == before
             own_server.restart()
             await console.press("r")
-            await console.until(lambda: len(views(console)) == 2)
+            await console.until(lambda: len(current_queues(console)) == 2)
             await console.until(lambda: "lost" not in console.picture)
-            assert re.search(kind.words, console.picture)
+            assert re.search(kind.pattern, console.picture)
             assert cursor(console) == before
 
 
-async def test_what_is_locked_is_told_and_never_zero_and_what_is_dropped_goes(
+async def test_locked_figures_are_unknown_and_not_zero_and_dropped_queues_disappear(
     database_url: str,
 ) -> None:
     with queues_on(database_url) as (database, _), connect(database_url) as holder:
@@ -208,11 +208,11 @@ async def test_what_is_locked_is_told_and_never_zero_and_what_is_dropped_goes(
             await console.until(lambda: "was dropped or changed" in console.picture)
             assert screen.stage is Stage.FORM
             await console.press("escape", "escape")
-            await console.until(lambda: views(console) == ["orders"])
+            await console.until(lambda: current_queues(console) == ["orders"])
 
 
 def row(console: Opened) -> str:
-    """What the overview says of the figures that wait for a lock."""
+    """The figures in the overview that wait for a lock."""
     cells = console.table.cells(repr(MAIL)) if repr(MAIL) in console.table.keys else {}
     console.table.show_queues(
         console.app.context.store.queues(console.app.context.clock.monotonic())
@@ -220,7 +220,9 @@ def row(console: Opened) -> str:
     return " ".join(cells[name].text for name in ("ready", "stuck", "errors") if name in cells)
 
 
-async def test_a_login_that_may_see_no_other_sessions(database_url: str) -> None:
+async def test_a_login_that_may_not_see_other_sessions_is_shown_the_missing_right(
+    database_url: str,
+) -> None:
     role = make_url(database_url).database or ""
     with queues_on(database_url), connect(database_url) as admin, connect(database_url) as busy:
         for statement in (
@@ -232,14 +234,14 @@ async def test_a_login_that_may_see_no_other_sessions(database_url: str) -> None
         url = make_url(database_url).set(username=role, password=role)
         busy.execute("BEGIN")
         busy.execute("SELECT * FROM mail FOR UPDATE")
-        little = open_database(url.render_as_string(hide_password=False), label="here")
+        restricted = open_database(url.render_as_string(hide_password=False), label="here")
         try:
-            async with watching(little) as console:
+            async with watching(restricted) as console:
                 console.app.open_waits("here")
                 await console.until(lambda: "Not visible" in console.picture)
                 assert "pg_read_all_stats" in console.picture
         finally:
-            little.close()
+            restricted.close()
             busy.execute("ROLLBACK")
             for statement in (SQL("DROP OWNED BY {role}"), SQL("DROP ROLE {role}")):
                 admin.execute(statement.format(role=Identifier(role)))
@@ -249,7 +251,7 @@ ODD = "[bold]\u202eq\u2066"
 PAYLOAD = "[bold]\x1b[31mred\x1b]0;title\x07\u202eright\u2066" + "x" * 10_000_000
 
 
-async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database: Database) -> None:
+async def test_control_characters_and_ten_megabytes_are_shown_escaped(database: Database) -> None:
     odd = make(database, ODD, "fifo", {"payload": "text"})
     with database.transaction("push") as connection:
         push_many(connection, odd, [PAYLOAD])
@@ -268,13 +270,13 @@ async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database: Data
 
 
 class Small(App[None]):
-    """A list, and nothing else."""
+    """An application with only a list."""
 
     def compose(self) -> ComposeResult:
         yield Menu("release", "requeue", "purge")
 
 
-async def test_a_list_without_room_is_no_end() -> None:
+async def test_paging_keys_work_in_a_list_of_height_zero() -> None:
     app = Small()
     async with app.run_test() as pilot:
         options = app.query_one(Menu)

@@ -29,8 +29,8 @@ from console.tui.tabs.findings import FindingsTable
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, conn, opened, picture, threads_ended
 
-GRAVE = Code("orphan", Severity.CRITICAL, "")
-BAD = Code("claims_gone", Severity.WARNING, "")
+CRITICAL = Code("orphan", Severity.CRITICAL, "")
+WARNING = Code("claims_gone", Severity.WARNING, "")
 NOTE = Code("bloat", Severity.NOTE, "")
 NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
 Mending = tuple[Opened, FindingDialog, list[object]]
@@ -81,7 +81,7 @@ def finding(
     return Finding(code, summary, evidence or {}, "its cause", "what comes of it", since, repair)
 
 
-async def told(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders") -> None:
+async def show_diagnoses(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders") -> None:
     """The doctor has looked, and it is drawn."""
     store = console.app.context.store
     now = console.clock.now
@@ -104,12 +104,12 @@ async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest()
     async with opened(size=(160, 48)) as console:
         names = ("mail", "bills", "late")
         await console.give(queue("orders", "ring"), *map(queue, names))
-        await told(
+        await show_diagnoses(
             console,
-            diagnosis("mail", finding(BAD, "stuck", minutes=3), finding(NOTE, "bloated")),
-            diagnosis("late", finding(BAD, "repairable", minutes=1, repair=FakeRepair())),
-            diagnosis("bills", finding(BAD, "held", minutes=40)),
-            diagnosis("orders", finding(GRAVE, "21 orphans", repair=FakeRepair())),
+            diagnosis("mail", finding(WARNING, "stuck", minutes=3), finding(NOTE, "bloated")),
+            diagnosis("late", finding(WARNING, "repairable", minutes=1, repair=FakeRepair())),
+            diagnosis("bills", finding(WARNING, "held", minutes=40)),
+            diagnosis("orders", finding(CRITICAL, "21 orphans", repair=FakeRepair())),
         )
         shown = rows(console)
         assert [line.split()[:2] for line in shown] == [
@@ -135,7 +135,9 @@ async def test_what_the_doctor_names_is_not_told_twice() -> None:
             "15 in error",
             evidence={"figure": "errors"},
         )
-        await told(console, diagnosis("mail", finding(BAD, "14 claims", minutes=1), limit))
+        await show_diagnoses(
+            console, diagnosis("mail", finding(WARNING, "14 claims", minutes=1), limit)
+        )
         shown = rows(console)
         assert len(shown) == 2
         assert "14 claims" in shown[0]
@@ -150,11 +152,11 @@ async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
         console.app.context.store.expect_doctor("prod-orders")
         await console.give(queue("mail"), queue("bills"))
         assert "nothing wrong in the figures; the doctor is at work" in console.words("#summary")
-        await told(console, diagnosis("mail"))
+        await show_diagnoses(console, diagnosis("mail"))
         assert "all clear" not in console.words("#summary")
-        await told(console, diagnosis("bills", unseen=["claims: permission denied\nx"]))
+        await show_diagnoses(console, diagnosis("bills", unseen=["claims: permission denied\nx"]))
         assert "not examined: bills: claims: permission" in console.words("#summary")
-        await told(console, diagnosis("bills", finding(NOTE)))
+        await show_diagnoses(console, diagnosis("bills", finding(NOTE)))
         assert "all clear" in console.words("#summary")
         console.clock.now += 200
         await console.give(queue("mail"), queue("bills"))
@@ -197,9 +199,9 @@ async def test_rows_that_no_queue_needs_are_for_findings_and_the_others_are_coun
         assert view.label in rows(console)[-1]
         # Nothing is out of sight above empty rows.
         await console.give(queue("q0"))
-        found = [finding(BAD, f"of q0 {number}", minutes=number) for number in range(1, 31)]
+        found = [finding(WARNING, f"of q0 {number}", minutes=number) for number in range(1, 31)]
         for shown in (found[:7], found):
-            await told(console, diagnosis("q0", *shown))
+            await show_diagnoses(console, diagnosis("q0", *shown))
             for _ in range(3):
                 console.overview.draw()
                 await console.pilot.pause()
@@ -214,15 +216,15 @@ async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_fin
     async with opened() as console:
         await console.give(queue("a"), queue("b"), queue("c"))
         minutes = {"a": 3, "b": 2, "c": 1}
-        found = {name: finding(BAD, f"of {name}", minutes=m) for name, m in minutes.items()}
-        await told(console, *(diagnosis(name, one) for name, one in found.items()))
+        found = {name: finding(WARNING, f"of {name}", minutes=m) for name, m in minutes.items()}
+        await show_diagnoses(console, *(diagnosis(name, one) for name, one in found.items()))
         await console.press("tab", "j")
         table = console.overview.query_one(FindingsTable)
         assert table.has_focus
         assert table.row is not None
         assert table.row.label == "b"
         assert "of b" in console.words("#detail")
-        await told(console, diagnosis("c", finding(GRAVE, "now grave", minutes=9)))
+        await show_diagnoses(console, diagnosis("c", finding(CRITICAL, "now grave", minutes=9)))
         assert "now grave" in rows(console)[0]
         assert table.row.label == "b"
         await console.press("tab")
@@ -237,7 +239,9 @@ async def mending(repair: FakeRepair, **options: Any) -> AsyncIterator[Mending]:
         heard: list[object] = []
         console.app.examine = lambda key=None: heard.append(key)  # type: ignore[method-assign]
         await console.give(queue("mail", "claim", claimed=4, stuck=4))
-        await told(console, diagnosis("mail", finding(BAD, "4 claims", minutes=3, repair=repair)))
+        await show_diagnoses(
+            console, diagnosis("mail", finding(WARNING, "4 claims", minutes=3, repair=repair))
+        )
         await console.press("tab", "enter")
         yield console, dialog(console), heard
 
@@ -261,7 +265,7 @@ async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
         await console.press("y")
         assert repair.done == 1
         console.clock.now += 1
-        await told(console, diagnosis("mail"))
+        await show_diagnoses(console, diagnosis("mail"))
         await console.until(lambda: "no longer finds it" in console.picture)
 
 
@@ -309,13 +313,13 @@ async def test_nothing_is_done_on_old_figures_and_an_error_is_told_whole() -> No
 
 async def test_evidence_is_data() -> None:
     odd = finding(
-        BAD,
+        WARNING,
         "[bold]\x1b[2J",
         evidence={"[red]who": [{"pid": 4711, "x": "\x1b[31m"}], "when": None, "n": 1.5},
     )
     async with opened(size=(50, 14)) as console:
         await console.give(queue("mail"))
-        await told(console, diagnosis("mail", odd))
+        await show_diagnoses(console, diagnosis("mail", odd))
         await console.press("tab", "enter")
         dialog(console)
         await console.press("j", "pagedown", "k", "pageup")
@@ -348,9 +352,9 @@ def test_what_the_figures_of_now_have_outlived_is_not_told() -> None:
     assert codes(queue("q", holders=2, held_by=(other, same)), held) == ["rows_held"]
     # Not all of them are named: who is not may be the one.
     assert codes(queue("q", holders=99, held_by=(other,)), held) == ["rows_held"]
-    assert codes(queue("q", "claim", claimed=0), finding(BAD)) == []
-    assert codes(queue("q", "claim", claimed=None, unknown=("claimed",)), finding(BAD)) == [
-        BAD.name
+    assert codes(queue("q", "claim", claimed=0), finding(WARNING)) == []
+    assert codes(queue("q", "claim", claimed=None, unknown=("claimed",)), finding(WARNING)) == [
+        WARNING.name
     ]
     # A burst of errors says all that their limit does.
     burst = finding(Code("error_burst", Severity.WARNING, ""))
@@ -372,17 +376,17 @@ def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
 def test_since_is_the_servers_word_or_else_when_it_was_seen_first() -> None:
     store = Store({"a": 60.0}, now=0)
     store.add_reading("a", Reading("a", (queue("q"),)), at=100)
-    told = finding(GRAVE, minutes=2), finding(BAD)
-    store.add_diagnoses("a", [diagnosis("q", *told)], 110, NOW)
-    grave, bad = store.findings(115)
-    assert (grave.since_seconds, grave.at_least) == (125.0, False)
-    assert (bad.since_seconds, bad.at_least) == (5.0, True)
+    found_twice = finding(CRITICAL, minutes=2), finding(WARNING)
+    store.add_diagnoses("a", [diagnosis("q", *found_twice)], 110, NOW)
+    critical, warning = store.findings(115)
+    assert (critical.since_seconds, critical.at_least) == (125.0, False)
+    assert (warning.since_seconds, warning.at_least) == (5.0, True)
     store.add_reading("a", Reading("a", (queue("q", errors=10),)), at=120)
-    store.add_diagnoses("a", [diagnosis("q", *told)], 125, NOW + timedelta(seconds=15))
+    store.add_diagnoses("a", [diagnosis("q", *found_twice)], 125, NOW + timedelta(seconds=15))
     found = {view.code: view for view in store.findings(130)}
-    assert (found[BAD.name].since_seconds, found[BAD.name].at_least) == (20.0, True)
+    assert (found[WARNING.name].since_seconds, found[WARNING.name].at_least) == (20.0, True)
     assert (found["limit_reached"].since_seconds, found["limit_reached"].at_least) == (10.0, False)
-    assert found[GRAVE.name].since_seconds == 140.0
+    assert found[CRITICAL.name].since_seconds == 140.0
 
 
 def stuck_queue(database: Database, url: str) -> Queue:

@@ -26,7 +26,7 @@ from console.verbs.verb import Target, equivalent_command, values_from_texts
 from tests.tui.feeds import FakeFeed, nine_queues, queue
 from tests.tui.one_tab import one_tab
 from tests.tui.opened import Opened, opened
-from tests.tui.test_commands import KEY, Followed, site
+from tests.tui.test_commands import KEY, CallRecorder, command_context
 
 FILE = """\
 # ours
@@ -146,8 +146,8 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
         assert "Did you mean: @mine" in shown.picture
 
 
-def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, Followed]:
-    found, navigator = site(key)
+def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, CallRecorder]:
+    found, navigator = command_context(key)
     found.context.saved = SAVED
     return CommandContext(found.context, key, found.themes, **more), navigator
 
@@ -162,10 +162,10 @@ def test_commands_take_saved_filters() -> None:
         ("push mail @late", ("open_action", KEY, "push", [], {"payload": "@late"})),
         ("theme light", ("choose_theme", "light")),
     ]
-    for line, went in cases:
+    for line, call in cases:
         found, navigator = with_filters()
         commands.run(found, line)
-        assert navigator.went == [went], line
+        assert navigator.calls == [call], line
 
 
 def test_what_is_wrong_with_them_is_answered() -> None:
@@ -194,7 +194,7 @@ def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path
     assert 'routes = "error~\\"no route\\" id=1"\n' in text_of(file)
     assert text_of(file).replace('routes = "error~\\"no route\\" id=1"\n', "") == FILE
     commands.run(found, "q mail @routes")
-    assert navigator.went[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
+    assert navigator.calls[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
     assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
 
 

@@ -31,7 +31,7 @@ from console.tui.tabs.slots import QueueSlotMap, SlotsTab
 from tests.tui.feeds import FakeClock, FakeFeed, nine_queues, queue
 from tests.tui.opened import Bare, Opened, conn, invisible
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
-from tests.tui.test_findings import BAD, NOW, FakeRepair, diagnosis, finding
+from tests.tui.test_findings import NOW, WARNING, FakeRepair, diagnosis, finding
 from tests.tui.test_messages import QUEUE, message
 from tests.tui.test_slots import MAP
 from tests.tui.test_slots import QUEUE as RING
@@ -173,7 +173,9 @@ async def tab_of(console: Opened, key: tuple[str, str, str], name: str) -> Any:
 
 def mended(console: Opened) -> None:
     """The doctor has found something that it can repair."""
-    found = finding(BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair())
+    found = finding(
+        WARNING, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
+    )
     console.app.context.store.add_diagnoses(
         "prod", [diagnosis("mail", found)], console.clock.now, NOW, next_seconds=30.0
     )
@@ -243,7 +245,7 @@ def test_the_plan_of_a_repair(behind: Callable[..., bool]) -> None:
         dialog = await console.opens(
             FindingDialog,
             console.app.open_finding,
-            next(one for one in found if one.code == BAD.name),
+            next(one for one in found if one.code == WARNING.name),
         )
         await console.until(lambda: dialog.phase is Phase.PLANNED)
 
